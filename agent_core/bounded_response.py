@@ -23,14 +23,14 @@ class BoundedResponse(aiohttp.ClientResponse):
         protocol, left = connection.protocol, 1 + _MOST_INTERIM
         read = protocol.read
 
-        async def counted() -> Any:
+        async def read_counted_piece() -> Any:
             nonlocal left
             left -= 1
             if left < 0:
                 raise HttpProcessingError(code=502, message="more interim answers than any server sends")
             return await read()
 
-        protocol.read = counted
+        protocol.read = read_counted_piece
         try:
             return await super().start(connection)
         finally:

@@ -196,7 +196,7 @@ class RotatingToken(Generic[_T]):
                 raise TokenUnavailable("somebody has just logged in again", 1.0)
             return tokens
 
-    def note_refused(self, access: str) -> bool:
+    def note_refused_token(self, access: str) -> bool:
         """Note that the server rejected a token; returns True if another one may help."""
         age_s = None if self._got_at is None else self._clock.monotonic() - self._got_at
         if access == self._refused or (age_s is not None and age_s < _NEW_S):

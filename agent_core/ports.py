@@ -88,7 +88,7 @@ class ToolPort(Protocol):
       policy says.
     - ``repeatable``: true if a call that was cut off may simply be made again.
     - ``checked``: the schema by which arguments are checked, where it is not ``parameters``.
-    - ``defined_by``: the origins of its definition, where others than this program have written it.
+    - ``definition_origins``: the origins of its definition, where others than this program have written it.
     - ``deferred``: true if a model is told of it only when it looks for it (`agent_core.tools.deferred`).
     - ``seconds``: how long one call may take, where that is not the limit of all tools.
     """

@@ -170,7 +170,7 @@ class Inbox(Protocol):
         """The value last committed under ``name`` for this channel and account; None at the first start."""
         ...
 
-    async def release_quarantined(self, reason: str, may: Callable[[InboundMessage], bool]) -> int:
+    async def release_quarantine(self, reason: str, may: Callable[[InboundMessage], bool]) -> int:
         """Release this channel's quarantine for a passing ``reason`` where ``may`` allows; count them."""
         ...
 
@@ -189,7 +189,7 @@ class Inbox(Protocol):
         """
         ...
 
-    async def find_sent(self, outbound_id: str) -> OutboundMessage | None:
+    async def find_sent_message(self, outbound_id: str) -> OutboundMessage | None:
         """The message of this outbox id, or None if it is unknown."""
         ...
 

@@ -119,10 +119,10 @@ class Filled:
             )
             memory = JsonlMemory(self.home.root, clock=self.clock)
             await memory.append_message(str(worked_on), *lines, durable=True)
-            await store.journal.delete_filed([line.id for line in await store.journal.lines(worked_on)])
+            await store.journal.delete_filed_lines([line.id for line in await store.journal.lines(worked_on)])
             for out in await store.outbox.next_sends("matrix", BOT, busy=(), limit=5):
                 await store.outbox.sending(out)
-                await store.outbox.record_sent(out, f"$out{out.id}")
+                await store.outbox.record_send(out, f"$out{out.id}")
             return row.id
 
     def attach(self, content: bytes, name: str) -> Attachment:

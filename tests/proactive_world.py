@@ -24,7 +24,7 @@ from tests.clock import EPOCH, ManualClock
 from tests.doubles.loopback import Delivered, LoopbackChannel, LoopbackServer
 from tests.running_gateway import running
 
-__all__ = ["ANN", "ANN_MAIL", "BOB", "CountingModel", "House", "Weeks", "house"]
+__all__ = ["ANN", "ANN_MAIL", "BOB", "CountingModel", "Harness", "Weeks", "house"]
 
 ANN, BOB, ANN_MAIL = "@ann:hs.test", "@bob:hs.test", "ann@mail.test"
 
@@ -89,7 +89,7 @@ class Weeks:
 
 
 @dataclass(slots=True)
-class House:
+class Harness:
     """A running gateway, its servers and what they have shown."""
 
     built: Gateway
@@ -150,7 +150,7 @@ async def house(
     model: Any = None,
     owner: Sequence[tuple[str, str]] = (("matrix", ANN), ("email", ANN_MAIL)),
     **overrides: Any,
-) -> AsyncIterator[House]:
+) -> AsyncIterator[Harness]:
     """Run one on ``root``: a chat ("matrix") and mail ("email"), with the owner Ann on both."""
     config = {"interval_minutes": 0.01, "timezone": "UTC", **(heartbeat or {})}
     settings = Settings.model_validate(
@@ -198,4 +198,4 @@ async def house(
     )
     with patch.object(heartbeat_channel, "sleep", sleep or anyio.sleep):
         async with running(built) as ended:
-            yield House(built, chat, mail, model, path, ended)
+            yield Harness(built, chat, mail, model, path, ended)

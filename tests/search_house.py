@@ -20,7 +20,7 @@ BOB = MemoryScope(ScopeKind.PERSON, "@bob:hs.test")
 A, B, R = "matrix/!a", "matrix/!b", "matrix/!room"
 
 
-class House:
+class Harness:
     """Histories and their index."""
 
     memory: Any
@@ -67,9 +67,9 @@ class House:
 
 
 @asynccontextmanager
-async def complete_house(home: Path, *, indexed: bool) -> AsyncIterator[House]:
+async def complete_house(home: Path, *, indexed: bool) -> AsyncIterator[Harness]:
     """One whose searches find everything, in an index that is up to date or in files alone."""
-    house = House(home)
+    house = Harness(home)
     search = house.index.search
 
     async def up_to_date(asked: SearchRequest) -> Any:

@@ -156,7 +156,7 @@ async def _answers_in_every_state(store: SqliteQueue) -> None:
             continue
         await store.outbox.sending(row)
         if state is OutboxState.SENT:
-            await store.outbox.record_sent(row, "$sent")
+            await store.outbox.record_send(row, "$sent")
         elif state is OutboxState.DEAD:
             await store.outbox.record_failure(row, "refused", delay_s=None)
         elif state is not OutboxState.SENDING:

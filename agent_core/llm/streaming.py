@@ -89,7 +89,7 @@ async def answer(
                 yield shown
             if assembler.leaked_tool_calls:
                 raise StreamBroken(f"{model}: what came first was thinking", partial="", model=model)
-            if length + wanted + written.count_held > limits.max_chars:
+            if length + wanted + written.count_held_characters > limits.max_chars:
                 raise endless_answer(model, f"{limits.max_chars} characters")
         shown = written.feed(assembler.rest())
         rest, calls = written.rest()

@@ -67,7 +67,7 @@ class WrittenCalls:
         """Whether the answer ended with the beginning of a call that cannot be read."""
 
     @property
-    def count_held(self) -> int:
+    def count_held_characters(self) -> int:
         """Return the number of characters held back."""
         return len(self._held)
 

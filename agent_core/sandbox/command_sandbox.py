@@ -237,9 +237,9 @@ class CommandSandbox:
         if harmless.status != 0 or harmless.head != b"one\n":
             said = harmless.error or harmless.limit or harmless.head.decode("utf-8", "replace").strip()[:200]
             return Proof(False, f"a harmless command does not run in the sandbox ({said or 'no answer'})")
-        return Proof(True, self._told())
+        return Proof(True, self._describe())
 
-    def _told(self) -> str:
+    def _describe(self) -> str:
         """Describe the confinement for people."""
         landlock = f"Landlock {self._version}" if self._version else "no Landlock"
         told = ("a unit for each command, " if self._way == "unit" else "") + (

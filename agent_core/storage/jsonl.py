@@ -272,11 +272,11 @@ class JsonlMemory:
     async def memory_scopes(self) -> list[MemoryScope]:
         """See `MemoryPort`. The name of a folder that had to be shortened is not known."""
 
-        def listed(layout: Layout) -> list[MemoryScope]:
+        def list_scopes(layout: Layout) -> list[MemoryScope]:
             with storage_errors("list", layout.home):
                 return list(layout.scopes())
 
-        return await anyio.to_thread.run_sync(listed, self.layout, limiter=self._limiter)
+        return await anyio.to_thread.run_sync(list_scopes, self.layout, limiter=self._limiter)
 
     async def sessions(self) -> list[str]:
         """See `MemoryPort`."""

@@ -20,7 +20,7 @@ def definition_of(tool: ToolPort) -> ToolDefinition:
         name=tool.name,
         description=tool.description,
         parameters=dict(tool.parameters),
-        origins=getattr(tool, "defined_by", ()),
+        origins=getattr(tool, "definition_origins", ()),
     )
 
 

@@ -87,7 +87,8 @@ class SearchHistoryTool:
         )
         shown = [line for hit in answer.hits for line in hit.messages]
         return ToolResult(
-            content=self._told(answer, query), origins=join_origins(*(line.sources for line in shown))
+            content=self._describe_answer(answer, query),
+            origins=join_origins(*(line.sources for line in shown)),
         )
 
     def _is_called(self, session: str, place: str) -> bool:
@@ -95,7 +96,7 @@ class SearchHistoryTool:
             return session == self._session_id
         return place in f"{session} {self._room_name(session)}".casefold()
 
-    def _told(self, answer: SearchAnswer, query: str) -> str:
+    def _describe_answer(self, answer: SearchAnswer, query: str) -> str:
         parts = [fence("found", self._hit(hit, query)) for hit in answer.hits]
         if not answer.complete:
             parts.append(_STILL_FILLING if parts else f"Nothing was found so far. {_STILL_FILLING}")

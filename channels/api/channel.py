@@ -243,7 +243,7 @@ class ApiChannel:
 
     async def _sent(self, inbox: Inbox, provider_id: str) -> OutboundMessage | None:
         key = await inbox.delivered_id(provider_id)
-        return None if key is None else await inbox.find_sent(key)
+        return None if key is None else await inbox.find_sent_message(key)
 
     async def _accept(
         self, inbox: Inbox, token: ApiToken, session: SessionKey, native_id: str, words: RequestWords

@@ -199,14 +199,14 @@ class EmailChannel(EmailDirectMessages):
         failure: Exception | None = None
         async with anyio.create_task_group() as tasks:
             try:
-                await self._receive_beside(tasks, mailbox, inbox)
+                await self._start_receiving(tasks, mailbox, inbox)
             except Exception as exc:  # noqa: BLE001 - it is raised again, as itself and not in a group
                 failure = exc
             tasks.cancel_scope.cancel()
         if failure is not None:
             raise failure
 
-    async def _receive_beside(self, tasks: TaskGroup, mailbox: Mailbox, inbox: Inbox) -> None:
+    async def _start_receiving(self, tasks: TaskGroup, mailbox: Mailbox, inbox: Inbox) -> None:
         receiver = MailReceiver(
             mailbox,
             inbox,
@@ -253,14 +253,14 @@ class EmailChannel(EmailDirectMessages):
         """Whenever the circuit breaker closes somewhere, let in what it has kept back there."""
         tripped = self._safety.open_threads()
         if self._safety.releasable and tripped != self._let_in_at:
-            await inbox.release_quarantined(
+            await inbox.release_quarantine(
                 str(MailRefused.BREAKER_OPEN),
                 lambda message: (
                     not self._safety.breaker_is_open(str(message.session), person=message.sender.address)
                 ),
             )
             self._let_in_at = tripped
-            self._safety.note_released()
+            self._safety.note_release()
             await self._safety.save()
 
     async def reset_breaker(self) -> list[str]:
@@ -295,13 +295,13 @@ class EmailChannel(EmailDirectMessages):
                 )
             raise
         except ChannelError as exc:
-            self._went_out.note_refused(message.id)
+            self._went_out.note_rejection(message.id)
             if isinstance(exc, ChannelAuthFailed):
                 self._safety.note_login_refusal(exc)
             raise
-        self._safety.patience.note_accepted()
+        self._safety.patience.note_success()
         self._server_ids.learn(given_in_reply(said, self._config.smtp.host), mail.message_id)
-        self._safety.count_sent(message, mail.message_id)
+        self._safety.count_sent_mail(message, mail.message_id)
         self._delivered_now(message)
         if self._config.sent_copy == "append":
             self._add_task(UploadCopy(mail.raw))
@@ -365,12 +365,12 @@ class EmailChannel(EmailDirectMessages):
                 f"the sent copy of {message_id} is not there yet; it may still appear within {left_s:.0f} s",
                 retry_after_s=min(left_s, _PROBE_AGAIN_S),
             )
-        self._went_out.note_refused(message.id)
+        self._went_out.note_rejection(message.id)
         return None
 
     def _delivered_now(self, message: OutboundMessage) -> None:
         message_id = message_id_of(message.id, message.session, account=self.account)
-        copy = self._went_out.note_delivered(message.id, message_id)
+        copy = self._went_out.note_delivery(message.id, message_id)
         if copy is not None:
             self._add_task(copy)
         if message.kind not in (OutboundKind.REPLY, OutboundKind.APOLOGY):

@@ -204,12 +204,12 @@ class MailReceiver:
                 self._read_to = batch[-1].uid
                 began = anyio.current_time()
                 with anyio.move_on_after(patience_s):
-                    await self._waiting.wait_settled(batch[0].uid)
+                    await self._waiting.wait_for_proofs(batch[0].uid)
                 patience_s = max(patience_s - (anyio.current_time() - began), 0.0)
                 await self._take_verified()
                 while self._waiting.full:
                     with anyio.move_on_after(_LOOK_S):  # the storage may have become known as away
-                        await self._waiting.wait_changed()
+                        await self._waiting.wait_for_change()
                     await self._take_verified()
             if self._read_to < chunk[-1]:
                 # What is older than the first start, or was deleted before we came to it.
@@ -338,7 +338,7 @@ class MailReceiver:
             if anyio.current_time() - began <= _PATIENCE_OF_OWNER_S:
                 yield mail
             else:
-                self._waiting.put_back(mail)
+                self._waiting.return_mail(mail)
 
     async def _take(self, ready: Sequence[ReadMail]) -> None:
         messages: list[InboundMessage] = []
@@ -349,7 +349,7 @@ class MailReceiver:
         for mail in self._within_deadline(ready):
             await anyio.lowlevel.checkpoint()  # judging a whole batch takes 50 ms
             if not mail.senders.isdisjoint(behind):
-                self._waiting.put_back(mail)
+                self._waiting.return_mail(mail)
                 continue
             if mail.is_left:
                 behind |= mail.senders  # others have their turn before the next one
@@ -381,7 +381,7 @@ class MailReceiver:
         taken: InboundMessage | OwnCopy | None = mail.complete
         if taken is None and mail.arrival is not None:
             headers = mail.arrival.headers
-            ours = await self._server_ids.ours(self._inbox, headers.references())
+            ours = await self._server_ids.translate_references(self._inbox, headers.references())
             for given, own in list(ours.items()):
                 if not await self._repeats.was_written_to(own, claimed_senders(headers)):
                     del ours[given]
@@ -415,7 +415,7 @@ class MailReceiver:
         news = list(self._server_ids.news)
         values |= await self._server_ids.to_commit(self._inbox)
         await self._inbox.accept(messages, values, amendments)
-        self._server_ids.note_committed(news)
+        self._server_ids.note_commit(news)
         self.position = position
 
     async def _completed(self, mail: ReadMail, message: InboundMessage) -> InboundMessage | None:
@@ -429,9 +429,9 @@ class MailReceiver:
             return self._keeper.without(message, mail.arrival.mail)
         if self._keeper.is_away and not self._waiting.has_room(mail):
             mail.leave()
-            self._waiting.put_back(mail, partial(self._room_for, self._keeper, mail))
+            self._waiting.return_mail(mail, partial(self._room_for, self._keeper, mail))
         else:
-            self._waiting.put_back(mail, partial(self._keep, self._keeper, mail, message))
+            self._waiting.return_mail(mail, partial(self._keep, self._keeper, mail, message))
         return None
 
     async def _fetch_again(self, mail: ReadMail) -> bool:
@@ -455,7 +455,7 @@ class MailReceiver:
                         await keeper.ready()
         while not self._waiting.has_room(mail) and not keeper.is_away:
             with anyio.move_on_after(_LOOK_S):
-                await self._waiting.wait_changed()
+                await self._waiting.wait_for_change()
 
     async def _keep(self, keeper: Keeper, mail: ReadMail, message: InboundMessage) -> None:
         """Have the files of a mail kept, beside the loop: until the storage for files takes them."""

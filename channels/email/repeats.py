@@ -57,7 +57,7 @@ class Repeats:
     async def _sent(self, message_id: str) -> tuple[str | None, OutboundMessage | None]:
         """The outbox id of a mail of ours, and what was sent, as far as the store has it."""
         key = await self._inbox.delivered_id(message_id) or await self._unconfirmed(message_id)
-        return key, None if key is None else await self._inbox.find_sent(key)
+        return key, None if key is None else await self._inbox.find_sent_message(key)
 
     def _is_to(self, session: SessionKey, message: InboundMessage) -> bool:
         """Return True if a conversation is the sender's, who may be the owner elsewhere."""

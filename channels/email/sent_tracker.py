@@ -35,7 +35,7 @@ class SentTracker:
         """Return True if the server accepted the mail of an outbox row."""
         return row in self._delivered
 
-    def note_delivered(self, row: str, message_id: str) -> FileCopy | None:
+    def note_delivery(self, row: str, message_id: str) -> FileCopy | None:
         """The server accepted it. Returns the copy that arrived before."""
         self._doubts.pop(row, None)
         _remember(self._delivered, row, None)
@@ -80,7 +80,7 @@ class SentTracker:
             self.mark_uncertain(row)
         return self._monotonic() - self._doubts[row]
 
-    def note_refused(self, row: str) -> None:
+    def note_rejection(self, row: str) -> None:
         """It was certainly not sent."""
         self._doubts.pop(row, None)
 

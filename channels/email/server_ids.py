@@ -44,12 +44,12 @@ class ServerIds:
             if await self._known(inbox, given) is None
         }
 
-    def note_committed(self, given: Sequence[str]) -> None:
+    def note_commit(self, given: Sequence[str]) -> None:
         """Note that the result of `to_commit` is committed."""
         for each in given:
             self.news.pop(each, None)
 
-    async def ours(self, inbox: Inbox, references: Sequence[str]) -> dict[str, str]:
+    async def translate_references(self, inbox: Inbox, references: Sequence[str]) -> dict[str, str]:
         """Our ids of those mails in a thread that are ours under the server's id."""
         if any(is_own_id(each, account=self._account) for each in references):
             return {}

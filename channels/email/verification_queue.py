@@ -120,7 +120,7 @@ class VerificationQueue:
             self._notify()
         return ready
 
-    def put_back(self, mail: ReadMail, until: Callable[[], Awaitable[None]] | None = None) -> None:
+    def return_mail(self, mail: ReadMail, until: Callable[[], Awaitable[None]] | None = None) -> None:
         """Put a mail back. It is returned again in its place after ``until`` has ended."""
         self._mails[mail.info.uid] = mail
         if until is not None:
@@ -168,12 +168,12 @@ class VerificationQueue:
         others = (other.senders for other in self._mails.values() if other is not mail)
         return sum(not mail.senders.isdisjoint(senders) for senders in others) >= MOST_OF_SENDER
 
-    async def wait_settled(self, uid: int) -> None:
+    async def wait_for_proofs(self, uid: int) -> None:
         """Wait until no proof is being looked for, for mails from this UID on."""
         while any(mail.verification is None and mail.info.uid >= uid for mail in self._mails.values()):
-            await self.wait_changed()
+            await self.wait_for_change()
 
-    async def wait_changed(self) -> None:
+    async def wait_for_change(self) -> None:
         """Wait until the next search for a proof has ended, or a mail was taken."""
         await self._news.wait()
 

@@ -59,11 +59,11 @@ _log = structlog.get_logger(__name__)
 class TickLog(Protocol):
     """Records ticks that never become a message, and knows the others. Raises nothing but cancellation."""
 
-    async def note_skipped(self, name: str, instant: datetime, reason: str) -> None:
+    async def note_skip(self, name: str, instant: datetime, reason: str) -> None:
         """A tick was skipped; called before it is committed, and so perhaps twice."""
         ...
 
-    async def note_missed(self, name: str, since: datetime, until: datetime) -> None:
+    async def note_missed_ticks(self, name: str, since: datetime, until: datetime) -> None:
         """Between the tick at ``since`` and the one at ``until`` others were due, and are merged into it."""
         ...
 
@@ -92,10 +92,10 @@ class TickWork:
 
 
 class _NoLog:
-    async def note_skipped(self, name: str, instant: datetime, reason: str) -> None:
+    async def note_skip(self, name: str, instant: datetime, reason: str) -> None:
         pass
 
-    async def note_missed(self, name: str, since: datetime, until: datetime) -> None:
+    async def note_missed_ticks(self, name: str, since: datetime, until: datetime) -> None:
         pass
 
     async def has_answered(self, name: str, instant: datetime) -> bool | None:
@@ -164,12 +164,12 @@ class HeartbeatChannel:
                 await sleep(min(until_next_s, _LOOK_EVERY_S))
                 continue
             if instant - last > self.schedule.interval:
-                await self._ticks.note_missed(self.name, last, instant)
+                await self._ticks.note_missed_ticks(self.name, last, instant)
             async with self._looking:
                 found = await self.check_work(inbox, instant)
                 message = self._tick(instant, found) if found.text else None
                 if message is None:
-                    await self._ticks.note_skipped(self.name, instant, found.reason)
+                    await self._ticks.note_skip(self.name, instant, found.reason)
                 positions = {**found.positions, _POSITION: tick_name(instant)}
                 await inbox.accept([message] if message else [], positions)
             _log.debug("heartbeat.ticked", instant=tick_name(instant), work=message is not None)
@@ -182,7 +182,7 @@ class HeartbeatChannel:
             return False
         if not resting and self.schedule.newest(now) > last:
             moment = now.replace(microsecond=now.microsecond // 1000 * 1000)
-            await self._ticks.note_skipped(self.name, moment, OUTSIDE)
+            await self._ticks.note_skip(self.name, moment, OUTSIDE)
             return True
         return resting
 
@@ -219,7 +219,7 @@ class HeartbeatChannel:
         work = has_work(checklist)
         if not self._watches:
             if work:
-                return await self._unless_told(inbox, instant, checklist, local, forced=forced)
+                return await self._ask_unless_unchanged(inbox, instant, checklist, local, forced=forced)
             return TickWork(reason=reason or f"{NOTHING}: {self._checklist.name} asks for nothing")
         called = await self._called(inbox, checklist, local)
         untold, open_ticks = await self._unreported(inbox)
@@ -233,7 +233,7 @@ class HeartbeatChannel:
             question_text(local, checklist if work else "", told), positions=positions, watched=True
         )
 
-    async def _unless_told(
+    async def _ask_unless_unchanged(
         self, inbox: Inbox | None, instant: datetime, checklist: str, local: datetime, *, forced: bool
     ) -> TickWork:
         """Ask about a checklist unless unchanged since its last alert; failed ticks are made up for."""

@@ -224,7 +224,7 @@ class MatrixChannel:
         if self._ack_reactions is not None:
             beside.append(self._ack_reactions.run)
         if decryption is not None:
-            beside.append(partial(decryption.run, partial(self._tell, sender), receiver.save))
+            beside.append(partial(decryption.run, partial(self._say_once, sender), receiver.save))
         failed = await _end_of(receiver.run, beside)
         self._typing_receipts = self._directs = None
         if failed is not None:
@@ -239,7 +239,7 @@ class MatrixChannel:
         answers = is_first_part(placed)
         previewed = await self._preview.final_event_id(placed.context, sending) if answers else None
         if self._ack_reactions is not None:
-            self._ack_reactions.note_sent()
+            self._ack_reactions.note_event()
         try:
             with nullcontext() if self._typing_receipts is None else self._typing_receipts.making_way():
                 taken = await sending.deliver(placed, uncertain=uncertain, previewed=previewed)
@@ -255,7 +255,7 @@ class MatrixChannel:
             route = route_of(message.context)
             self._preview.remove_in_old_room(route.room or message.session.conversation, route.event_id)
         if self._events is not None:
-            self._events.note_answered(placed.session.conversation, route_of(placed.context).thread)
+            self._events.note_answer(placed.session.conversation, route_of(placed.context).thread)
         return final_receipt(taken, placed, self._rooms)
 
     async def probe(self, message: OutboundMessage) -> Receipt | None:
@@ -369,7 +369,7 @@ class MatrixChannel:
         """Return the room in which a session continues; it differs after a room upgrade."""
         return session.conversation if self._rooms is None else self._rooms.room_of(session.conversation)
 
-    async def _tell(self, sender: EventSender, room_id: str, text: str, once: str) -> None:
+    async def _say_once(self, sender: EventSender, room_id: str, text: str, once: str) -> None:
         """Say something of the channel itself in a room, once under the name ``once``."""
         message = notice(SessionKey(self.name, room_id), self.account, text, name=once, now=self._clock.now())
         await sender.deliver(message, uncertain=anyio.lowlevel.checkpoint)

@@ -106,7 +106,7 @@ class RoomRule(_Strict):
     """Who may talk to the bot in this room, instead of the channel's ``allow_from``. The owner always may."""
 
     @model_validator(mode="after")
-    def _allows_somebody(self) -> Self:
+    def _check_allow_list(self) -> Self:
         if self.policy == "allowlist" and not self.allow_from:
             raise ValueError("policy: allowlist in a room needs an allow_from that says whose messages count")
         return self

@@ -150,7 +150,7 @@ class TerminalChannel:
             link.close()
 
     # ── for the links ──
-    async def accept_typed(self, session: SessionKey, text: str, native_id: str) -> None:
+    async def accept_line(self, session: SessionKey, text: str, native_id: str) -> None:
         """Pass a typed message to `run` and wait for its acceptance. Raises ChannelUnavailable."""
         message = InboundMessage(
             channel=self.name,

@@ -25,7 +25,7 @@ _REMEMBERED = 1000
 class LinkOwner(Protocol):
     """The part of its channel that a link uses."""
 
-    async def accept_typed(self, session: SessionKey, text: str, native_id: str) -> None:
+    async def accept_line(self, session: SessionKey, text: str, native_id: str) -> None:
         """Hand over what was typed; returns once it is accepted, else raises `ChannelUnavailable`."""
         ...
 
@@ -82,7 +82,7 @@ class TerminalLink:
     async def say(self, text: str, *, native_id: str | None = None) -> str:
         """Send the text; return its id once accepted. Raises ChannelUnavailable: repeat with the same id."""
         native_id = native_id or secrets.token_hex(16)
-        await self._owner.accept_typed(self.session, text, native_id)
+        await self._owner.accept_line(self.session, text, native_id)
         return native_id
 
     def __aiter__(self) -> Self:

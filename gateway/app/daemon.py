@@ -38,7 +38,7 @@ from gateway.operations.access import accounts_of
 from gateway.operations.context import Costs, OperationContext
 from gateway.operations.control.server import serve_control
 from gateway.operations.http.health import Health, serve
-from gateway.operations.privacy.erasure_journal import broken_off, check_moved
+from gateway.operations.privacy.erasure_journal import broken_off, check_no_move_pending
 from gateway.operations.registry import all_operations
 from gateway.operations.schedule import schedule_context
 from gateway.operations.status import show_status
@@ -109,7 +109,7 @@ def log_interrupted_erasures(settings: Settings, home: Home) -> None:
         StateUnusable: A person has half moved; the rest of the move would replace what is said meanwhile.
     """
     layout = Layout(home.root, home.path(settings.agents.workspace))
-    check_moved(layout)
+    check_no_move_pending(layout)
     if people := broken_off(layout):
         _log.warning("erasure.unfinished", people=len(people), remedy="squidbot check --data")
 

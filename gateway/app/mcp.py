@@ -42,16 +42,18 @@ def mcp_servers(
         return None
     from agent_core.tools.mcp.servers import McpServers  # noqa: PLC0415 - rarely wanted
 
-    def tell(name: str, changes: list[DefinitionChange]) -> None:
+    def notify_changes(name: str, changes: list[DefinitionChange]) -> None:
         if wakeups is not None:
             wakeups.alert.fire(definitions_alert(name, changes))
 
-    def tell_of_login(name: str, need: str) -> None:
+    def notify_login(name: str, need: str) -> None:
         if wakeups is not None:
             wakeups.alert.fire(login_alert(name, need))
 
     try:
-        return McpServers(settings.mcp, folders("mcp"), clock, on_changes=tell, on_login=tell_of_login)
+        return McpServers(
+            settings.mcp, folders("mcp"), clock, on_changes=notify_changes, on_login=notify_login
+        )
     except StateAway as error:
         raise StoreUnavailable(str(error), path="mcp", operation="open") from error
 

@@ -81,7 +81,7 @@ class Shell:
                 return
             await anyio.sleep(pause_s)
 
-    async def wait_tested(self, session: Session) -> None:
+    async def wait_for_test(self, session: Session) -> None:
         """
         Return when the sandbox was tested once, if this session may have a shell; after a while in any case.
 

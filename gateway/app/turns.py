@@ -131,7 +131,7 @@ def build_turns(
         history=supervision.history,
         commands=commands,
         channels=frozenset({SHARED.channel, *shared.by_name}),
-        run_claimed=handler.run_claimed,
+        run_claimed_turn=handler.run_claimed_turn,
         dispatcher=supervision.dispatcher,
     )
     return TurnParts(handler, commands, answers, shared.approvals, out_of_band, shared.waiting, transcription)
@@ -316,7 +316,7 @@ def _model_run(shared: _Shared, transcription: Transcription | None, answers: Wo
             *agent.tools(session, partial(_room_name, shared.by_name)),
             *proactive.tools(session, messages),
         ],
-        tools_settled=agent.shell.wait_tested,
+        tools_settled=agent.shell.wait_for_test,
         models=shared.choice,
         metering=agent.metering,
         consent=consent,

@@ -21,7 +21,7 @@ from gateway.operations.control.client import ControlClient, DaemonGone
 from gateway.operations.registry import find_operation
 from gateway.system.home import Home, find_home
 from gateway.system.lock import hold_home, holder_of, refuse_chat
-from gateway.system.restore_marker import check_finished
+from gateway.system.restore_marker import check_no_restore_pending
 
 if TYPE_CHECKING:
     from agent_core.memory_ports import MemoryPort
@@ -76,7 +76,7 @@ class OperationsClient:
                 time.sleep(0.1)
 
     def _directly(self, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        check_finished(self._home.root)
+        check_no_restore_pending(self._home.root)
         settings = self._settings(needed="settings" in find_operation(name).needs)
         if settings.store_url is None and not self._home.database.exists():
             raise NotFound(

@@ -161,14 +161,14 @@ def chat(*, session: str = "main", where: Where = HERE) -> int:
     from gateway.queue.model import is_too_long
     from gateway.settings import load_settings
     from gateway.system.home import Home, find_home
-    from gateway.system.restore_marker import check_finished
+    from gateway.system.restore_marker import check_no_restore_pending
 
     if not session.strip():
         raise RequestInvalid("--session needs a name, such as main")
     if is_too_long(SessionKey("terminal", session)):
         raise RequestInvalid("--session needs a shorter name")
     root = find_home(where.home)
-    check_finished(root)
+    check_no_restore_pending(root)
     settings = load_settings(
         where.config_path or Home(root).config_file, missing_ok=where.config_path is None
     )

@@ -72,10 +72,10 @@ def run(*, home: Path | None = None, config: Path | None = None, verbose: bool =
     from gateway.app.daemon import run_daemon
     from gateway.settings import load_settings, use_timezone
     from gateway.system.home import Home, find_home, named_config, open_home
-    from gateway.system.restore_marker import check_finished
+    from gateway.system.restore_marker import check_no_restore_pending
 
     root = find_home(home)
-    check_finished(root)  # the configuration may be among what is missing
+    check_no_restore_pending(root)  # the configuration may be among what is missing
     settings = load_settings(named_config(config) or Home(root).config_file)
     use_timezone(settings)
     if verbose:

@@ -73,7 +73,7 @@ def init(
         install: Install and start the systemd unit: user, or system (as root).
     """
     from gateway.cli.setup.dialogue import Silent, Terminal
-    from gateway.cli.setup.options import parse_given
+    from gateway.cli.setup.options import parse_options
     from gateway.cli.setup.systemd import SystemPlaces
     from gateway.cli.setup.wizard import Init
     from gateway.observability.logs import configure_logs
@@ -81,7 +81,7 @@ def init(
 
     configure_logs("error", quiet=True)  # all of it is said in words
     ca_file = None if tls_ca_file is None else tls_ca_file.expanduser().absolute()
-    given = parse_given(
+    given = parse_options(
         {
             "yes": yes or None,
             "matrix": False if no_matrix else None,

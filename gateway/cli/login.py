@@ -34,7 +34,7 @@ def log_in(where: Where, login: Callable[[Settings, Home], Awaitable[int]]) -> i
     try:
         return anyio.run(login, settings, home)
     finally:
-        if host.is_somebody_else:  # the daemon, which may run meanwhile, must be able to read what came of it
+        if host.is_foreign_root:  # the daemon, which may run meanwhile, must be able to read what came of it
             host.hand_over()
 
 

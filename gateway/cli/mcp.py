@@ -53,13 +53,15 @@ async def _login(settings: Settings, home: Home, name: str) -> int:
     if find_spec("mcp") is None:
         raise ConfigInvalid("squidbot is installed without its extra 'mcp'")
 
-    async def pasted() -> str:
+    async def read_pasted_address() -> str:
         return await anyio.to_thread.run_sync(input, "> ", abandon_on_cancel=True)
 
     from agent_core.tools.mcp.oauth import log_in
 
     try:
-        login = await log_in(server, SystemClock(), show=lambda text: print(plain_text(text)), pasted=pasted)
+        login = await log_in(
+            server, SystemClock(), show=lambda text: print(plain_text(text)), pasted=read_pasted_address
+        )
         async with account_folders(settings, home, SystemClock()) as folders:
             state = folders("mcp")
             LoginFile(state.local / f"{name}.login", login.url, state).save(login)

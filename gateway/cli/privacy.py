@@ -125,11 +125,11 @@ def meant(people: tuple[str, ...], where: Where) -> tuple[Home, Layout, Person, 
     from gateway.queue.place import place_of_queue
     from gateway.settings import load_settings
     from gateway.system.home import Home, find_home
-    from gateway.system.restore_marker import check_finished
+    from gateway.system.restore_marker import check_no_restore_pending
 
     quiet_logs(verbose=where.verbose)
     home = Home(find_home(where.home))
-    check_finished(home.root)
+    check_no_restore_pending(home.root)
     settings = load_settings(where.config_path or home.config_file, missing_ok=True)
     place = place_of_queue(home.database, settings.store_url)
     if not place.exists():

@@ -68,11 +68,11 @@ class Redactor:
 
     def text(self, text: str) -> str:
         """``text`` without secrets."""
-        text = self.redact_configured(text)
+        text = self.redact_configured_secrets(text)
         # Most texts are short words in which none of the shapes can stand.
         return _SHAPES.sub(_mask_shape, text) if len(text) > 12 else text
 
-    def redact_configured(self, text: str) -> str:
+    def redact_configured_secrets(self, text: str) -> str:
         """``text`` without the configured secrets; what only looks like a secret stays."""
         return text if self._secrets is None else self._secrets.sub(MASK, text)
 

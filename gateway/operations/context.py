@@ -179,5 +179,5 @@ class OperationContext:
     async def _name_conversation(self, session: SessionKey) -> str:
         from gateway.operations.views import conversation_name
 
-        newest = await self.store.inbox.accepted(session.channel, session=session, limit=1)
+        newest = await self.store.inbox.list_accepted_messages(session.channel, session=session, limit=1)
         return conversation_name(newest[0], words=self.may_show(newest[0])) if newest else ""

@@ -51,13 +51,13 @@ async def list_changes(
 
     limit = within(limit)
 
-    def look() -> dict[str, Any]:
+    def read() -> dict[str, Any]:
         files = _made_files(context)
         changes = [files.finish_change(change) for change in files.journal.changes(path)[:limit]]
         made = files.made_by_commands(limit) if path is None else []
         return {"path": path, "changes": [_row(change) for change in changes], "made_by_commands": made}
 
-    return await anyio.to_thread.run_sync(look)
+    return await anyio.to_thread.run_sync(read)
 
 
 @operation("files diff", writes=False, needs=_NEEDS, render=lambda answer: str(answer["diff"]))
@@ -70,12 +70,12 @@ async def compare_change(context: OperationContext, id: int) -> dict[str, Any]:
     """
     import anyio.to_thread
 
-    def look() -> dict[str, Any]:
+    def read() -> dict[str, Any]:
         files = _made_files(context)
         change = files.finish_change(_found(files, id))
         return {**_row(change), "diff": _diff(files, change)}
 
-    return await anyio.to_thread.run_sync(look)
+    return await anyio.to_thread.run_sync(read)
 
 
 def _undone_text(answer: Mapping[str, Any]) -> str:

@@ -39,7 +39,7 @@ from gateway.queue.sqlite.moving import EmbeddedTables
 from gateway.queue.state_key import StateKey
 from gateway.system.home import Home, open_home
 from gateway.system.lock import hold_home
-from gateway.system.restore_marker import read_unfinished
+from gateway.system.restore_marker import read_unfinished_restore
 
 if TYPE_CHECKING:
     from gateway.queue.postgres.moving import PostgresTables
@@ -134,7 +134,7 @@ def move_to_embedded(
 
     Raises AlreadyRunning, LeaseTaken, ConfigInvalid (with the remedy) or StoreUnavailable.
     """
-    if read_unfinished(home.root) is not None:
+    if read_unfinished_restore(home.root) is not None:
         finish_restore(home.root)
     with open_postgres(), hold_home(open_home(home.root, as_guest=True), purpose="command"):
         from gateway.queue.postgres.moving import PostgresTables  # noqa: PLC0415 - the default has no driver

@@ -54,9 +54,9 @@ async def allow_person(context: OperationContext, address: str, *, remove: bool 
         address: A mail address or a Matrix id.
         remove: Take that back; who stands in `allow_from` stays in.
     """
-    from gateway.routing.let_in import let_in, shut_out
+    from gateway.routing.let_in import admit_person, shut_out
 
-    done = await (shut_out if remove else let_in)(context.store, context.access, address)
+    done = await (shut_out if remove else admit_person)(context.store, context.access, address)
     if done.problem:
         raise RequestInvalid(f"{done.address} {done.problem}")
     return {

@@ -8,7 +8,7 @@ from gateway.errors import NotFound
 from gateway.operations.backup.restore import runs_once
 from gateway.queue.lease import Holders
 from gateway.queue.opening import open_postgres
-from gateway.queue.rollback_guard import Extent, Gap, write_restored
+from gateway.queue.rollback_guard import Extent, Gap, write_restore
 from gateway.queue.sql.restoring import Parked, set_aside_open_work
 from gateway.queue.sqlite.restore import examine_copy, quarantine_open_work
 from gateway.system.home import Home, open_home
@@ -26,20 +26,20 @@ def restored(home: Home, url: str, *, now: datetime, until: datetime | None, mov
     """
     with open_postgres(), hold_home(open_home(home.root, as_guest=True), purpose="command"):
         from gateway.queue.postgres.moving import PostgresTables  # noqa: PLC0415 - the default has no driver
-        from gateway.queue.postgres.restore_detection import AcceptedRestore, set_restored  # noqa: PLC0415 - as above
+        from gateway.queue.postgres.restore_detection import AcceptedRestore, write_accepted_restore  # noqa: PLC0415 - as above
         from gateway.queue.postgres.store import HOME  # noqa: PLC0415 - as above
 
         # A daemon that goes on with the new server need not be stopped to be told that it is the right one.
         with PostgresTables.open(url, HOME, None if moved else Holders(home.lease_holders)) as tables:
             if moved:
-                set_restored(tables.db, AcceptedRestore(now, None))
+                write_accepted_restore(tables.db, AcceptedRestore(now, None))
                 return Parked()
             last = min(until or now, now)
             parked = set_aside_open_work(
                 tables.db, backed_up_at=last.timestamp(), now=now.timestamp(), runs_once=runs_once
             )
             tables.accounts.make_older()
-            set_restored(tables.db, AcceptedRestore(now, Gap(last, last)))
+            write_accepted_restore(tables.db, AcceptedRestore(now, Gap(last, last)))
             return parked
 
 
@@ -56,5 +56,5 @@ def accept_copy(home: Home, *, now: datetime, until: datetime | None, moved: boo
             )
         gap = None if moved else Gap(last, last)
         extent = Extent.from_counts(secret, inbox, outbox)
-        write_restored(home.high_water_mark, extent, made_at=None, now=now, gap=gap)
+        write_restore(home.high_water_mark, extent, made_at=None, now=now, gap=gap)
         return parked

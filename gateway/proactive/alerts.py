@@ -171,7 +171,7 @@ class OwnerAlerts:
             self._news = anyio.Event()
             wait_s = self._look_every_s
             try:
-                wait_s = min(wait_s, await self._tell())
+                wait_s = min(wait_s, await self._send_next())
                 failures = 0
             except StoreUnavailable as error:
                 failures += 1
@@ -180,7 +180,7 @@ class OwnerAlerts:
             with anyio.move_on_after(wait_s):
                 await self._news.wait()
 
-    async def _tell(self) -> float:
+    async def _send_next(self) -> float:
         if not self._begun:
             self._begun = await self._target.begin()
         wait_s = await self._deliver_alerts()

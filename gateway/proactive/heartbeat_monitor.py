@@ -104,14 +104,14 @@ class HeartbeatMonitor:
 
     # ── the ledger of ticks that are no turns ──
 
-    async def note_skipped(self, name: str, instant: datetime, reason: str) -> None:
+    async def note_skip(self, name: str, instant: datetime, reason: str) -> None:
         """A tick was skipped."""
         try:
             await self._plans.note(LedgerEntry(name, instant, RunOutcome.SKIPPED, reason))
         except StoreUnavailable as error:
             _log.warning("ledger.not_recorded", error=str(error))
 
-    async def note_missed(self, name: str, since: datetime, until: datetime) -> None:
+    async def note_missed_ticks(self, name: str, since: datetime, until: datetime) -> None:
         """Ticks were merged into the one at ``until``; if they are many, the owner gets an alert."""
         limit = self._config.alert_after_missed
         if not limit:
@@ -199,7 +199,7 @@ class HeartbeatMonitor:
         due = newest_due(self._digest_at, None, now)
         waiting = [
             one
-            for one in await self._plans.list_collected()
+            for one in await self._plans.list_collected_alerts()
             if due is not None and (one.at <= due or one.at > now)
         ]
         for channel, person in dict.fromkeys((one.channel, one.person) for one in waiting):
@@ -258,7 +258,7 @@ class HeartbeatMonitor:
             },
             "failures": len(failed),
             "resting_until": None if resting is None else tick_name(resting),
-            "collected": len(await self._plans.list_collected()),
+            "collected": len(await self._plans.list_collected_alerts()),
         }
 
 

@@ -94,7 +94,7 @@ class Messenger:
             for address in self._access.allowed_addresses(name)
         }
         for name in self._channels:
-            for row in await self._store.inbox.accepted(name, limit=_LOOKED_AT):
+            for row in await self._store.inbox.list_accepted_messages(name, limit=_LOOKED_AT):
                 for each, called in self._recipients_in(row.message).items():
                     found[each] = found.get(each) or called
         return found
@@ -107,12 +107,14 @@ class Messenger:
         if address in self._access.allowed_addresses(name):
             return True
         if self._access.is_room(name, address):
-            rows = await self._store.inbox.accepted(name, session=SessionKey(name, address), limit=_LOOKED_AT)
+            rows = await self._store.inbox.list_accepted_messages(
+                name, session=SessionKey(name, address), limit=_LOOKED_AT
+            )
             return any(wanted in self._recipients_in(row.message) for row in rows)
         if self._access.role(name, address, verified=True) is not Role.ALLOWED:
             return False  # whatever they have written: the payloads need not be read
         for spelling in {address, address if place.isascii() else place.strip()}:
-            rows = await self._store.inbox.accepted(name, sender=spelling)
+            rows = await self._store.inbox.list_accepted_messages(name, sender=spelling)
             if any(wanted in self._recipients_in(row.message) for row in rows):
                 return True
         return False

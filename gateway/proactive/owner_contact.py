@@ -128,7 +128,7 @@ class OwnerContact:
         except ChannelError as error:
             return ContactResult(why=f"messages to the target are not possible: {error}")
 
-    async def reach_elsewhere(self, *, topic: str = "", without: Collection[str] = ()) -> ContactResult:
+    async def find_other_place(self, *, topic: str = "", without: Collection[str] = ()) -> ContactResult:
         """Return another place where the owner reads alone. Raises `StoreUnavailable`."""
         try:
             with anyio.fail_after(_ASK_LIMIT_S):

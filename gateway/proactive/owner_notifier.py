@@ -62,7 +62,7 @@ class OwnerNotifier:
         waits = reached.later and not self._down
         lost = reached.target is None or reached.target.channel in self._down
         if kind is OutboundKind.ALERT and lost and not waits:
-            other = await self._contact.reach_elsewhere(topic=topic, without=self._down)
+            other = await self._contact.find_other_place(topic=topic, without=self._down)
             reached = other if other.target is not None else reached
         if reached.target is not None and reached.target.channel not in self._contact.channels:
             reached = ContactResult(why=f"the owner's channel, {reached.target.channel}, is switched off")

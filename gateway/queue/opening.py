@@ -125,7 +125,7 @@ def hold_sync(file: Path, store: str | None, holders: Path, clock: Clock) -> Ite
     from anyio.from_thread import start_blocking_portal  # noqa: PLC0415 - commands on a server alone need it
 
     @asynccontextmanager
-    async def held() -> AsyncIterator[LeaseKeeper | None]:
+    async def hold_lease() -> AsyncIterator[LeaseKeeper | None]:
         queue = await opened_queue(file, store, clock=clock)
         try:
             async with held_queue(queue, store, holders) as lease:
@@ -133,7 +133,7 @@ def hold_sync(file: Path, store: str | None, holders: Path, clock: Clock) -> Ite
         finally:
             await queue.aclose()
 
-    with start_blocking_portal() as portal, portal.wrap_async_context_manager(held()) as lease:
+    with start_blocking_portal() as portal, portal.wrap_async_context_manager(hold_lease()) as lease:
         yield lease
 
 

@@ -193,7 +193,7 @@ class RollbackGuard:
             _log.info("rollback_guard.not_written", path=str(self._path), error=str(error))
 
 
-def write_restored(
+def write_restore(
     path: Path, extent: Extent, *, made_at: datetime | None, now: datetime, gap: Gap | None
 ) -> None:
     """Record a restore or, without ``made_at``, an accepted older copy. Raises OSError."""

@@ -222,7 +222,7 @@ class Delivery:
         attempt = 0
         while True:
             try:
-                await self._store.outbox.record_sent(row, receipt.provider_id, into=into)
+                await self._store.outbox.record_send(row, receipt.provider_id, into=into)
                 return
             except StoreUnavailable as error:
                 attempt += 1

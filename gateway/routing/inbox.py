@@ -259,7 +259,7 @@ class ChannelInbox:
                 attempt += 1
                 await anyio.sleep(_STORE_RETRY.delay(attempt, random=random.random()))
 
-    async def release_quarantined(self, reason: str, may: Callable[[InboundMessage], bool]) -> int:
+    async def release_quarantine(self, reason: str, may: Callable[[InboundMessage], bool]) -> int:
         """Release what was quarantined for a reason that has gone; see `channels.base.Inbox.let_in`."""
         count, attempt = 0, 0
         while True:
@@ -296,7 +296,7 @@ class ChannelInbox:
         theirs = row is not None and row.message.sender.address == sender
         return row.message.session if row is not None and theirs and row.error == _NOT_ADDRESSED else None
 
-    async def find_sent(self, outbound_id: str) -> OutboundMessage | None:
+    async def find_sent_message(self, outbound_id: str) -> OutboundMessage | None:
         """The message of this outbox id."""
         row = await self._store.outbox.find_by_key(outbound_id)
         return None if row is None else row.message

@@ -113,7 +113,7 @@ async def load(store: Queue, access: Access) -> None:
         access.admit(name, _read(await store.state.read(f"{_TOPIC}{name}")))
 
 
-async def let_in(store: Queue, access: Access, address: str) -> LetIn:
+async def admit_person(store: Queue, access: Access, address: str) -> LetIn:
     """Admit somebody on all channels of the kind and answer kept messages. Raises `StoreUnavailable`."""
     who = normalise(address)
     channels = [name for name in access.channels() if access.kind(name) in kinds_of(who)]

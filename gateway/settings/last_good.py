@@ -87,14 +87,14 @@ def mask_lines(lines: Iterable[str], redactor: Redactor) -> list[str]:
         secret = next((found for found in _KEY.finditer(line) if _is_masked(found["key"].lower())), None)
         if secret is None or not _value(line[secret.end() :]):
             below = indent if secret is not None else None
-            result.append(redactor.text(line) if secret is None else redactor.redact_configured(line))
+            result.append(redactor.text(line) if secret is None else redactor.redact_configured_secrets(line))
             continue
         rest = line[secret.end() :]
         below = indent
         if _ONLY_REFERENCE.fullmatch(rest):
-            result.append(redactor.redact_configured(line))
+            result.append(redactor.redact_configured_secrets(line))
         else:
-            result.append(f"{redactor.redact_configured(line[: secret.end()])}{MASK}")
+            result.append(f"{redactor.redact_configured_secrets(line[: secret.end()])}{MASK}")
     return result
 
 

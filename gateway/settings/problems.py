@@ -44,7 +44,7 @@ def explain(source: Source, problems: list[Problem]) -> str:
     ordered = sorted(
         problems, key=lambda problem: (problem.line or source.line_of(problem.path), problem.column)
     )
-    lines = [plain_line(redactor.redact_configured(_shown(problem, source))) for problem in ordered]
+    lines = [plain_line(redactor.redact_configured_secrets(_shown(problem, source))) for problem in ordered]
     unique = list(dict.fromkeys(lines))
     count = "1 problem" if len(unique) == 1 else f"{len(unique)} problems"
     return "\n".join([f"{source.path}: {count}", *(f"  {line}" for line in unique)])

@@ -69,7 +69,7 @@ _FORGET_AFTER_S = 90 * 86_400.0
 _log = structlog.get_logger(__name__)
 
 
-async def _refuse_nobody(_: SessionKey) -> bool:
+async def _never_refuse(_: SessionKey) -> bool:
     return False
 
 
@@ -164,7 +164,7 @@ class Gateway:
         status: StatusReport,
         at_close: Sequence[Callable[[], Awaitable[None]]] = (),
         background: Sequence[Callable[[], Coroutine[Any, Any, None]]] = (),
-        comes_first: Callable[[SessionKey], Awaitable[bool]] = _refuse_nobody,
+        comes_first: Callable[[SessionKey], Awaitable[bool]] = _never_refuse,
         begin: Callable[[], Awaitable[None]] = _nothing,
         standing_by: Callable[[], Coroutine[Any, Any, None]] = _nothing,
         lease: LeaseKeeper | None = None,

@@ -162,7 +162,7 @@ def short_path(path: Path) -> Iterator[str]:
 def _check_owner(root: Path, *, as_guest: bool) -> None:
     host = Host(root)
     # As root everything could be written, and then the daemon's own user could not read it any more.
-    if not host.is_somebody_else:
+    if not host.is_foreign_root:
         return
     if not root.is_relative_to(SERVICES):
         name = user_name(root.stat().st_uid)

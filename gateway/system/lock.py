@@ -19,7 +19,7 @@ from typing import Literal
 from gateway.errors import AlreadyRunning, ChatOpen, StateUnusable
 from gateway.system.home import Home
 from gateway.system.ownership import Host
-from gateway.system.restore_marker import check_finished
+from gateway.system.restore_marker import check_no_restore_pending
 
 Purpose = Literal["daemon", "chat", "command"]
 _COMMAND_LIMIT_S = 60.0
@@ -57,10 +57,10 @@ def hold_home(home: Home, *, purpose: Purpose = "daemon", while_unfinished: bool
                 f"{home.root} is on a file system that cannot lock files ({error.strerror}); use a local disk"
             ) from error
         if not while_unfinished:
-            check_finished(home.root)
+            check_no_restore_pending(home.root)
         _write_holder(descriptor, purpose)
         host = Host(home.root)
-        if host.is_somebody_else:
+        if host.is_foreign_root:
             opened.callback(host.hand_over)
             host.refuse_links()
         yield

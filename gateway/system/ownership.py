@@ -33,7 +33,7 @@ class Host:
         self._uid, self._gid = found.st_uid, found.st_gid
 
     @property
-    def is_somebody_else(self) -> bool:
+    def is_foreign_root(self) -> bool:
         """Return True if this process is root and the home belongs to another user."""
         return os.geteuid() == 0 and self._uid != 0
 

@@ -42,7 +42,7 @@ class UnfinishedRestore:
     told: dict[str, Any] = field(default_factory=dict)
 
 
-def read_unfinished(root: Path) -> UnfinishedRestore | None:
+def read_unfinished_restore(root: Path) -> UnfinishedRestore | None:
     """Return the interrupted restore of a home, or None. Raises RestoreMarker (unreadable), OSError."""
     try:
         raw = (root / NOTE).read_bytes()
@@ -75,9 +75,9 @@ def read_unfinished(root: Path) -> UnfinishedRestore | None:
     return found
 
 
-def check_finished(root: Path) -> None:
+def check_no_restore_pending(root: Path) -> None:
     """Refuse a home with an unfinished restore. Raises RestoreMarker with the command."""
-    if read_unfinished(root) is not None:
+    if read_unfinished_restore(root) is not None:
         raise RestoreMarker(
             f"a restore into {root} was interrupted, so a part of its content is missing; finish it with: "
             f"squidbot restore --finish --home {shlex.quote(str(root))}"

@@ -231,7 +231,7 @@ class BackgroundTurns:
         entry = ledger_entry(_job_id(turn), turn, outcome, said.text if said.failed else "", took_s=took_s)
         history = [line.model_copy(update={"scope": str(session.scope)}) for line in lines]
         await self.turn_commit.complete(turn, replace(completion, history=history, entry=entry))
-        self.turn_commit.note_answered(turn, TurnResult(said.text, ()), took_s)
+        self.turn_commit.note_answer(turn, TurnResult(said.text, ()), took_s)
 
     async def commit(self, turn: Turn, plan: BackgroundPlan, result: TurnResult, meter: UsageMeter) -> None:
         """Send the answer, and record it in the conversation that asked and in the job's own history."""

@@ -123,7 +123,7 @@ class TurnCommit:
             lambda: self._store.turns.retry(turn, error, delay_s=delay_s, deferral=True, waits_for=waits_for)
         )
 
-    def note_answered(self, turn: Turn, result: TurnResult, took_s: float) -> None:
+    def note_answer(self, turn: Turn, result: TurnResult, took_s: float) -> None:
         """Log and count a turn that was completed after ``took_s``."""
         metrics.TURNS.labels(turn.channel, "answered").inc()
         metrics.TURN_SECONDS.labels(turn.channel).observe(took_s)

@@ -128,7 +128,7 @@ class SessionDispatcher:
         """Return the number of sessions that wait for a place."""
         return self._runner.statistics().waiting
 
-    def count_delayed(self) -> int:
+    def count_delayed_sessions(self) -> int:
         """Return the number of sessions that wait for a time."""
         return len(self._delays)
 
@@ -171,7 +171,7 @@ class SessionDispatcher:
 
     def _drop(self) -> None:
         if not self._overflowed:
-            _log.warning("dispatch.overflowed", waiting=self.waiting(), delayed=self.count_delayed())
+            _log.warning("dispatch.overflowed", waiting=self.waiting(), delayed=self.count_delayed_sessions())
         self._overflowed = True
         self.dropped += 1
         self._rearm.set()
@@ -227,7 +227,7 @@ class SessionDispatcher:
         return self._heap[0][0] - now if self._heap else math.inf
 
     async def _try_refill(self, refill: Refill) -> None:
-        if self.waiting() * 2 > MOST_SESSIONS or self.count_delayed() * 2 > MOST_SESSIONS:
+        if self.waiting() * 2 > MOST_SESSIONS or self.count_delayed_sessions() * 2 > MOST_SESSIONS:
             return
         self._overflowed = False
         try:

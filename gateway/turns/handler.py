@@ -165,7 +165,7 @@ class TurnHandler:
             run.over.set()
         return due_s
 
-    async def run_claimed(self, turn: Turn) -> None:
+    async def run_claimed_turn(self, turn: Turn) -> None:
         """Run a claimed turn beside the one that may run in its session; whatever happens, the claim ends."""
         await self._run_claimed(turn, _Run())
 
@@ -231,5 +231,5 @@ class TurnHandler:
         result = await self._model.run(turn, plan, run.meter)
         if result is not None:
             await kind.commit(turn, plan, result, run.meter)
-            self._commit.note_answered(turn, result, self._clock.monotonic() - started)
+            self._commit.note_answer(turn, result, self._clock.monotonic() - started)
         return True

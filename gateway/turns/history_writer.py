@@ -82,7 +82,7 @@ class HistoryWriter:
         ids = [*waiting, *(line.id for line in new)]
         if ids:
             await self._durably(session, new)
-            await self._store.journal.delete_filed(ids)
+            await self._store.journal.delete_filed_lines(ids)
         left = self._unsynced.get(session, {})
         for line_id in ids:
             left.pop(line_id, None)

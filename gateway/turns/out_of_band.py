@@ -32,7 +32,7 @@ class OutOfBandTurns:
     """
     Serves commands and reactions at once, in all sessions.
 
-    Messages of disabled channels wait; ``run_claimed`` runs a claimed turn to its end.
+    Messages of disabled channels wait; ``run_claimed_turn`` runs a claimed turn to its end.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class OutOfBandTurns:
         history: HistoryWriter,
         commands: CommandService,
         channels: Collection[str],
-        run_claimed: Callable[[Turn], Awaitable[None]],
+        run_claimed_turn: Callable[[Turn], Awaitable[None]],
         dispatcher: SessionDispatcher,
     ) -> None:
         self._sessions = sessions
@@ -51,7 +51,7 @@ class OutOfBandTurns:
         self._history = history
         self._commands = commands
         self._channels = channels
-        self._run_claimed = run_claimed
+        self._run_claimed = run_claimed_turn
         self._dispatcher = dispatcher
         self._blocked = 0
 

@@ -139,7 +139,7 @@ class JobTurns:
         )
         result = TurnResult(said, (line,))
         await self._end(turn, result, [line], hold=self.approvals.needs_review(turn), began=began)
-        self.turn_commit.note_answered(turn, result, self.clock.monotonic() - began)
+        self.turn_commit.note_answer(turn, result, self.clock.monotonic() - began)
 
     async def _why_not(self, turn: Turn, job: Job, channel: Channel | None) -> str:
         forced = _note_of(turn).forced

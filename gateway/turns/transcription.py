@@ -138,7 +138,9 @@ class Transcription:
             for file in sounds[:_MOST_FILES]:
                 if file.sha256 not in known:
                     number = min(number, 0) - 1
-                    known[file.sha256] = found = await self._heard_until(until, turn, file, left_s, meter)
+                    known[file.sha256] = found = await self._transcribe_until(
+                        until, turn, file, left_s, meter
+                    )
                     step = Step(number, STEP, file.sha256, {"name": file.name}, found)
                     await self._store.turns.record_step_result(turn, step)
                     if "text" not in found:  # it may be heard when it is asked anew
@@ -156,16 +158,16 @@ class Transcription:
         if self._engine is not None:
             await self._engine.aclose()
 
-    async def _heard_until(
+    async def _transcribe_until(
         self, until: float, turn: Turn, file: Attachment, left_s: float, meter: UsageMeter
     ) -> dict[str, Any]:
         """Transcribe a file, unless the time of the turn ends before."""
         with anyio.move_on_after(max(0.0, until - anyio.current_time())):
-            return await self._heard_once(turn, file, left_s, meter)
+            return await self._transcribe_once(turn, file, left_s, meter)
         _log.warning("voice.too_much", limit_s=self._limits.longest_s)
         return {"why_not": _TOO_MUCH, "seconds": 0.0}
 
-    async def _heard_once(
+    async def _transcribe_once(
         self, turn: Turn, file: Attachment, left_s: float, meter: UsageMeter
     ) -> dict[str, Any]:
         """Transcribe a file, or reuse a recent result: a refused step or repeated question pays once."""
@@ -175,13 +177,15 @@ class Transcription:
                 if meter.tier is not BudgetTier.OWNER:  # the owner waits for one sound of others at the most
                     await slots.enter_async_context(self._for_others)
                 await slots.enter_async_context(self._slots)
-                found = await self._heard(turn, file, left_s, meter)
+                found = await self._transcribe(turn, file, left_s, meter)
             self._lately[str(turn.session), file.sha256] = found
             while len(self._lately) > _KEPT:
                 self._lately.popitem(last=False)
         return found
 
-    async def _heard(self, turn: Turn, file: Attachment, left_s: float, meter: UsageMeter) -> dict[str, Any]:
+    async def _transcribe(
+        self, turn: Turn, file: Attachment, left_s: float, meter: UsageMeter
+    ) -> dict[str, Any]:
         """Transcribe a file; return the words, or ``why_not``, as JSON."""
         from agent_core.voice.sound_file import NotASound  # noqa: PLC0415 - only where there is sound
         from agent_core.voice.transcript import TranscriptionFailed  # noqa: PLC0415 - likewise

@@ -50,7 +50,7 @@ class Asker:
 
     async def __aenter__(self) -> Self:
         await self._call("POST", "/keys/upload", self._machine.new_keys(None))
-        self._machine.note_uploaded()
+        self._machine.note_upload()
         since = (await self._call("GET", "/sync?timeout=0"))["next_batch"]
         self._poll = asyncio.create_task(self._listen(since))
         return self
@@ -161,7 +161,7 @@ class Asker:
         messages = {bot: {device.device_id: body for device, body in bodies.items()}}
         path = f"/sendToDevice/m.room.encrypted/{secrets.token_hex(8)}"
         await self._call("PUT", path, {"messages": messages})
-        self._machine.note_key_sent(room, devices)
+        self._machine.note_key_delivery(room, devices)
 
     async def _listen(self, since: str) -> None:
         query = f"timeout=30000&filter={quote(_FILTER)}"

@@ -30,7 +30,7 @@ from gateway.cli.output import quiet_logs
 from gateway.system.clock import SystemClock
 from tests.bench.rig import Rig
 from tests.bench.table import Figure, Goal, median
-from tests.integration.gateway_world import World, world
+from tests.integration.gateway_world import Scenario, world
 from tests.web_world import client, http, server
 
 _PYTHON = "/usr/bin/python3 -I -S -c"
@@ -123,7 +123,7 @@ async def _measured(rig: Rig) -> list[Figure]:
 
 
 async def _beside(
-    one: World, name: str, attack: _Attack, rounds: int, seconds: float, how: str, goal: Goal
+    one: Scenario, name: str, attack: _Attack, rounds: int, seconds: float, how: str, goal: Goal
 ) -> Figure:
     """Ask in turns without and with the attack."""
     calm: tuple[list[float], list[float]] = ([], [])
@@ -161,13 +161,13 @@ async def _beside_a_page(rounds: int) -> Figure:
     return Figure(what, median(beside), "ms", Goal("<", 50), median(without), floor, note)
 
 
-async def _into(found: tuple[list[float], list[float]], one: World, seconds: float) -> None:
+async def _into(found: tuple[list[float], list[float]], one: Scenario, seconds: float) -> None:
     turns, lags = await _asked(one, seconds)
     found[0].extend(turns)
     found[1].extend(lags)
 
 
-async def _asked(one: World, seconds: float) -> tuple[list[float], list[float]]:
+async def _asked(one: Scenario, seconds: float) -> tuple[list[float], list[float]]:
     """How long each turn took, and how late the loop was, in milliseconds."""
     turns: list[float] = []
     async with _lags() as lags:

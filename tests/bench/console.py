@@ -24,7 +24,7 @@ from gateway.queue.stores import Pending
 from gateway.system.clock import SystemClock
 from gateway.system.home import Home
 from tests.bench.memory import _message
-from tests.integration.gateway_world import World
+from tests.integration.gateway_world import Scenario
 from tests.integration.test_approvals import ANN, deciding
 from tests.integration.test_console import WITH_LOG, Browser, looking
 
@@ -37,7 +37,7 @@ def _key(number: int) -> SessionKey:
     return SessionKey("matrix", f"dm-@p{number}:hs.test" if number else f"dm-{ANN}")
 
 
-async def _fill(one: World, messages: int) -> None:
+async def _fill(one: Scenario, messages: int) -> None:
     """Histories, and rows of the queue for a tenth of them, as many as are kept for a while."""
     now, said = SystemClock().now(), [_message(number) for number in range(1000)]
     for number in range(_SESSIONS + 1):

@@ -17,7 +17,7 @@ from devservers.errors import ToolsMissing
 from tests.bench.rig import Rig, in_child
 from tests.bench.table import Figure, Goal, share
 from tests.postgres_server import PostgresServer
-from tests.scale.world import Cost, World, server_cpu_s
+from tests.scale.world import Cost, Scenario, server_cpu_s
 
 _HANDLER_S = 0.01
 _WAITING = 5_000
@@ -88,7 +88,7 @@ def _run(server: PostgresServer, load: dict[str, Any]) -> dict[str, Any]:
 async def _daemons(rig: Rig) -> list[Figure]:
     seconds = 3.0 if rig.quick else 10.0
     sessions = 100 if rig.quick else 1_000
-    async with World.opened(accounts=4, model_s=_HANDLER_S, turns=4, statements=False) as world:
+    async with Scenario.opened(accounts=4, model_s=_HANDLER_S, turns=4, statements=False) as world:
         places = world.places(sessions)
         rig.say("one daemon, a model of 10 ms")
         async with world.daemons(1):

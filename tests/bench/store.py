@@ -222,7 +222,7 @@ class _Load:
                 for row in rows:
                     await self.store.outbox.sending(row)
                     await self.store.outbox.uncertain(row)
-                    await self.store.outbox.record_sent(row, f"${row.id}")
+                    await self.store.outbox.record_send(row, f"${row.id}")
             self.done += 1
             self.progress.set()
 

@@ -81,7 +81,7 @@ class AcceptContract:
         await store.inbox.accept("matrix", BOT, [], {}, [withdrawn])
         [sent] = await answer(store, await claim(store))
         await store.outbox.sending(sent)
-        await store.outbox.record_sent(sent, long)
+        await store.outbox.record_send(sent, long)
         assert await store.outbox.outbox_id_of("matrix", BOT, long) == sent.message.id
         await store.inbox.accept("matrix", BOT, [], {}, [Amendment(kind="bounce", native_id=long, text="no")])
         [sent] = await store.outbox.rows()
@@ -106,7 +106,7 @@ class AcceptContract:
         await accept(store, "a")
         (row,) = await answer(store, await claim(store))
         await store.outbox.sending(row)
-        await store.outbox.record_sent(row, "$1")
+        await store.outbox.record_send(row, "$1")
         clock.advance(400 * 86_400)
         await store.maintenance.prune(older_than_s=86_400)
         assert await accept(store, "a") == []

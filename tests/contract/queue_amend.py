@@ -442,7 +442,7 @@ class AmendContract:
         rows = await store.outbox.post([out("back"), out("arrived"), out("unsent")])
         for row in rows[:2]:
             await store.outbox.sending(row)
-            await store.outbox.record_sent(row, f"<{row.message.text}>")
+            await store.outbox.record_send(row, f"<{row.message.text}>")
         for name in ("<back>", "<nothing>", "<back>"):
             await amend(store, Amendment(kind="bounce", native_id=name, text="550 no such user"))
         other = [Amendment(kind="bounce", native_id="<arrived>", text="x")]

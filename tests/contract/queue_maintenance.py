@@ -114,7 +114,7 @@ class MaintenanceContract:
         assert again.id != turn.id
         (row,) = await answer(store, again)
         await store.outbox.sending(row)
-        await store.outbox.record_sent(row, "$1")
+        await store.outbox.record_send(row, "$1")
         assert {found.state for found in await store.inbox.rows()} == {InboxState.SETTLED}, (
             "the apology blocked it"
         )
@@ -124,7 +124,7 @@ class MaintenanceContract:
         sent, dead, unknown = await answered(store, "a", "1", "2", "3")
         for row in (sent, dead, unknown):
             await store.outbox.sending(row)
-        await store.outbox.record_sent(sent, "$1")
+        await store.outbox.record_send(sent, "$1")
         await store.outbox.record_failure(dead, "403", delay_s=None)
         await store.outbox.uncertain(unknown)
         await store.outbox.needs_review(unknown, "?")
@@ -140,7 +140,7 @@ class MaintenanceContract:
         for _ in range(2):
             (row,) = await store.outbox.next_sends("matrix", BOT)
             await store.outbox.sending(row)
-            await store.outbox.record_sent(row, f"again{row.id}")
+            await store.outbox.record_send(row, f"again{row.id}")
         assert (await store.inbox.rows())[0].state is InboxState.SETTLED
 
     async def test_there_is_nothing_to_requeue_elsewhere(self, store: Queue, clock: ManualClock):
@@ -152,7 +152,7 @@ class MaintenanceContract:
         (row,) = await answer(store, turn)
         assert await store.inbox.requeue(waiting.id) is None
         await store.outbox.sending(row)
-        await store.outbox.record_sent(row, "$1")
+        await store.outbox.record_send(row, "$1")
         assert await store.inbox.requeue(waiting.id) is None
         (ignored,) = await store.inbox.accept("matrix", BOT, [pending("i", ignore="no")], {})
         assert await store.inbox.requeue(ignored.id) is None
@@ -188,7 +188,7 @@ class MaintenanceContract:
             await store.outbox.sending(second)
         await store.outbox.record_failure(first, "too late", delay_s=5)
         assert {row.state for row in await store.outbox.rows()} == {OutboxState.DEAD}
-        await store.outbox.record_sent(first, "$1")
+        await store.outbox.record_send(first, "$1")
         assert [row.state for row in await store.outbox.rows()] == [OutboxState.DEAD, OutboxState.SENT]
 
     async def test_a_reset_drops_what_waits(self, store: Queue, clock: ManualClock):
@@ -226,7 +226,7 @@ class MaintenanceContract:
         """Texts of ended rows go, those of open ones stay, and the keys of all stay."""
         (row,) = await answered(store, "done", "answer")
         await store.outbox.sending(row)
-        await store.outbox.record_sent(row, "$1")
+        await store.outbox.record_send(row, "$1")
         (open_row,) = await answered(store, "open", "unsent", session=OTHER)
         await accept(store, "waiting")
         clock.advance(10 * DAY_S)

@@ -41,12 +41,12 @@ class PersonContract:
         assert await store.outbox.row(held.id) == held
         assert held.message.attachments == (file,)
         await store.outbox.sending(later)
-        await store.outbox.record_sent(later, "$1")
+        await store.outbox.record_send(later, "$1")
         assert (await store.inbox.rows())[0].state is InboxState.ANSWERED
         assert await store.outbox.next_send_in("matrix", BOT) is None
         for move in (
             partial(store.outbox.sending, held),
-            partial(store.outbox.record_sent, held, "$2"),
+            partial(store.outbox.record_send, held, "$2"),
             partial(store.outbox.record_failure, held, "no", delay_s=None),
         ):
             with pytest.raises(IllegalMove):
@@ -68,7 +68,7 @@ class PersonContract:
             with pytest.raises(IllegalMove):
                 await again()
         await store.outbox.sending(approved)
-        await store.outbox.record_sent(approved, "$1")
+        await store.outbox.record_send(approved, "$1")
         with pytest.raises(IllegalMove):
             await store.outbox.approve(held.id)
 
@@ -96,7 +96,7 @@ class PersonContract:
             await store.outbox.sending(row)
             await store.outbox.uncertain(row)
         await store.outbox.needs_review(unknown, "nobody knows")
-        await store.outbox.record_sent(sent, "$1")
+        await store.outbox.record_send(sent, "$1")
         for row, why in ((failed, ""), (unknown, "said by telephone")):
             given_up = await store.outbox.reject(row.id, why)
             assert (given_up.state, given_up.error) == (
@@ -137,13 +137,15 @@ class PersonContract:
         await store.inbox.accept("matrix", BOT, [of("bob_x@d.test", 3, ignore="x")], {})
 
         async def found(**what: Any) -> list[str]:
-            return [row.message.native_id for row in await store.inbox.accepted("matrix", **what)]
+            return [
+                row.message.native_id for row in await store.inbox.list_accepted_messages("matrix", **what)
+            ]
 
         assert await found(sender="bob_x@d.test") == ["Bob_x@d.test1"]
         assert await found(sender="nobody@d.test") == []
         assert await found(session=ROOM, limit=3) == ["@c:hs.test59", "@c:hs.test58", "@c:hs.test57"]
         assert "@c:hs.test99" in await found(session=ROOM, limit=99)
-        assert await store.inbox.accepted("email", sender="bob_x@d.test") == []
+        assert await store.inbox.list_accepted_messages("email", sender="bob_x@d.test") == []
 
     async def test_what_is_in_quarantine_is_kept_and_not_answered(self, store: Queue, clock: ManualClock):
         """It is known, whole, and nobody gets to claim it; a waiting message behind it is not held up."""

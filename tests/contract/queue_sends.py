@@ -44,7 +44,7 @@ class SendsContract:
         made = Completion(outbound=[out("text"), replace(out("to be made"), channel="maker")])
         text, stands = await store.turns.complete(turn, made)
         await store.outbox.sending(text)
-        await store.outbox.record_sent(text, "$text")
+        await store.outbox.record_send(text, "$text")
         successor = out("made", attachments=(FILE,))
         cost = Usage(calls=1, cost_usd=0.5, model="m")
         with pytest.raises(IllegalMove):
@@ -54,7 +54,7 @@ class SendsContract:
         passed = await store.outbox.pass_on(stands, successor, usage=cost, purpose=Purpose.SPEECH)
         with pytest.raises(IllegalMove):
             await store.outbox.pass_on(stands, successor, usage=cost, purpose=Purpose.SPEECH)
-        await store.outbox.record_sent(stands, "made")  # whoever has delivered it says so, too
+        await store.outbox.record_send(stands, "made")  # whoever has delivered it says so, too
 
         assert (await state(store, stands)).state is OutboxState.SENT
         assert await due(store) == ["made"]
@@ -64,7 +64,7 @@ class SendsContract:
         assert [each.message.text for each in found[1]] == ["text", "to be made", "made"]
         assert [(each.purpose, each.usage.cost_usd) for each in await store.usage.rows()] == [("speech", 0.5)]
         await store.outbox.sending(passed)
-        await store.outbox.record_sent(passed, "$made")
+        await store.outbox.record_send(passed, "$made")
         found = await store.inbox.row(row.id)
         assert found is not None
         assert found[0].state is InboxState.SETTLED
@@ -87,7 +87,7 @@ class SendsContract:
         )
         for row in (first, second):
             await store.outbox.sending(row)
-            await store.outbox.record_sent(row, f"$of-{row.id}", into=there)
+            await store.outbox.record_send(row, f"$of-{row.id}", into=there)
         lines = [line.message for line in await store.journal.lines(there)]
         assert [line.content for line in lines] == ["table", "plain"]
         assert [line.attachments for line in lines] == [(FILE,), ()]
@@ -106,7 +106,7 @@ class SendsContract:
             assert row.message.text == expected
             await store.outbox.sending(row)
             await store.outbox.uncertain(row)
-            await store.outbox.record_sent(row, f"${expected}")
+            await store.outbox.record_send(row, f"${expected}")
         assert await due(store) == ["x"]
 
     async def test_a_topic_is_posted_once_for_a_value(self, store: Queue, clock: ManualClock):
@@ -171,7 +171,7 @@ class SendsContract:
         await store.outbox.uncertain(row)
         assert (now := await state(store, row)).state is OutboxState.UNCERTAIN
         assert now.uncertain_since == clock.now()
-        await store.outbox.record_sent(row, "$event")
+        await store.outbox.record_send(row, "$event")
         now = await state(store, row)
         assert (now.state, now.provider_id, now.error) == (OutboxState.SENT, "$event", None)
 
@@ -180,14 +180,14 @@ class SendsContract:
         (row,) = await store.outbox.post([out("1")])
         for attempt in (
             partial(store.outbox.uncertain, row),
-            partial(store.outbox.record_sent, row, "$1"),
+            partial(store.outbox.record_send, row, "$1"),
             partial(store.outbox.needs_review, row, "?"),
         ):
             with pytest.raises(IllegalMove):
                 await attempt()
         assert await state(store, row) == row
         await store.outbox.sending(row)
-        await store.outbox.record_sent(row, "$1")
+        await store.outbox.record_send(row, "$1")
         done = await state(store, row)
         for attempt in (
             partial(store.outbox.sending, row),
@@ -233,7 +233,7 @@ class SendsContract:
         (offered,) = await store.outbox.next_sends("matrix", BOT)
         assert (offered.state, offered.uncertain_since) == (OutboxState.UNCERTAIN, since)
         await store.outbox.sending(offered)
-        await store.outbox.record_sent(offered, "$1")
+        await store.outbox.record_send(offered, "$1")
 
     async def test_texts_leave_the_state_with_what_is_posted_or_nothing_happens(self, store: Queue):
         """One that changed meanwhile, or is gone, stops all of it; what was posted under a name is known."""
@@ -292,7 +292,7 @@ class SendsContract:
         now = await state(store, first)
         assert (now.state, now.error) == (OutboxState.UNKNOWN, "nobody can tell")
         assert await due(store) == ["2"]
-        await store.outbox.record_sent(first, "$found")
+        await store.outbox.record_send(first, "$found")
         assert (await state(store, first)).state is OutboxState.SENT
 
     async def test_after_a_crash_only_the_uncertain_is_uncertain(self, store: Queue, clock: ManualClock):
@@ -323,7 +323,7 @@ class SendsContract:
         rows = await answer(store, await claim(store, merge=2), "one", "two")
         for row, expected in zip(rows, (InboxState.ANSWERED, InboxState.SETTLED), strict=True):
             await store.outbox.sending(row)
-            await store.outbox.record_sent(row, f"${row.id}")
+            await store.outbox.record_send(row, f"${row.id}")
             assert {found.state for found in await store.inbox.rows()} == {expected}
 
     async def test_an_answer_elsewhere_settles_as_well(self, store: Queue, clock: ManualClock):
@@ -335,7 +335,7 @@ class SendsContract:
             turn, Completion(outbound=[out("alert", session=OTHER, kind=OutboundKind.ALERT)])
         )
         await store.outbox.sending(row)
-        await store.outbox.record_sent(row, "$1")
+        await store.outbox.record_send(row, "$1")
         assert (await store.inbox.rows())[0].state is InboxState.SETTLED
 
     async def test_an_answer_that_died_leaves_its_turn_answered(self, store: Queue, clock: ManualClock):
@@ -344,22 +344,22 @@ class SendsContract:
         await store.outbox.sending(one)
         await store.outbox.record_failure(one, "403", delay_s=None)
         await store.outbox.sending(two)
-        await store.outbox.record_sent(two, "$2")
+        await store.outbox.record_send(two, "$2")
         assert (await store.inbox.rows())[0].state is InboxState.ANSWERED
 
     async def test_to_be_told_twice_does_no_harm(self, store: Queue, clock: ManualClock):
         """That a message was sent may be told again."""
         (row,) = await answered(store, "a")
         await store.outbox.sending(row)
-        await store.outbox.record_sent(row, "$1")
-        await store.outbox.record_sent(row, "$1")
+        await store.outbox.record_send(row, "$1")
+        await store.outbox.record_send(row, "$1")
         assert (await store.inbox.rows())[0].state is InboxState.SETTLED
 
     async def test_an_echo_is_recognised(self, store: Queue, clock: ManualClock):
         """The key of what was sent is found by the server's name of it, per channel and account."""
         (row,) = await store.outbox.post([out("1")])
         await store.outbox.sending(row)
-        await store.outbox.record_sent(row, "$event")
+        await store.outbox.record_send(row, "$event")
         assert await store.outbox.outbox_id_of("matrix", BOT, "$event") == row.message.id
         assert await store.outbox.outbox_id_of("matrix", BOT, "$other") is None
         assert await store.outbox.outbox_id_of("email", BOT, "$event") is None
@@ -375,7 +375,7 @@ class SendsContract:
         assert await store.outbox.unconfirmed_keys("matrix", "@other:hs.test") == []
         await store.outbox.probing(row)
         assert await store.outbox.unconfirmed_keys("matrix", BOT) == [row.message.id]
-        await store.outbox.record_sent(row, "$event")
+        await store.outbox.record_send(row, "$event")
         assert await store.outbox.unconfirmed_keys("matrix", BOT) == []
 
     async def test_when_the_next_one_is_due(self, store: Queue, clock: ManualClock):

@@ -221,7 +221,7 @@ class TurnsContract:
         assert (dead.id, dead.error) == (turn.head.id, "it cannot be")
         assert natives(await claim(store)) == ["b"]
         await store.outbox.sending(apology)
-        await store.outbox.record_sent(apology, "$1")
+        await store.outbox.record_send(apology, "$1")
         assert (await store.inbox.rows(states=[InboxState.DEAD]))[0].id == turn.head.id
 
     async def test_a_released_turn_is_as_if_it_had_not_begun(self, store: Queue, clock: ManualClock):
@@ -265,13 +265,13 @@ class TurnsContract:
             "text of a",
             "text of c",
         ]
-        await store.journal.delete_filed([line.id for line in every[:3]])
-        await store.journal.delete_filed([])
+        await store.journal.delete_filed_lines([line.id for line in every[:3]])
+        await store.journal.delete_filed_lines([])
         assert await store.journal.lines() == every[3:]
-        await store.journal.delete_filed([line.id for line in every])
+        await store.journal.delete_filed_lines([line.id for line in every])
         await accept(store, "d")
         await answer(store, await claim(store))
-        await store.journal.delete_filed([line.id for line in every])
+        await store.journal.delete_filed_lines([line.id for line in every])
         assert len(await store.journal.lines()) == 2, "an id of a line was used again"
 
     async def test_when_a_session_is_due(self, store: Queue, clock: ManualClock):

@@ -296,7 +296,7 @@ def timed_out(queue: Queue, prepared: Any) -> Any:
 
 
 def part_sent(number: int) -> Any:
-    return lambda queue, parts: queue.outbox.record_sent(parts[number], f"${number}")
+    return lambda queue, parts: queue.outbox.record_send(parts[number], f"${number}")
 
 
 def part_failed(number: int) -> Any:
@@ -354,8 +354,8 @@ RACES = [
     Race(
         "a message is sent twice",
         one_part,
-        lambda queue, row: queue.outbox.record_sent(row, "$1", into=ALERT),
-        lambda queue, row: queue.outbox.record_sent(row, "$1", into=ALERT),
+        lambda queue, row: queue.outbox.record_send(row, "$1", into=ALERT),
+        lambda queue, row: queue.outbox.record_send(row, "$1", into=ALERT),
         remembered_once,
     ),
     Race("a message is accepted twice", nothing, accepted, accepted, one_row, guard="statement"),
@@ -463,8 +463,8 @@ RACES = [
     Race(
         "an instant of a job fires twice",
         lambda queue: queue.jobs.add_job(a_job("one"), at_most=1),
-        lambda queue, _: queue.jobs.record_fired("one", 1, AT, None),
-        lambda queue, _: queue.jobs.record_fired("one", 1, AT, None),
+        lambda queue, _: queue.jobs.record_run("one", 1, AT, None),
+        lambda queue, _: queue.jobs.record_run("one", 1, AT, None),
         one_of_two,
         guard="statement",
     ),

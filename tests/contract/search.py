@@ -9,7 +9,7 @@ import pytest
 from agent_core.memory_ports import SearchRequest
 from agent_core.models import Attachment, MemoryScope, Message, ScopeKind
 from agent_core.prompt import attachment_lines, transcript_line
-from tests.search_house import BOB, OWNER, A, B, House, R
+from tests.search_house import BOB, OWNER, A, B, Harness, R
 
 ROOM = MemoryScope(ScopeKind.ROOM, "matrix/!room")
 
@@ -17,7 +17,7 @@ ROOM = MemoryScope(ScopeKind.ROOM, "matrix/!room")
 class SearchContract:
     """The best first, in one's own scope only, whatever is in the query."""
 
-    async def test_newest_first_over_all_sessions(self, house: House) -> None:
+    async def test_newest_first_over_all_sessions(self, house: Harness) -> None:
         """Of messages that are as good the newest stands first, whichever conversation it is in."""
         await house.say(A, "tea one", "nothing")
         await house.say(B, "tea two", "nothing")
@@ -27,13 +27,13 @@ class SearchContract:
         assert await house.found("tea", max_results=2) == ["tea three", "tea two"]
         assert await house.found("tea", max_results=0) == []
 
-    async def test_only_so_many_days_back(self, house: House) -> None:
+    async def test_only_so_many_days_back(self, house: Harness) -> None:
         """What is older than ``since`` is not found."""
         await house.say(A, "tea one", "x", "tea two", "x", "tea three", days=1)
         since = house.clock.now() - timedelta(days=2)
         assert await house.found("tea", since=since) == ["tea three", "tea two"]
 
-    async def test_only_a_place_or_a_person(self, house: House) -> None:
+    async def test_only_a_place_or_a_person(self, house: Harness) -> None:
         """Conversations that are accepted, senders by words of their address; in one's own scope only."""
         await house.say(A, "tea one", "x")
         await house.say(B, "tea two", "x")
@@ -47,7 +47,7 @@ class SearchContract:
         more = (await house.index.search(SearchRequest(OWNER, "tea", max_results=1))).more
         assert more == 1
 
-    async def test_a_hit_comes_with_its_neighbours(self, house: House) -> None:
+    async def test_a_hit_comes_with_its_neighbours(self, house: Harness) -> None:
         """The message before and the one after; hits side by side are shown once."""
         await house.say(A, "before", "the tea", "after", "more")
         (hit,) = (await house.index.search(SearchRequest(OWNER, "tea"))).hits
@@ -59,7 +59,7 @@ class SearchContract:
             ["before", "the tea", "after"],
         ]
 
-    async def test_nobody_finds_what_another_one_said(self, house: House) -> None:
+    async def test_nobody_finds_what_another_one_said(self, house: Harness) -> None:
         """Owner, person and room see their own, neighbours included, also when a conversation changes hands."""
         await house.say(A, "the secret of the owner")
         await house.say(B, "the secret of bob", scope=BOB)
@@ -107,7 +107,7 @@ class SearchContract:
             " ".join(["tea"] * 300),
         ],
     )
-    async def test_special_characters_are_data(self, house: House, query: str) -> None:
+    async def test_special_characters_are_data(self, house: Harness, query: str) -> None:
         """No query is an error, and none reaches another scope."""
         await house.say(A, "some tea here")
         await house.say(B, "some tea there", scope=BOB)
@@ -131,17 +131,17 @@ class SearchContract:
             ("price 1,250", "1,250", True),
         ],
     )
-    async def test_what_counts_as_the_same(self, house: House, text: str, query: str, hits: bool) -> None:
+    async def test_what_counts_as_the_same(self, house: Harness, text: str, query: str, hits: bool) -> None:
         """Case, accents and endings do not, order only inside quotation marks."""
         await house.say(A, text)
         assert (await house.found(query) == [text]) == hits
 
-    async def test_the_word_itself_before_its_forms(self, house: House) -> None:
+    async def test_the_word_itself_before_its_forms(self, house: Harness) -> None:
         """Another form is found too, a word with the same beginning last."""
         await house.say(A, "a meeting", "x", "x", "some meetings", "x", "x", "a meetinghouse")
         assert await house.found("meeting") == ["a meeting", "some meetings", "a meetinghouse"]
 
-    async def test_a_question_finds_its_answer(self, house: House) -> None:
+    async def test_a_question_finds_its_answer(self, house: Harness) -> None:
         """Not every word must occur; a rare one counts for more than a common one."""
         await house.say(
             A, "We bought tea for the cat.", "Our cat is called Minka.", *["tea and more tea"] * 9
@@ -169,7 +169,7 @@ class SearchContract:
             ("J'ai acheté deux chevaux blancs", "mon cheval blanc"),
         ],
     )
-    async def test_in_other_languages(self, house: House, text: str, query: str) -> None:
+    async def test_in_other_languages(self, house: Harness, text: str, query: str) -> None:
         """Endings, questions and scripts without spaces."""
         await house.say(A, "x", text, "x", "something else", "x")
         assert (await house.found(query))[:1] == [text]
@@ -183,7 +183,7 @@ class SearchContract:
             ("Минку возили в Kiel", "Kiel Tierarzt"),
         ],
     )
-    async def test_a_question_of_another_language(self, house: House, text: str, query: str) -> None:
+    async def test_a_question_of_another_language(self, house: Harness, text: str, query: str) -> None:
         """By names, numbers and words that are the same in both."""
         await house.say(A, "x", text, "x", "something else", "x")
         assert (await house.found(query))[:1] == [text]
@@ -198,12 +198,12 @@ class SearchContract:
         ],
         ids=["voice", "file name", "quoted part"],
     )  # fmt: skip
-    async def test_what_is_not_typed_text(self, house: House, text: str, query: str) -> None:
+    async def test_what_is_not_typed_text(self, house: Harness, text: str, query: str) -> None:
         """The transcript of a voice message, the name of a file, what a mail quotes."""
         await house.say(A, "x", text, "x", "something else", "x")
         assert (await house.found(query))[:1] == [text]
 
-    async def test_all_words_before_some(self, house: House) -> None:
+    async def test_all_words_before_some(self, house: Harness) -> None:
         """A line with every word stands before one with a rarer one, words in a row before words apart."""
         await house.say(
             A, "the blue of the door", "x", "x", "the blue door", "x", "x", "blue blue blue", "x", "x"
@@ -222,13 +222,13 @@ class SearchContract:
             ("The dentist has an appointment for us", "apointment"),
         ],
     )
-    async def test_compounds_and_typing_errors(self, house: House, text: str, query: str) -> None:
+    async def test_compounds_and_typing_errors(self, house: Harness, text: str, query: str) -> None:
         """A word within a compound, the words of one apart, and a mistyped word that nobody ever wrote."""
         await house.say(A, "x", text, "x", "something else", "x")
         assert (await house.found(query))[:1] == [text]
         assert await house.found("unheard") == []
 
-    async def test_words_divided_between_question_and_answer(self, house: House) -> None:
+    async def test_words_divided_between_question_and_answer(self, house: Harness) -> None:
         """A turn with all words stands before one with some; nobody's question counts for another turn."""
         await house.say(A, "What goes into the soup instead of cream?", "I would take cashews.", turn="t1")
         await house.say(A, "The soup was too hot, and soup again tomorrow", "Yes.", turn="t2")
@@ -239,7 +239,7 @@ class SearchContract:
         await house.say(A, "the blue shade", "x", "lamp and blue far away", turn="t5")
         assert (await house.found("blue lamp"))[0] == "lamp and blue far away"
 
-    async def test_words_that_stand_together_in_a_long_message(self, house: House) -> None:
+    async def test_words_that_stand_together_in_a_long_message(self, house: Harness) -> None:
         """Of two messages with the same words, the one in which they are of one sentence."""
         filler = "and we talked about this and that for an hour or two"
         apart = f"The cat slept. {filler}. {filler}. The vet has called us"
@@ -247,13 +247,13 @@ class SearchContract:
         await house.say(A, together, "x", "x", apart, "x")
         assert await house.found("cat vet") == [together, apart]
 
-    async def test_the_newer_of_two_statements(self, house: House) -> None:
+    async def test_the_newer_of_two_statements(self, house: Harness) -> None:
         """What was said again later stands first."""
         await house.say(A, "I live in Kiel now", "x", "x", "I live in Bonn now", days=60)
         assert await house.found("where do I live now") == ["I live in Bonn now", "I live in Kiel now"]
 
     @pytest.mark.parametrize("undone", ["t2", "2"], ids=["turn", "message"])
-    async def test_what_was_taken_back_is_not_found(self, house: House, undone: str) -> None:
+    async def test_what_was_taken_back_is_not_found(self, house: Harness, undone: str) -> None:
         """Neither as a hit nor beside one, a turn or a message of it, whether the mark is indexed or not."""
         for turn, text in (("t1", "tea one"), ("t2", "the wrong tea"), ("t3", "tea three")):
             await house.say(A, text, turn=turn)
@@ -264,7 +264,7 @@ class SearchContract:
         assert [each.content for hit in hits for each in hit.messages] == ["tea one", "tea three"]
         assert hits[0].messages[hits[0].at].turn == "t3"
 
-    async def test_hostile_texts_are_found(self, house: House) -> None:
+    async def test_hostile_texts_are_found(self, house: Harness) -> None:
         """NUL, half a surrogate pair, words of any length and a long text hide nothing, themselves neither."""
         long = "z" * 3000
         texts = ["a\x00boiler", "half \ud800 boiler", f"{long} boiler {long}y", "boiler " + "tea " * 50_000]
@@ -276,14 +276,14 @@ class SearchContract:
             assert (await house.found(query))[0] == texts[2]
         assert await house.found("y" * 480) == []
 
-    async def test_a_phrase_is_found_behind_many_repetitions(self, house: House) -> None:
+    async def test_a_phrase_is_found_behind_many_repetitions(self, house: Harness) -> None:
         """Words that stand in a text very often still have their order."""
         await house.say(A, "tea cup " * 1000 + "cold tea pot", "x", "x", "the pot of tea")
         assert len(await house.found('"cold tea pot"')) == 1
         assert len(await house.found('"tea pot"')) == 1
         assert await house.found('"pot cup"') == []
 
-    async def test_nothing_in_a_text_or_a_scope_reaches_another_scope(self, house: House) -> None:
+    async def test_nothing_in_a_text_or_a_scope_reaches_another_scope(self, house: Harness) -> None:
         """What looks like the mark of a scope, or like a scope, is text."""
         eve = MemoryScope(ScopeKind.PERSON, "@eve:hs owner' & '@1:")
         await house.say(A, "the secret")

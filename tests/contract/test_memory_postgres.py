@@ -22,7 +22,7 @@ from tests.contract.vectors import VectorsContract
 from tests.doubles.encoder import BeginningsEncoder, use_encoder
 from tests.postgres_server import PostgresServer
 from tests.recall.histories import history
-from tests.search_house import OWNER, A, B, House
+from tests.search_house import OWNER, A, B, Harness
 
 pytestmark = [pytest.mark.integration]
 
@@ -51,8 +51,8 @@ class TestSearch(SearchContract):
     """Words as the embedded index cuts them."""
 
     @pytest.fixture
-    async def house(self, tmp_path: Path, postgres: PostgresServer, tables: str) -> AsyncIterator[House]:
-        house = House(tmp_path)
+    async def house(self, tmp_path: Path, postgres: PostgresServer, tables: str) -> AsyncIterator[Harness]:
+        house = Harness(tmp_path)
         url = postgres.url(postgres.new_database(template=tables))
         async with await PostgresQueue.open(url, clock=house.clock) as queue:
             house.memory = PostgresMemory(queue.database, HOME)
@@ -67,9 +67,9 @@ class TestVectors(VectorsContract):
     @pytest.fixture
     async def house(
         self, tmp_path: Path, postgres: PostgresServer, tables: str, monkeypatch: pytest.MonkeyPatch
-    ) -> AsyncIterator[House]:
+    ) -> AsyncIterator[Harness]:
         use_encoder(monkeypatch)
-        house = House(tmp_path)
+        house = Harness(tmp_path)
         url = postgres.url(postgres.new_database(template=tables))
         async with await PostgresQueue.open(url, clock=house.clock) as queue:
             house.memory = PostgresMemory(queue.database, HOME)
@@ -151,7 +151,7 @@ async def test_both_engines_agree(
     """The same hits in the same order for every question of a made-up history."""
     use_encoder(monkeypatch, BeginningsEncoder)
     made = history(language, 0, sittings=12)
-    house = House(tmp_path)
+    house = Harness(tmp_path)
     url = postgres.url(postgres.new_database(template=tables))
     async with await PostgresQueue.open(url, clock=house.clock) as queue:
         memory = PostgresMemory(queue.database, HOME)

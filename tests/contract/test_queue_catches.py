@@ -152,8 +152,8 @@ class NewKeys(OutboxStore):
 class SettlesEarly(OutboxStore):
     """Settles a turn with its first answer."""
 
-    async def record_sent(self, row, provider_id, **more):
-        await super().record_sent(row, provider_id, **more)
+    async def record_send(self, row, provider_id, **more):
+        await super().record_send(row, provider_id, **more)
         await self._writer.call("spoil", lambda db: db.execute("UPDATE inbox SET state='settled'") and None)
 
 
@@ -180,8 +180,8 @@ class ForgetsOpenOnes(MaintenanceStore):
 class ReusesLineIds(HistoryJournal):
     """Counts journal lines from the start when none is left."""
 
-    async def delete_filed(self, ids):
-        await super().delete_filed(ids)
+    async def delete_filed_lines(self, ids):
+        await super().delete_filed_lines(ids)
         await self._writer.call("spoil", lambda db: db.execute("DELETE FROM sqlite_sequence") and None)
 
 

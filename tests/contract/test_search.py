@@ -10,7 +10,7 @@ import pytest
 
 from agent_core.memory_ports import SearchRequest
 from tests.contract.search import SearchContract
-from tests.search_house import OWNER, House, complete_house
+from tests.search_house import OWNER, Harness, complete_house
 
 
 class TestFiles(SearchContract):
@@ -25,7 +25,7 @@ class TestFiles(SearchContract):
 
 async def test_the_contract_catches_a_search_over_all_scopes(tmp_path: Path) -> None:
     """Negative control: the owner's search, whoever asks."""
-    house = House(tmp_path)
+    house = Harness(tmp_path)
     search = house.index.search
 
     async def over_all(asked: SearchRequest) -> Any:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from agent_core.models import Message
-from tests.search_house import BOB, OWNER, A, B, House
+from tests.search_house import BOB, OWNER, A, B, Harness
 
 
 class VectorsContract:
     """A meaning is found within its scope and the filters, as soon as it is encoded and as long as it is said."""
 
-    async def test_a_meaning_is_found_within_its_scope_and_the_filters(self, house: House) -> None:
+    async def test_a_meaning_is_found_within_its_scope_and_the_filters(self, house: Harness) -> None:
         """Never in another scope, before a time, elsewhere, or of somebody else; quoted words must be there."""
         await house.say(A, "Minka is our cat.", "How nice!")
         await house.say(A, "The train was late.", "A pity.")
@@ -23,7 +23,7 @@ class VectorsContract:
         assert await house.found("pet", person="x") == ["Minka is our cat."]
         assert await house.found('"pet"') == []
 
-    async def test_what_is_not_encoded_yet_is_found_by_its_words(self, house: House) -> None:
+    async def test_what_is_not_encoded_yet_is_found_by_its_words(self, house: Harness) -> None:
         """And by its meaning from then on, also what is said later."""
         await house.say(A, "Minka is our cat.", "How nice!")
         assert await house.found("cat") == ["Minka is our cat."]
@@ -34,7 +34,7 @@ class VectorsContract:
         await house.index.update(B)
         assert await house.found("pet") == ["Felix is a cat, too.", "Minka is our cat."]
 
-    async def test_what_was_taken_back_has_no_meaning(self, house: House) -> None:
+    async def test_what_was_taken_back_has_no_meaning(self, house: Harness) -> None:
         """Also for a process that still holds the vector, and after a new one was sent what is there."""
         await house.say(A, "Minka is our cat.", turn="t1")
         await house.say(A, "How nice!", turn="t1")
@@ -49,7 +49,7 @@ class VectorsContract:
         await house.index.update_all()
         assert await house.found("pet") == ["Felix is our cat."]
 
-    async def test_all_is_read_anew_when_asked(self, house: House) -> None:
+    async def test_all_is_read_anew_when_asked(self, house: Harness) -> None:
         await house.say(A, "Minka is our cat.", "How nice!")
         await house.index.update_all()
         await house.index.rebuild()

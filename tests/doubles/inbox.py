@@ -94,7 +94,7 @@ class MemoryInbox:
                 return each.session
         return None
 
-    async def find_sent(self, outbound_id: str) -> OutboundMessage | None:
+    async def find_sent_message(self, outbound_id: str) -> OutboundMessage | None:
         await anyio.lowlevel.checkpoint()
         return self.outbound.get(outbound_id)
 
@@ -102,7 +102,7 @@ class MemoryInbox:
         await anyio.lowlevel.checkpoint()
         return list(self.in_doubt)
 
-    async def release_quarantined(self, reason: str, may: Callable[[InboundMessage], bool]) -> int:
+    async def release_quarantine(self, reason: str, may: Callable[[InboundMessage], bool]) -> int:
         await anyio.lowlevel.checkpoint()
         found = [each for each in self.accepted if each.context.quarantine == reason and may(each)]
         self.let_in_again += found

@@ -26,7 +26,7 @@ from gateway.queue.stores import StoreUnavailable
 from gateway.system.clock import SystemClock
 from tests.doubles.loopback import LoopbackChannel, LoopbackServer
 from tests.doubles.queue import wrapping
-from tests.integration.gateway_world import World, world
+from tests.integration.gateway_world import Scenario, world
 
 pytestmark = pytest.mark.slow
 
@@ -87,7 +87,7 @@ def house(tmp_path: Path, channel: type[Forgetful] = Forgetful, **more: Any) -> 
     return made, world(tmp_path, **{**given, **more})
 
 
-async def reconnected(one: World, channel: Forgetful) -> None:
+async def reconnected(one: Scenario, channel: Forgetful) -> None:
     """The link breaks and comes up again."""
     one.server.drop_link()
     await one.built.supervisor.wait(lambda: not one.built.supervisor.all_up)
@@ -95,7 +95,7 @@ async def reconnected(one: World, channel: Forgetful) -> None:
     await one.built.supervisor.wait(lambda: one.built.supervisor.all_up)
 
 
-async def tried(one: World, times: int) -> None:
+async def tried(one: Scenario, times: int) -> None:
     """An answer has been tried so often, and waits."""
 
     async def so_often() -> bool:
@@ -143,7 +143,7 @@ async def test_a_server_that_names_a_time_is_not_asked_sooner(tmp_path: Path) ->
         assert one.server.seen(f"dm-{ANN}") == []
 
 
-async def reminder(one: World, seconds: float) -> None:
+async def reminder(one: Scenario, seconds: float) -> None:
     at = one.built.clock.now() + timedelta(seconds=seconds)
     place = JobPlace(SessionKey("matrix", f"dm-{ANN}"), one.built.channels["matrix"].account, ANN)
     await one.built.proactive.jobs.add(
@@ -178,12 +178,12 @@ def spent(tokens: int) -> dict[str, Any]:
     }
 
 
-async def _waiting(one: World) -> bool:
+async def _waiting(one: Scenario) -> bool:
     rows = await one.built.store.inbox.rows(states=[InboxState.READY])
     return bool(rows) and rows[-1].next_at is not None
 
 
-async def wait_for_the_budget(one: World) -> None:
+async def wait_for_the_budget(one: Scenario) -> None:
     """A question waits, and its person was told."""
     await one.asked("hello", person=ANN)
     one.server.say(ANN, "more")

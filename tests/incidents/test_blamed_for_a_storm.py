@@ -21,7 +21,7 @@ from gateway.routing.crash_isolation import CRASH_APOLOGY, kills
 from tests.clock import ManualClock
 from tests.contract.queue_data import OTHER, ROOM, accept, claim, out
 from tests.kill.oracle import problems
-from tests.kill.scenario import Nursery, World
+from tests.kill.scenario import Nursery, Scenario
 
 pytestmark = pytest.mark.slow
 
@@ -35,7 +35,7 @@ def nursery() -> Iterator[Nursery]:
         yield one
 
 
-def told(world: World) -> list[tuple[str, str]]:
+def told(world: Scenario) -> list[tuple[str, str]]:
     """What people see, with where."""
     world.server.refresh()
     return [(each.conversation, each.text) for each in world.server.seen()]
@@ -45,7 +45,7 @@ def told(world: World) -> list[tuple[str, str]]:
 @pytest.mark.parametrize("queue", ["each", "merge"])
 def test_four_turns_that_died_together_are_all_answered(queue: str, nursery: Nursery, tmp_path: Path) -> None:
     """All four are in flight at two deaths, and each is at some more; none of them is the reason."""
-    world = World(tmp_path, nursery, queue=queue, pause_s=0.2)
+    world = Scenario(tmp_path, nursery, queue=queue, pause_s=0.2)
     for person in PEOPLE:
         world.say(person, "effect")
     for _ in range(2):
@@ -59,7 +59,7 @@ def test_four_turns_that_died_together_are_all_answered(queue: str, nursery: Nur
 
 def test_the_one_that_kills_is_found_among_others(nursery: Nursery, tmp_path: Path) -> None:
     """The others are answered, and so is what comes after it in its own conversation."""
-    world = World(tmp_path, nursery, pause_s=0.05)
+    world = Scenario(tmp_path, nursery, pause_s=0.05)
     for person in PEOPLE[:3]:
         world.say(person, "slow")
     deadly = world.say("dan", "deadly")
@@ -79,7 +79,7 @@ def test_the_one_that_kills_is_found_among_others(nursery: Nursery, tmp_path: Pa
 
 def test_two_that_kill_are_both_found(nursery: Nursery, tmp_path: Path) -> None:
     """They take turns at killing, and each gets its apology."""
-    world = World(tmp_path, nursery)
+    world = Scenario(tmp_path, nursery)
     for person in PEOPLE[:2]:
         world.say(person, "deadly")
     world.say("cid", "")
@@ -96,7 +96,7 @@ def test_two_that_kill_are_both_found(nursery: Nursery, tmp_path: Path) -> None:
 
 def test_an_answer_that_kills_is_dead_lettered(nursery: Nursery, tmp_path: Path) -> None:
     """The person hears that there is an answer which cannot be sent; everybody else has theirs."""
-    world = World(tmp_path, nursery, control="dies_composing")
+    world = Scenario(tmp_path, nursery, control="dies_composing")
     world.say("ann", "")
     world.say("bob", "")
     lives = 1
@@ -113,7 +113,7 @@ def test_an_answer_that_kills_is_dead_lettered(nursery: Nursery, tmp_path: Path)
 
 def test_a_question_to_the_server_that_kills_needs_review(nursery: Nursery, tmp_path: Path) -> None:
     """Nobody knows whether it has arrived, so a person decides; everybody else is answered."""
-    world = World(tmp_path, nursery, control="dies_probing", policy="probe")
+    world = Scenario(tmp_path, nursery, control="dies_probing", policy="probe")
     world.say("ann", "")
     assert world.live(die="uncertain") == -signal.SIGKILL
     world.say("bob", "")

@@ -30,7 +30,7 @@ class Client:
         self.machine = private_olm.OlmMachine(folder, user_id, "PHONE", "key")
         self.bot = bot
         self.keys = self.machine.new_keys(None)
-        self.machine.note_uploaded()
+        self.machine.note_upload()
         self.count = 0
 
     @property
@@ -44,7 +44,7 @@ class Client:
     def writes(self):
         """A message in clear, as the bot reads it."""
         bots = self.bot.new_keys(0)
-        self.bot.note_uploaded()
+        self.bot.note_upload()
         if not self.machine.devices_of([BOT]):
             self.machine.learn_devices(BOT, {self.bot.device_id: self.bot.announced})
             [(name, key), *_] = bots["one_time_keys"].items()
@@ -66,7 +66,7 @@ class Client:
         for device, body in given.items():
             if device.user_id == self.user_id:
                 self.machine.receive([{"type": "m.room.encrypted", "sender": BOT, "content": body}])
-        self.bot.note_key_sent(ROOM, given)
+        self.bot.note_key_delivery(ROOM, given)
         event = {"type": "m.room.encrypted", "sender": BOT, "event_id": "$answer"}
         event["content"] = self.bot.encrypt(ROOM, "m.room.message", {"body": "hello"})
         try:
@@ -95,7 +95,7 @@ class Thief:
 def bot(tmp_path):
     machine = private_olm.OlmMachine(tmp_path, BOT, "DEV", "key")
     machine.announced = machine.new_keys(None)["device_keys"]
-    machine.note_uploaded()
+    machine.note_upload()
     yield machine
     machine.close()
 

@@ -143,7 +143,7 @@ class TestInTime:
             safety = channel._safety
             for number in range(60):
                 thread = SessionKey("email", f"thread-{number:024x}", "bob@mail.test")
-                safety.count_sent(answer(key=f"k{number}", session=thread), f"<{number}@x>")
+                safety.count_sent_mail(answer(key=f"k{number}", session=thread), f"<{number}@x>")
             with pytest.raises(ChannelUnavailable, match="circuit breaker"):
                 safety.before_sending(answer())
             store.uids.append(1)

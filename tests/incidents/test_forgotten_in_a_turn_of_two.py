@@ -73,7 +73,7 @@ async def test_the_other_is_answered_all_the_same(tmp_path, end):
             )
             [out] = await store.outbox.next_sends("matrix", BOT, busy=(), limit=5)
             await store.outbox.sending(out)
-            await store.outbox.record_sent(out, "$sent")
+            await store.outbox.record_send(out, "$sent")
         rows = {row.message.native_id: row.state for row in await store.inbox.rows(limit=50)}
     assert rows["$x1"] is InboxState.SETTLED
     with closing(sqlite3.connect(database)) as db:

@@ -13,7 +13,7 @@ from gateway.supervision.turn_watchdog import TurnWatchdog
 from tests.clock import ManualClock
 from tests.doubles.loopback import LoopbackServer
 from tests.integration.command_world import ANN, BOB, CID, EVE, Mind, settled
-from tests.integration.gateway_world import World, world
+from tests.integration.gateway_world import Scenario, world
 
 THREADS = 13
 SETTINGS = {"owner": {"aliases": [{"channel": "matrix", "address": ANN}]}, "gateway": {"drain_seconds": 0}}
@@ -24,7 +24,7 @@ def opened(root, mind: Mind, server: LoopbackServer):
     return world(root, server=server, queue="merge", name="matrix", settings=SETTINGS, models={"demo": mind})
 
 
-async def running(one: World, count: int) -> None:
+async def running(one: Scenario, count: int) -> None:
     """Wait until so many turns run, and no more."""
     with anyio.fail_after(60):
         while (await one.inbox()).get("running") != count:

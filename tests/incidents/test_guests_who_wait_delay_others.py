@@ -38,7 +38,7 @@ def test_a_domain_of_many_addresses_never_stops_the_owner() -> None:
     brake = CircuitBreaker(CircuitBreakerConfig())
     for number in range(100):
         if brake.may_send(f"thread {number}", number) is None:
-            brake.count_sent(f"thread {number}", number)
+            brake.count_answer(f"thread {number}", number)
     assert brake.may_send("theirs", 101) is not None
     assert brake.may_send("the owner's", 101, owner=True) is None
 

@@ -197,10 +197,10 @@ def test_what_may_have_been_missed_begins_everybody_s_view_anew(how):
     one = Clock(closed_room())
     secret = one.said()
     if how == "gap":
-        one.joinings.note_missed(ROOM, one.now)
+        one.joinings.note_missed_joins(ROOM, one.now)
     elif how == "return":
         one.joinings.forget(ROOM)
-        one.joinings.note_joined(ROOM, one.now)
+        one.joinings.note_join(ROOM, one.now)
     else:
         for number in range(MAX_PEOPLE + 1):
             one.comes(person=f"@p{number}:hs.test")
@@ -227,7 +227,7 @@ def test_a_room_goes_on_for_those_who_were_in_the_one_before():
     one = Clock(rooms)
     secret = one.said()
     rooms.successors.follow(ROOM, "!new")
-    one.joinings.note_joined("!new", one.now)
+    one.joinings.note_join("!new", one.now)
 
     assert one.joinings.visible_from("!new", ALICE) is None
     assert one.joinings.visible_from("!new", CAROL) > secret

@@ -13,7 +13,7 @@ from tests.unit.channels.matrix.test_upgrades import (
     CAROL,
     NEW,
     OLD,
-    World,
+    Scenario,
     create,
     levels,
     room,
@@ -37,7 +37,7 @@ def test_such_levels_are_compared_like_any_other(huge):
 @pytest.mark.parametrize(("needed", "joined"), [(HUGE, []), (100, [(NEW, OLD, False)])])
 def test_a_room_with_such_a_level_is_one_of_many(needed, joined):
     """An answer with its tombstone is digested; what needs more power than anybody has is not followed."""
-    world = World()
+    world = Scenario()
     powers = levels(users={ALICE: 100}, events={"m.room.tombstone": needed})
     world.sync(OLD, create(version="5"), powers, tombstone())
 

@@ -26,7 +26,7 @@ WAYS = ("no", "nothing", "nil", "empty", "no size", "nothing at all")
 DAY_S = 86_400.0
 
 
-class House:
+class Harness:
     """A mailbox, and the life of a channel on it after the other."""
 
     def __init__(self, tmp_path: Path, *uids: int) -> None:
@@ -58,7 +58,7 @@ class House:
 
 
 class _Life:
-    def __init__(self, house: House, for_s: float) -> None:
+    def __init__(self, house: Harness, for_s: float) -> None:
         self.house, self.for_s = house, for_s
 
     async def __aenter__(self) -> None:
@@ -89,7 +89,7 @@ class _Life:
 @pytest.mark.parametrize("way", WAYS)
 async def test_the_others_go_on_and_it_comes_when_the_server_can(tmp_path: Path, way: str) -> None:
     """The mails around it are taken on the same connection; it is when it is there, over a restart too."""
-    house = House(tmp_path, 1, 2, 3)
+    house = Harness(tmp_path, 1, 2, 3)
     house.store.withheld[2] = way
     await house.start()
     await house.live(60)
@@ -106,7 +106,7 @@ async def test_the_others_go_on_and_it_comes_when_the_server_can(tmp_path: Path,
 
 async def test_one_that_breaks_the_connection(tmp_path: Path) -> None:
     """Dovecot closes the connection in the middle of a mail that it cannot read."""
-    house = House(tmp_path, 1, 2, 3)
+    house = Harness(tmp_path, 1, 2, 3)
     house.store.withheld[2] = "hangs up"
     await house.start()
     await house.live(60)
@@ -119,7 +119,7 @@ async def test_one_that_breaks_the_connection(tmp_path: Path) -> None:
 @pytest.mark.parametrize("way", [*WAYS, "hangs up"])
 async def test_after_a_day_the_owner_hears_of_it(tmp_path: Path, way: str) -> None:
     """With its sender and what to do; and the pauses grew meanwhile."""
-    house = House(tmp_path, 1, 2, 3)
+    house = Harness(tmp_path, 1, 2, 3)
     house.store.withheld[2] = way
     await house.start()
     await house.live(DAY_S / 2)
@@ -143,7 +143,7 @@ async def test_after_a_day_the_owner_hears_of_it(tmp_path: Path, way: str) -> No
 
 async def test_a_kill_at_the_moment_at_which_it_is_given_up(tmp_path: Path) -> None:
     """What the owner was to be told was in memory: the next life tells it, under the same key."""
-    house = House(tmp_path, 1)
+    house = Harness(tmp_path, 1)
     house.store.withheld[1] = "no"
     await house.start()
     await house.live(DAY_S * 0.9)
@@ -158,7 +158,7 @@ async def test_a_kill_at_the_moment_at_which_it_is_given_up(tmp_path: Path) -> N
 
 
 async def test_one_that_was_deleted_is_nothing_to_tell(tmp_path: Path) -> None:
-    house = House(tmp_path, 1, 2)
+    house = Harness(tmp_path, 1, 2)
     house.store.withheld[1] = "no"
     await house.start()
     await house.live(60)
@@ -170,7 +170,7 @@ async def test_one_that_was_deleted_is_nothing_to_tell(tmp_path: Path) -> None:
 async def test_a_server_that_hands_out_nothing_is_down(tmp_path: Path) -> None:
     """The link waits then; nothing is passed over, and all comes in the end."""
     many = MOST_WITHHELD + 50
-    house = House(tmp_path, *range(1, many + 1))
+    house = Harness(tmp_path, *range(1, many + 1))
     house.store.withheld = dict.fromkeys(range(1, many + 1), "no")
     await house.start()
     await house.live(60)
@@ -195,7 +195,7 @@ async def test_a_mail_whose_reading_takes_too_long_is_read_once_more(
         return read(uid, received_at, raw, whole)
 
     monkeypatch.setattr(receiving, "_read_guarded", reading)
-    house = House(tmp_path, 1, 2, 3)
+    house = Harness(tmp_path, 1, 2, 3)
     await house.start()
     await house.live(60)
     told = [message.text for message in house.inbox.accepted if not message.context.unreadable]
@@ -216,7 +216,7 @@ def test_a_clock_that_was_put_back_makes_it_due() -> None:
 
 async def test_what_was_set_aside_is_known_from_the_position_alone(tmp_path: Path) -> None:
     """Negative control of the tests above: without what was committed, it would be lost with the restart."""
-    house = House(tmp_path, 1, 2)
+    house = Harness(tmp_path, 1, 2)
     house.store.withheld[1] = "no"
     await house.start()
     await house.live(60)

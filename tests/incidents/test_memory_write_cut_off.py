@@ -20,7 +20,7 @@ from gateway.queue.states import CrashRecord
 from gateway.queue.stores import Suspect
 from gateway.routing.crash_isolation import CrashIsolation
 from tests.kill.oracle import problems
-from tests.kill.scenario import Nursery, World
+from tests.kill.scenario import Nursery, Scenario
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +32,7 @@ def nursery() -> Iterator[Nursery]:
 @pytest.mark.parametrize("moment", ["before", "after"])
 def test_a_write_that_was_cut_off_four_times_is_made(moment: str, nursery: Nursery, tmp_path: Path) -> None:
     """Killed each time before, or each time after the document was replaced: once in it, and answered."""
-    world = World(tmp_path, nursery, max_attempts=10)
+    world = Scenario(tmp_path, nursery, max_attempts=10)
     world.say("ann", "fact")
     for _ in range(4):
         assert world.live(die=f"memory.save_global_memory.{moment}") == -signal.SIGKILL

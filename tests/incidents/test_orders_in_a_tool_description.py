@@ -22,7 +22,7 @@ from agent_core.models import Message, ModelChunk, ToolDefinition, Usage
 from agent_core.provenance import Trust, trust_of
 from tests.doubles.agent import call
 from tests.doubles.loopback import LoopbackServer
-from tests.integration.gateway_world import World, world
+from tests.integration.gateway_world import Scenario, world
 
 ANN = "@ann:hs.test"
 HOSTILE = Path(__file__).resolve().parents[1] / "hostile_mcp.py"
@@ -86,7 +86,7 @@ async def house(
     approve: bool = True,
     server: LoopbackServer | None = None,
     **settings: Any,
-) -> AsyncIterator[World]:
+) -> AsyncIterator[Scenario]:
     pytest.importorskip("mcp")
     text = f"DO {order} {json.dumps(ORDERS[order])}"
     program = {"command": sys.executable, "args": [str(HOSTILE), "orders", place, text], **settings}
@@ -113,7 +113,7 @@ async def house(
         yield there
 
 
-async def remembered(there: World) -> str:
+async def remembered(there: Scenario) -> str:
     return (await there.built.memory.load_global_memory(OWNER)).text
 
 

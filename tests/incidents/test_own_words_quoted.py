@@ -12,7 +12,7 @@ import pytest
 from tests.doubles.loopback import LoopbackServer
 from tests.doubles.openai_server import FakeOpenAI, Say
 from tests.incidents.test_words_carried_out_by_way_of_the_history import use
-from tests.integration.gateway_world import World, world
+from tests.integration.gateway_world import Scenario, world
 from tests.integration.test_taint import ANN, ORDER, Notes, house, reject
 from tests.integration.test_web_turns import settings
 from tests.web_world import http, server
@@ -20,7 +20,7 @@ from tests.web_world import http, server
 HERE = f"dm-{ANN}"
 
 
-async def answered(one: World, text: str, *, quotes: str = "", conversation: str = HERE) -> str:
+async def answered(one: Scenario, text: str, *, quotes: str = "", conversation: str = HERE) -> str:
     before = len(one.server.seen(conversation))
     one.server.say(ANN, text, quotes=quotes, conversation=conversation)
     return (await one.server.answers(before + 1, conversation=conversation))[-1].text

@@ -84,7 +84,7 @@ def test_a_robot_at_the_owners_address_is_ended_by_the_circuit_breaker(tmp_path:
                 text=f"answer {answers}", created_at=clock.now(), context={"reply_to": ROBOT},
             )  # fmt: skip
             guard.before_sending(answer)
-            guard.count_sent(answer, f"<{answers}>")
+            guard.count_sent_mail(answer, f"<{answers}>")
             answers += 1
             clock.advance(5)
     except ChannelUnavailable:

@@ -9,7 +9,7 @@ import anyio
 
 from tests.doubles.loopback import LoopbackServer
 from tests.integration.command_world import ANN, BOB, EVE, Mind, settled
-from tests.integration.gateway_world import World, world
+from tests.integration.gateway_world import Scenario, world
 
 GUESTS = 12
 PLACES = 4
@@ -24,7 +24,7 @@ def opened(root, mind: Mind, server: LoopbackServer):
     return world(root, server=server, queue="merge", name="matrix", settings=SETTINGS, models={"demo": mind})
 
 
-async def all_taken(one: World) -> None:
+async def all_taken(one: Scenario) -> None:
     """Wait until every place is taken and the others wait."""
     with anyio.fail_after(60):
         while True:

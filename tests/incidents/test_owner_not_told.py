@@ -56,7 +56,7 @@ class Letters(EmailDirectMessages, LoopbackChannel):
     """A mailbox."""
 
 
-class World:
+class Scenario:
     """Notes to an owner with two addresses."""
 
     def __init__(self, store: SqliteQueue, aliases: tuple[Alias, ...] = ALIASES) -> None:
@@ -93,19 +93,19 @@ class World:
 
 async def test_a_conversation_is_made(store: SqliteQueue) -> None:
     """The owner has never written: a room of two is made, and where there is no chat a mail is written."""
-    assert await World(store).told() == [str(ROOM)]
+    assert await Scenario(store).told() == [str(ROOM)]
 
 
 async def test_by_mail_where_there_is_no_chat(store: SqliteQueue) -> None:
     """Another kind of address is no address on this channel."""
-    (told,) = await World(store, ALIASES[1:]).told()
+    (told,) = await Scenario(store, ALIASES[1:]).told()
     assert told.startswith("email/thread-")
     assert told.endswith(MAIL)
 
 
 async def test_another_channel_while_the_usual_one_is_down(store: SqliteQueue) -> None:
     """The known conversation cannot be asked: by mail; up again, it is used again."""
-    world = World(store)
+    world = Scenario(store)
     await world.learn()
     world.chat.is_up = False
     world.link("matrix", LinkState.DOWN)
@@ -115,7 +115,7 @@ async def test_another_channel_while_the_usual_one_is_down(store: SqliteQueue) -
 
 async def test_a_channel_that_is_only_late_is_waited_for(store: SqliteQueue) -> None:
     """The control: at the start, nothing is known to be down, and the alert waits a moment for the usual place."""
-    world = World(store)
+    world = Scenario(store)
     await world.learn()
     world.chat.is_up = False
     assert await world.told() == []
@@ -125,7 +125,7 @@ async def test_a_channel_that_is_only_late_is_waited_for(store: SqliteQueue) -> 
 
 async def test_where_nothing_else_reaches_it_waits_in_the_outbox(store: SqliteQueue) -> None:
     """The only channel is down: the alert goes out there, later."""
-    world = World(store, ALIASES[1:])
+    world = Scenario(store, ALIASES[1:])
     world.link("email", LinkState.FAILED)
     (told,) = await world.told()
     assert told.endswith(MAIL)
@@ -133,7 +133,7 @@ async def test_where_nothing_else_reaches_it_waits_in_the_outbox(store: SqliteQu
 
 async def test_a_crowded_conversation_is_none(store: SqliteQueue) -> None:
     """Somebody has come into the known room: another way is taken, and nothing is said there."""
-    world = World(store)
+    world = Scenario(store)
     await world.learn()
     world.chat.crowded.add(ROOM)
     world.link("matrix", LinkState.DOWN)

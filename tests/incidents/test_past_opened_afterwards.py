@@ -65,9 +65,9 @@ def test_an_open_room_in_the_place_of_a_closed_one(known_before, kicked):
     secret = one.said()
     rooms.update(answer(NEW, *map(member, (BOT, ALICE, CAROL)), visibility("shared")))
     if known_before:
-        one.joinings.note_joined(NEW, one.now)
+        one.joinings.note_join(NEW, one.now)
     rooms.successors.follow(ROOM, NEW)
-    one.joinings.note_replaced(one.now)
+    one.joinings.note_replacement(one.now)
     if kicked:
         rooms.update({"rooms": {"leave": {ROOM: {}}}})
         one.joinings.forget(ROOM)
@@ -84,7 +84,7 @@ def test_rooms_that_were_always_open_stay_so():
     rooms = one.joinings._rooms
     rooms.update(answer(NEW, *map(member, (BOT, CAROL)), visibility("shared")))
     rooms.successors.follow(ROOM, NEW)
-    one.joinings.note_replaced(one.now)
+    one.joinings.note_replacement(one.now)
     one.comes()
 
     assert (one.said(), one.since(), one.joinings.visible_from(NEW, CAROL)) == (None, None, None)

@@ -42,7 +42,7 @@ class Writer:
 
     def begin(self):
         body = self.bot.new_keys(0)
-        self.bot.note_uploaded()
+        self.bot.note_upload()
         key = next(iter(body["one_time_keys"].values()))["key"]
         theirs = [vodozemac.Curve25519PublicKey.from_base64(one) for one in (self.ours["curve25519"], key)]
         self.session = self.account.create_outbound_session(*theirs)

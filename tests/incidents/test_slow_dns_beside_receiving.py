@@ -57,7 +57,7 @@ def mail(number: int, sender: str, *, told: bool = False, selector: str = "", he
     return signed(raw, domain=domain.encode()).replace(b"s=sel;", f"s={selector};".encode())
 
 
-class World:
+class Scenario:
     """A mailbox, and the inbox that outlasts the channel."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, dns: Dns) -> None:
@@ -105,7 +105,7 @@ class World:
 
 async def test_fifty_mails_delay_nobody_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A friend's mail behind them is there after two seconds; they follow in their order, and none is skipped."""
-    world = World(tmp_path, monkeypatch, Dns(1e6))
+    world = Scenario(tmp_path, monkeypatch, Dns(1e6))
     async with world.running():
         pass
     world.put(*(mail(number, GUEST) for number in range(50)), mail(50, FRIEND))
@@ -131,7 +131,7 @@ async def test_the_name_of_somebody_else_delays_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, twice: list[str]
 ) -> None:
     """Whose mail it is the address says, not what else stands in the field."""
-    world = World(tmp_path, monkeypatch, Dns(1e6))
+    world = Scenario(tmp_path, monkeypatch, Dns(1e6))
     async with world.running():
         pass
     named = [f'"{FRIEND}" <{GUEST}>'] * 50
@@ -147,7 +147,7 @@ async def test_the_name_of_somebody_else_delays_nobody(
 
 async def test_the_order_of_one_sender_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the mail server vouches for waits, too, for the same sender's earlier mail."""
-    world = World(tmp_path, monkeypatch, Dns(2.5))
+    world = Scenario(tmp_path, monkeypatch, Dns(2.5))
     async with world.running():
         world.put(mail(0, GUEST, selector="sel"), mail(1, GUEST, told=True), mail(2, FRIEND))
         await world.until(3)
@@ -159,7 +159,7 @@ async def test_the_order_of_one_sender_stays(tmp_path: Path, monkeypatch: pytest
 async def test_an_end_while_they_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are read again at the next start; what was taken in before them is the same mail."""
     dns = Dns(1e6)
-    world = World(tmp_path, monkeypatch, dns)
+    world = Scenario(tmp_path, monkeypatch, dns)
     async with world.running():
         world.put(mail(0, GUEST), mail(1, FRIEND))
         await world.until(1)
@@ -173,7 +173,7 @@ async def test_an_end_while_they_wait(tmp_path: Path, monkeypatch: pytest.Monkey
 
 async def test_what_waits_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Beyond a hundred of one domain nobody is asked any more; a person judges."""
-    world = World(tmp_path, monkeypatch, Dns(1e6))
+    world = Scenario(tmp_path, monkeypatch, Dns(1e6))
     count = MOST_OF_DOMAIN + 20
     async with world.running():
         pass

@@ -40,7 +40,7 @@ def mail(native_id: str, sender: str = CAROL, *, verified: bool = True, text: st
     )
 
 
-class House:
+class Harness:
     def __init__(self, store: SqliteQueue, clock: ManualClock) -> None:
         self.store, self.clock, self.access = store, clock, access()
         self.inbox = ChannelInbox(
@@ -56,10 +56,10 @@ class House:
 async def house(tmp_path: Path):
     clock = ManualClock()
     async with await SqliteQueue.open(tmp_path / "gateway.db", clock=clock, synchronous="normal") as store:
-        yield House(store, clock)
+        yield Harness(store, clock)
 
 
-async def test_a_proven_stranger_is_kept_and_a_forged_one_is_not(house: House) -> None:
+async def test_a_proven_stranger_is_kept_and_a_forged_one_is_not(house: Harness) -> None:
     """Kept with the text, without files; it wakes nobody, and nothing of it goes to a model."""
     context = {"quarantine": "sender_not_verified", "subject": "s"}
     await house.inbox.accept(
@@ -76,10 +76,10 @@ async def test_a_proven_stranger_is_kept_and_a_forged_one_is_not(house: House) -
     }
 
 
-async def test_to_let_somebody_in_answers_what_was_kept(house: House) -> None:
+async def test_to_let_somebody_in_answers_what_was_kept(house: Harness) -> None:
     """Of that person alone, as of an allowed person; and the next mail needs no decision, over a restart too."""
     await house.inbox.accept([mail("a"), mail("b", EVE)])
-    done = await let_in.let_in(house.store, house.access, "Carol@Else.Test")
+    done = await let_in.admit_person(house.store, house.access, "Carol@Else.Test")
     assert (done.address, list(done.channels), done.messages) == (CAROL, ["email"], 1)
     await house.inbox.accept([mail("c")])
     assert await house.states() == {
@@ -89,7 +89,9 @@ async def test_to_let_somebody_in_answers_what_was_kept(house: House) -> None:
     }
     (row,) = [row for row in await house.store.inbox.rows() if row.message.native_id == "a"]
     assert not is_admitted(row.message)
-    assert (await let_in.let_in(house.store, house.access, CAROL)).messages == 0, "a command that is repeated"
+    assert (await let_in.admit_person(house.store, house.access, CAROL)).messages == 0, (
+        "a command that is repeated"
+    )
 
     again = access()
     assert not again.decide(mail("d")).allowed
@@ -98,10 +100,10 @@ async def test_to_let_somebody_in_answers_what_was_kept(house: House) -> None:
     await let_in.shut_out(house.store, again, CAROL)
     assert not again.decide(mail("d")).allowed
     assert (await let_in.shut_out(house.store, again, CAROL)).problem
-    assert (await let_in.let_in(house.store, again, "@x:hs.test")).problem
+    assert (await let_in.admit_person(house.store, again, "@x:hs.test")).problem
 
 
-async def test_one_message_may_be_answered_without_letting_its_sender_in(house: House) -> None:
+async def test_one_message_may_be_answered_without_letting_its_sender_in(house: Harness) -> None:
     """`!approve m7` of a stranger's mail: it is a stranger's still, and cannot command anything."""
     await house.inbox.accept([mail("a")])
     (row,) = await house.store.inbox.rows()
@@ -111,7 +113,7 @@ async def test_one_message_may_be_answered_without_letting_its_sender_in(house: 
     assert is_admitted(row.message)
 
 
-async def test_what_is_kept_is_bounded(house: House) -> None:
+async def test_what_is_kept_is_bounded(house: Harness) -> None:
     """Few of one, some of all, and only the beginning of a long one; what exceeds that is listed."""
     await house.inbox.accept([mail(f"a{number}", text="x" * 50_000) for number in range(8)])
     await house.inbox.accept([mail(f"b{number}", f"p{number}@evil.test") for number in range(120)])
@@ -126,7 +128,7 @@ async def test_what_is_kept_is_bounded(house: House) -> None:
     assert len((await operations.call("inbox_list", {"refused": True, "limit": 1000}))["rows"]) == 128
 
 
-async def test_after_two_weeks_it_is_gone(house: House) -> None:
+async def test_after_two_weeks_it_is_gone(house: Harness) -> None:
     await house.inbox.accept(
         [mail("a"), mail("b", ALICE, verified=False, context={"quarantine": "sender_not_verified"})]
     )
@@ -141,7 +143,7 @@ async def test_after_two_weeks_it_is_gone(house: House) -> None:
     )
 
 
-async def test_the_owner_hears_of_it_once_a_day(house: House) -> None:
+async def test_the_owner_hears_of_it_once_a_day(house: Harness) -> None:
     """One line each, with what to do; what the stranger wrote is shown between marks and cannot be a link."""
     owner = Owner(house.store)
     await owner.learn()
@@ -155,7 +157,7 @@ async def test_the_owner_hears_of_it_once_a_day(house: House) -> None:
     assert len(await owner.told()) == 1
 
 
-async def test_an_invitation_waits_for_the_owner_and_is_not_answered(house: House) -> None:
+async def test_an_invitation_waits_for_the_owner_and_is_not_answered(house: Harness) -> None:
     """It stands in the list and in the note; to let its sender in accepts it, and nothing is said to a model."""
     await house.inbox.accept(
         [mail("invitation:!a:1", text="(invites me into a room)", context={"invitation": "!a"})]
@@ -163,7 +165,7 @@ async def test_an_invitation_waits_for_the_owner_and_is_not_answered(house: Hous
     (row,) = await house.store.inbox.quarantined_as(UNINVITED)
     with pytest.raises(IllegalMove):
         await house.store.inbox.admit(row.id)
-    done = await let_in.let_in(house.store, house.access, CAROL)
+    done = await let_in.admit_person(house.store, house.access, CAROL)
     assert (done.messages, done.invitations) == (0, 1)
     assert (await house.states())["invitation:!a:1"][0] == "ignored"
 
@@ -190,7 +192,7 @@ async def test_what_people_say_to_each_other_in_a_room_is_not_kept(tmp_path: Pat
         assert [row.message.native_id for row in rows if let_in.was_refused(row, matrix)] == ["d"]
 
 
-async def test_each_way_of_being_refused_leaves_a_trace_and_robots_only_a_count(house: House) -> None:
+async def test_each_way_of_being_refused_leaves_a_trace_and_robots_only_a_count(house: Harness) -> None:
     shown = (
         "unreadable_unfetchable",
         "no_single_sender",
@@ -207,11 +209,11 @@ async def test_each_way_of_being_refused_leaves_a_trace_and_robots_only_a_count(
     assert all(row["sender"] == CAROL and not row["text"] for row in listed)
 
 
-async def test_who_is_forgotten_is_not_let_in_any_more(house: House) -> None:
+async def test_who_is_forgotten_is_not_let_in_any_more(house: Harness) -> None:
     """And nothing that was kept of them is there."""
     await house.inbox.accept([mail("a")])
-    await let_in.let_in(house.store, house.access, EVE)
-    await let_in.let_in(house.store, house.access, CAROL)
+    await let_in.admit_person(house.store, house.access, EVE)
+    await let_in.admit_person(house.store, house.access, CAROL)
     await erased(house.store, "Carol@else.test")
     again = access()
     await let_in.load(house.store, again)

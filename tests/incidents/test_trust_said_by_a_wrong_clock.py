@@ -15,7 +15,7 @@ import pytest
 
 from tests.clock import EPOCH, ManualClock
 from tests.doubles.loopback import LoopbackServer
-from tests.integration.gateway_world import World, world
+from tests.integration.gateway_world import Scenario, world
 from tests.integration.test_taint import _PAGE, ANN, Notes, Obedient, Reader, reject
 
 pytestmark = pytest.mark.integration
@@ -31,7 +31,7 @@ class Settable(ManualClock):
 
 
 @asynccontextmanager
-async def house(root: Path, clock: Settable, notes: Notes) -> AsyncIterator[World]:
+async def house(root: Path, clock: Settable, notes: Notes) -> AsyncIterator[Scenario]:
     owner = {"aliases": [{"channel": "matrix", "address": ANN}]}
     async with world(
         root,

@@ -18,7 +18,7 @@ from agent_core.models import (
     ToolDefinition,
 )
 from tests.doubles.loopback import LoopbackServer
-from tests.integration.gateway_world import World, world
+from tests.integration.gateway_world import Scenario, world
 
 ANN, BOB = "@ann:hs.test", "@bob:hs.test"
 IS_JOB = "[This is the background job"
@@ -85,7 +85,7 @@ async def house(
     allow: str = "owner",
     tools: Mapping[str, Any] = MappingProxyType({}),
     **settings: Any,
-) -> AsyncIterator[World]:
+) -> AsyncIterator[Scenario]:
     async with world(
         root,
         server=server,
@@ -100,7 +100,7 @@ async def house(
         yield one
 
 
-def texts(one: World, person: str = ANN) -> list[str]:
+def texts(one: Scenario, person: str = ANN) -> list[str]:
     return [message.text for message in one.server.seen(f"dm-{person}")]
 
 
@@ -116,7 +116,7 @@ def started_in(text: str) -> str:
     return found[1]
 
 
-async def until_idle(one: World) -> None:
+async def until_idle(one: Scenario) -> None:
     with anyio.fail_after(60):
         while {"ready", "running"} & set(await one.inbox()):
             await anyio.sleep(0.02)

@@ -13,7 +13,7 @@ from agent_core.errors import ModelUnavailable
 from agent_core.models import Message, ModelChunk, ToolDefinition, ToolResult, Usage
 from tests.doubles.agent import call
 from tests.doubles.loopback import Delivered
-from tests.integration.gateway_world import World, world
+from tests.integration.gateway_world import Scenario, world
 
 __all__ = [
     "ANN",
@@ -122,14 +122,14 @@ class Held:
 @asynccontextmanager
 async def talking(
     root: Path, mind: Mind, *, queue: str = "merge", settings: Mapping[str, Any] = SETTINGS, **more: Any
-) -> AsyncIterator[World]:
+) -> AsyncIterator[Scenario]:
     async with world(
         root, queue=queue, name="matrix", settings=settings, models={"demo": mind}, **more
     ) as one:
         yield one
 
 
-async def settled(one: World, **wanted: int) -> None:
+async def settled(one: Scenario, **wanted: int) -> None:
     """Wait until the inbox has these counts and nothing is open."""
     with anyio.fail_after(60):
         while True:
@@ -141,10 +141,10 @@ async def settled(one: World, **wanted: int) -> None:
             await anyio.sleep(0.02)
 
 
-async def asked(one: World, text: str, *, person: str = ANN) -> Delivered:
+async def asked(one: Scenario, text: str, *, person: str = ANN) -> Delivered:
     """Say something directly and wait for what is answered."""
     return await one.asked(text, person=person)
 
 
-def texts(one: World, person: str = ANN) -> list[str]:
+def texts(one: Scenario, person: str = ANN) -> list[str]:
     return [message.text for message in one.server.seen(f"dm-{person}")]

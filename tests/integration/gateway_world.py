@@ -20,7 +20,7 @@ from tests.running_gateway import running
 
 
 @dataclass(slots=True)
-class World:
+class Scenario:
     """A running gateway and its server. ``ended`` is set when `Gateway.run` has returned."""
 
     server: LoopbackServer
@@ -57,7 +57,7 @@ async def world(
     name: str = "loopback",
     settings: Mapping[str, Any] | None = None,
     **overrides: Any,
-) -> AsyncIterator[World]:
+) -> AsyncIterator[Scenario]:
     """
     Run a gateway on ``root`` with the demo model, for the length of the block; then drain it.
 
@@ -76,4 +76,4 @@ async def world(
         ),
     )
     async with running(built) as ended:
-        yield World(server, built, ended)
+        yield Scenario(server, built, ended)

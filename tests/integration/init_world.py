@@ -45,7 +45,7 @@ def squidbot(*arguments, stdin=subprocess.DEVNULL, **environ):
     )
 
 
-class World:
+class Scenario:
     """An account for the bot and one for its owner on both servers; the bot's passwords are canaries."""
 
     def __init__(self, synapse, mail, folder):

@@ -15,7 +15,7 @@ from tests.integration.matrix_talk import shown
 from tests.running_gateway import running
 
 
-class House:
+class Harness:
     """A running gateway with one Matrix account, and a model that answers as it is told."""
 
     def __init__(self, built, model, user_id):
@@ -95,4 +95,4 @@ async def open_house(
         Overrides(models={"m": model}, approval={"matrix": approval}, tools=tools),
     )
     async with running(built):
-        yield House(built, model, bot.user_id)
+        yield Harness(built, model, bot.user_id)

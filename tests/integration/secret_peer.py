@@ -22,7 +22,7 @@ class SecretPeer:
         self.user_id = credentials.user_id
         self.machine = OlmMachine(folder, credentials.user_id, credentials.device_id, "test")
         self._call("POST", "/keys/upload", self.machine.new_keys(None))
-        self.machine.note_uploaded()
+        self.machine.note_upload()
         self._since = None
         self.keys_taken = 0
 
@@ -125,7 +125,7 @@ class SecretPeer:
         if missing:
             self.machine.start_sessions(self.claim(missing))
         bodies = self.machine.room_key_for(room, devices)
-        self.machine.note_key_sent(room, devices)
+        self.machine.note_key_delivery(room, devices)
         return devices, bodies
 
     def _give(self, room, devices, bodies):

@@ -87,7 +87,7 @@ async def test_another_machine_makes_the_same_store(url: str, tmp_path: Path):
     async with state_at(url, tmp_path) as (_, state):
         first = machine(folder(state, tmp_path / "a"))
         first.new_keys(0)
-        first.note_uploaded()
+        first.note_upload()
         room_keys(first, 20)
         first.upkeep("today", waiting=[], rooms=[])
         with first.changing():

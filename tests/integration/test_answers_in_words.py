@@ -24,7 +24,7 @@ from agent_core.tools.effects import Effect
 from gateway.queue.stores import NewOutbound
 from gateway.turns.commands import worded_answers
 from tests.doubles.loopback import Delivered, LoopbackChannel, LoopbackServer
-from tests.integration.gateway_world import World
+from tests.integration.gateway_world import Scenario
 from tests.integration.test_tool_approval import (
     ANN,
     BOB,
@@ -55,7 +55,7 @@ def reply(notice: Delivered, text: str, person: str, *, place: str = "", number:
     )
 
 
-async def said(one: World, place: str, start: str) -> str:
+async def said(one: Scenario, place: str, start: str) -> str:
     """What was said in a conversation that begins so, as soon as it was."""
     with anyio.fail_after(60):
         while True:

@@ -18,7 +18,7 @@ from agent_core.messages import MessageNotes, OutboundKind
 from agent_core.models import Message, ModelChunk, ToolDefinition
 from gateway.turns.commands.worded_answers import _is_mere_notice
 from tests.doubles.loopback import LoopbackChannel, LoopbackServer
-from tests.integration.gateway_world import World
+from tests.integration.gateway_world import Scenario
 from tests.integration.test_answers_in_words import DAY, reply
 from tests.integration.test_tool_approval import BOB, Wishful, Writer, answers, asking, question
 
@@ -44,7 +44,7 @@ class Quiet(Wishful):
 @asynccontextmanager
 async def at_work(
     root: Path, tool: Writer, *, by_mail: bool, server: LoopbackServer | None = None
-) -> AsyncIterator[World]:
+) -> AsyncIterator[Scenario]:
     """A world in which Bob's wish may be asked about, in a chat or by mail."""
     server = server or LoopbackServer()
     channel = LoopbackChannel(server, name="matrix", email_style=by_mail)
@@ -59,7 +59,7 @@ async def at_work(
         yield one
 
 
-async def both(one: World, text: str, count: int) -> tuple[str, list[str]]:
+async def both(one: Scenario, text: str, count: int) -> tuple[str, list[str]]:
     """Have Bob asked whether to write, answer with a text, and return the question's name and so many replies."""
     one.server.say(BOB, "write it")
     notice, name = await question(one, f"dm-{BOB}")
@@ -102,7 +102,7 @@ async def test_a_reason_is_no_message_unless_it_is_long(tmp_path: Path, by_mail:
     assert tool.written == []
 
 
-async def question_again(one: World) -> tuple[Any, str]:
+async def question_again(one: Scenario) -> tuple[Any, str]:
     one.server.say(BOB, "write it")
     return await question(one, f"dm-{BOB}", 2)
 

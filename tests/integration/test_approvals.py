@@ -19,7 +19,7 @@ from gateway.queue.states import InboxState, OutboxState
 from gateway.system.clock import SystemClock
 from gateway.turns.approvals.drafts_and_quarantine import OWNER_QUESTIONS
 from tests.doubles.loopback import Delivered, LoopbackChannel, LoopbackServer
-from tests.integration.gateway_world import World, world
+from tests.integration.gateway_world import Scenario, world
 
 ANN, BOB, EVE = "@ann:hs.test", "@bob:hs.test", "@eve:hs.test"
 DM, BOBS = f"dm-{ANN}", f"dm-{BOB}"
@@ -45,7 +45,7 @@ class Echo:
 @asynccontextmanager
 async def deciding(
     root: Path, approval: str, *, server: LoopbackServer | None = None, **more: Any
-) -> AsyncIterator[World]:
+) -> AsyncIterator[Scenario]:
     async with world(
         root,
         server=server,
@@ -58,7 +58,7 @@ async def deciding(
         yield one
 
 
-async def notices(one: World, count: int = 1) -> list[Delivered]:
+async def notices(one: Scenario, count: int = 1) -> list[Delivered]:
     """The questions that the owner has been asked, as soon as there are so many."""
     with anyio.fail_after(60):
         while len(found := [m for m in one.server.seen(DM) if m.kind is OutboundKind.NOTICE]) < count:
@@ -66,7 +66,7 @@ async def notices(one: World, count: int = 1) -> list[Delivered]:
     return found
 
 
-async def held(one: World) -> list[int]:
+async def held(one: Scenario) -> list[int]:
     """The outbox ids of drafts, as soon as there is one; oldest first."""
     with anyio.fail_after(60):
         while not (rows := await one.built.store.outbox.rows(states=[OutboxState.HELD])):
@@ -74,7 +74,7 @@ async def held(one: World) -> list[int]:
     return sorted(row.id for row in rows)
 
 
-async def seen(one: World, number: int) -> Delivered:
+async def seen(one: Scenario, number: int) -> Delivered:
     """A kept-back message was approved by its line, and so all of it is shown."""
     one.server.say(ANN, f"!approve m{number}")
     notice = (await notices(one))[-1]
@@ -86,7 +86,7 @@ async def seen(one: World, number: int) -> Delivered:
     return notice
 
 
-async def greeted(one: World) -> None:
+async def greeted(one: Scenario) -> None:
     """The owner has written directly, so there is a place to ask in; a command is answered at once."""
     await one.asked("!help", person=ANN)
 

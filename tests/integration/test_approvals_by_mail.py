@@ -59,7 +59,7 @@ class Wishful:
         return answer()
 
 
-class House:
+class Harness:
     """A daemon with a tool that needs a yes, and the people around it."""
 
     def __init__(self, server: MailServer, number: int, folder: Path) -> None:
@@ -146,7 +146,7 @@ async def test_a_tool_is_asked_for_and_answered_by_mail(
     mail_server: MailServer, tmp_path: Path, yes: bool
 ) -> None:
     """The question comes into the thread, a reply with one line above the quotation decides, and the answer follows."""
-    house = House(mail_server, 0 if yes else 1, tmp_path)
+    house = Harness(mail_server, 0 if yes else 1, tmp_path)
     async with house.running():
         await house.write("owner", "write my name")
         question, name = await house.asked("owner")
@@ -163,7 +163,7 @@ async def test_a_tool_is_asked_for_and_answered_by_mail(
 
 async def test_a_yes_over_a_restart(mail_server: MailServer, tmp_path: Path) -> None:
     """It was mailed while nobody ran: asked once, run once."""
-    house = House(mail_server, 2, tmp_path)
+    house = Harness(mail_server, 2, tmp_path)
     async with house.running():
         await house.write("owner", "write twice")
         question, name = await house.asked("owner")
@@ -177,7 +177,7 @@ async def test_a_yes_over_a_restart(mail_server: MailServer, tmp_path: Path) -> 
 
 async def test_what_stands_below_the_yes_is_answered(mail_server: MailServer, tmp_path: Path) -> None:
     """Above the quotation of the question, which is no wish of theirs; the outcome stands below the answer."""
-    house = House(mail_server, 12, tmp_path)
+    house = Harness(mail_server, 12, tmp_path)
     async with house.running():
         await house.write("guest", "write my name")
         question, name = await house.asked("guest")
@@ -195,7 +195,7 @@ async def test_only_who_asked_or_the_owner_decides(mail_server: MailServer, tmp_
     Another guest who knows the name does nothing, nor does a mail in the asker's name that proves nothing; the asker's
     own does.
     """
-    house = House(mail_server, 3, tmp_path)
+    house = Harness(mail_server, 3, tmp_path)
     async with house.running() as built:
         await house.write("guest", "write a note")
         question, name = await house.asked("guest")
@@ -217,7 +217,7 @@ async def test_only_who_asked_or_the_owner_decides(mail_server: MailServer, tmp_
 
 async def test_an_html_mail_says_yes(mail_server: MailServer, tmp_path: Path) -> None:
     """As a telephone writes it: HTML alone, with the question quoted below and a signature."""
-    house = House(mail_server, 4, tmp_path)
+    house = Harness(mail_server, 4, tmp_path)
     async with house.running():
         await house.write("owner", "write on the way")
         question, name = await house.asked("owner")
@@ -241,7 +241,7 @@ async def test_a_draft_is_shown_to_the_owner_and_decided_by_mail(
     mail_server: MailServer, tmp_path: Path, yes: bool
 ) -> None:
     """A guest's answer waits; the owner, who has never written, is shown it by mail, and says yes or no by mail."""
-    house = House(mail_server, 5 if yes else 6, tmp_path)
+    house = Harness(mail_server, 5 if yes else 6, tmp_path)
     async with house.running(reply_approval="strangers"):
         await house.write("guest", "good morning")
         shown, name = await house.asked("owner", kind="good morning")
@@ -257,7 +257,7 @@ async def test_a_long_question_comes_with_all_of_it_and_a_word_answers_it(
     mail_server: MailServer, tmp_path: Path
 ) -> None:
     """A yes counts in the first line of a reply to that mail alone; a new mail in the thread is something else."""
-    house = House(mail_server, 7, tmp_path)
+    house = Harness(mail_server, 7, tmp_path)
     wish = " ".join(f"word{number}" for number in range(1500))
     async with house.running():
         await house.write("owner", f"write {wish}")
@@ -280,7 +280,7 @@ async def test_a_mail_that_proves_its_sender_less_well_than_what_asked_decides_n
 ) -> None:
     """Who has seen a secret address once can write to it; where that was proof enough to ask, it is to answer."""
     number = 10 + 2 * ["reply", "command", "no", "something else"].index(way) + (asked_by == "server")
-    house = House(mail_server, number, tmp_path)
+    house = Harness(mail_server, number, tmp_path)
     owner, secret = house.address("owner"), house.bot.replace("@", "+s3cret-word-of-two@")
 
     async def by_secret(number: int, text: str, to: EmailMessage | None = None) -> None:
@@ -319,7 +319,7 @@ async def test_a_mail_that_proves_its_sender_less_well_than_what_asked_decides_n
 
 async def test_a_mail_that_was_let_in_decides_nothing(mail_server: MailServer, tmp_path: Path) -> None:
     """The owner has let its words in, and nobody knows who wrote them; a verified mail decides."""
-    house = House(mail_server, 9, tmp_path)
+    house = Harness(mail_server, 9, tmp_path)
     async with house.running() as gateway:
         await house.write("owner", "write my name")
         question, name = await house.asked("owner")
@@ -345,7 +345,7 @@ async def test_a_word_of_somebody_whom_nobody_verified_is_none(
     mail_server: MailServer, tmp_path: Path
 ) -> None:
     """What pretends to be from the owner is kept in quarantine, as any other mail, and decides and withdraws nothing."""
-    house = House(mail_server, 8, tmp_path)
+    house = Harness(mail_server, 8, tmp_path)
     async with house.running() as gateway:
         await house.write("owner", "write my name")
         question, _ = await house.asked("owner")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from agent_core.tools.files import command_basis
-from tests.integration.gateway_world import World, world
+from tests.integration.gateway_world import Scenario, world
 from tests.integration.test_answers_in_words import said
 from tests.integration.test_shell import ANN, Operator, needs_landlock, settings, tried
 from tests.integration.test_tool_approval import question
@@ -33,7 +33,7 @@ def wrote(work: Path, name: str, text: str) -> Path:
 
 
 async def asked_and_changed(
-    one: World, work: Path, command: str, change: Callable[[Path], object]
+    one: Scenario, work: Path, command: str, change: Callable[[Path], object]
 ) -> tuple[str, str]:
     """A yes to a command after the change of a file; what is said next, and the name of the question."""
     one.server.say(ANN, f"run {command}")

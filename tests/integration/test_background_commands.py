@@ -21,7 +21,7 @@ from tests.integration.background_world import (
     until,
     until_idle,
 )
-from tests.integration.gateway_world import World
+from tests.integration.gateway_world import Scenario
 from tests.integration.test_tool_approval import question
 
 needs_landlock = pytest.mark.skipif(
@@ -149,7 +149,7 @@ async def test_the_end_of_a_command_has_a_receipt_of_its_own(tmp_path: Path) -> 
     """Exit, duration and what to do about it; in between it runs, and one that was killed is unknown."""
     server, shell = LoopbackServer(), {"shell": {"allow": "owner"}}
 
-    async def of(one: World) -> list[tuple[str, str, str]]:
+    async def of(one: Scenario) -> list[tuple[str, str, str]]:
         rows = await one.built.store.receipts.newest()
         return [(row.outcome.value, row.told, row.undo) for row in rows if row.tool == "background command"]
 
@@ -187,7 +187,7 @@ async def test_without_a_shell_no_command_runs_in_the_background(tmp_path: Path)
     assert "start_job" in model.tools["conversation"]
 
 
-async def sandbox_of(one: World) -> None:
+async def sandbox_of(one: Scenario) -> None:
     """Wait until the sandbox was tried."""
     with anyio.fail_after(60):
         while (await one.built.status.read())["shell"]["ready"] is None:

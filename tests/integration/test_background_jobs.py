@@ -46,7 +46,7 @@ from tests.integration.background_world import (
     until,
     until_idle,
 )
-from tests.integration.gateway_world import World, world
+from tests.integration.gateway_world import Scenario, world
 from tests.integration.schedule_world import START, later, scheduled
 from tests.proactive_world import house as proactive_house
 
@@ -408,7 +408,7 @@ async def asking_house(
     server: LoopbackServer | None = None,
     tools: Mapping[str, Any] = MappingProxyType({}),
     **overrides: Any,
-) -> AsyncIterator[World]:
+) -> AsyncIterator[Scenario]:
     async with world(
         root,
         server=server,

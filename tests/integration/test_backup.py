@@ -132,7 +132,7 @@ async def test_a_running_daemon_is_copied_at_one_moment(tmp_path):
             line = Message(role="user", content="x" * 500, id=f"{turn.id}.0", turn=turn.id)
             await store.turns.complete(turn, Completion(history=(line,)))
             await memory.append_message(str(ROOM), line, durable=True)
-            await store.journal.delete_filed([one.id for one in await store.journal.lines(ROOM)])
+            await store.journal.delete_filed_lines([one.id for one in await store.journal.lines(ROOM)])
 
     try:
         async with anyio.create_task_group() as tasks:

@@ -33,7 +33,7 @@ from gateway.system.console_logins import LINK_S, SESSION_S, ConsoleLogins
 from gateway.system.home import Home
 from tests.clock import ManualClock
 from tests.doubles.loopback import LoopbackServer
-from tests.integration.gateway_world import World
+from tests.integration.gateway_world import Scenario
 from tests.integration.test_approvals import ANN, BOB, BOBS, SETTINGS, deciding, held, notices
 from tests.integration.test_questions_together import three_tools
 from tests.integration.test_tool_approval import Wishful, Writer, answers, asking, question
@@ -87,7 +87,7 @@ class Browser:
 
 @asynccontextmanager
 async def looking(
-    one: World, *, clock: Any = None, settings: Settings | None = None, home: Home | None = None
+    one: Scenario, *, clock: Any = None, settings: Settings | None = None, home: Home | None = None
 ) -> AsyncIterator[Browser]:
     """A browser that has come in to the console of a gateway."""
     logins = ConsoleLogins(clock or SystemClock(), "http://127.0.0.1:0")

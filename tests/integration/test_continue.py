@@ -27,9 +27,9 @@ from tests.clock import EPOCH
 from tests.daemon import matrix_settings
 from tests.doubles.loopback import LoopbackChannel, LoopbackServer
 from tests.integration.command_world import ANN, BOB, Mind
-from tests.integration.gateway_world import World, world
+from tests.integration.gateway_world import Scenario, world
 from tests.integration.matrix_bot import call
-from tests.integration.test_approvals_by_mail import House, mail_server, text_of
+from tests.integration.test_approvals_by_mail import Harness, mail_server, text_of
 from tests.integration.test_send_message import OWNER_MAIL, on_both
 
 __all__ = ["mail_server"]
@@ -41,7 +41,7 @@ THERE = SessionKey("email", f"dm-{OWNER_MAIL}")
 class Two:
     """Ann's two channels."""
 
-    def __init__(self, one: World, mail: LoopbackServer) -> None:
+    def __init__(self, one: Scenario, mail: LoopbackServer) -> None:
         self.one, self.mail = one, mail
 
     async def here(self, text: str, person: str = ANN) -> str:
@@ -347,7 +347,7 @@ async def test_from_a_real_mail_to_a_real_room(
     synapse: Any, fresh_credentials: Any, alice: Any, mail_server: Any, tmp_path: Path
 ) -> None:
     """Begun by mail, listed and continued on Matrix."""
-    house, bot, mind = House(mail_server, 5, tmp_path), fresh_credentials("bot"), Mind()
+    house, bot, mind = Harness(mail_server, 5, tmp_path), fresh_credentials("bot"), Mind()
     matrix = matrix_settings(synapse, bot.user_id, bot.password)
     built = await on_both(house, matrix, mind, owner=alice.user_id)
 

@@ -16,10 +16,10 @@ from gateway.turns.commit import TurnCommit
 from tests.clock import EPOCH
 from tests.doubles.loopback import LoopbackServer
 from tests.integration.command_world import ANN, BOB, CID, SETTINGS, Mind, asked, talking
-from tests.integration.gateway_world import World, world
+from tests.integration.gateway_world import Scenario, world
 from tests.integration.matrix_bot import call
 from tests.integration.matrix_house import open_house
-from tests.integration.test_approvals_by_mail import House, mail_server, text_of
+from tests.integration.test_approvals_by_mail import Harness, mail_server, text_of
 
 __all__ = ["mail_server"]
 
@@ -59,7 +59,7 @@ def in_group(person: str, text: str, number: int, **context: Any) -> InboundMess
     )
 
 
-async def say(one: World, message: InboundMessage) -> Any:
+async def say(one: Scenario, message: InboundMessage) -> Any:
     before = len(one.server.seen("group"))
     await one.hand_over(message)
     return (await one.server.answers(before + 1, conversation="group"))[-1]
@@ -410,7 +410,7 @@ async def test_on_a_real_homeserver(synapse, fresh_credentials, alice, bob, tmp_
 
 async def test_by_real_mail(mail_server, tmp_path: Path) -> None:
     """The first line of a mail is the command; the file comes with the mail that answers, in the same thread."""
-    house = House(mail_server, 8, tmp_path)
+    house = Harness(mail_server, 8, tmp_path)
     async with house.running():
         await house.write("owner", "good morning, heron")
         (first,) = await house.mails("owner", lambda text: text.startswith("so:"))

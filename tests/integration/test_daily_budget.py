@@ -15,7 +15,7 @@ from agent_core.models import Message, ModelChunk, Purpose, ToolCall, ToolDefini
 from gateway.queue.states import InboxState
 from tests.clock import ManualClock
 from tests.integration.command_world import ANN, BOB, CID
-from tests.integration.gateway_world import World, world
+from tests.integration.gateway_world import Scenario, world
 from tests.proactive_world import ANN as HOUSE_ANN
 from tests.proactive_world import house
 
@@ -60,7 +60,7 @@ def settings(**budget: Any) -> dict[str, Any]:
     }
 
 
-def told(one: World, person: str) -> Counter[str]:
+def told(one: Scenario, person: str) -> Counter[str]:
     """What kinds of messages somebody has got; that the budget is spent is an alert or a notice, whichever is first."""
     kinds = Counter(each.kind.value for each in one.server.seen(f"dm-{person}"))
     kinds["notice"] += kinds.pop("alert", 0)
@@ -73,7 +73,7 @@ async def until(condition: Any, within_s: float = 60.0) -> None:
             await anyio.sleep(0.02)
 
 
-async def settled_or_waiting(one: World, waiting: int) -> None:
+async def settled_or_waiting(one: Scenario, waiting: int) -> None:
     """Nothing runs, and so many messages wait for the budget."""
 
     async def quiet() -> bool:
@@ -83,7 +83,7 @@ async def settled_or_waiting(one: World, waiting: int) -> None:
     await until(quiet)
 
 
-async def exactly(one: World, person: str, kinds: dict[str, int]) -> None:
+async def exactly(one: Scenario, person: str, kinds: dict[str, int]) -> None:
     """So many messages of each kind come, and no other."""
     await until(lambda: _has(one, person, **kinds))
     await anyio.sleep(0.1)
@@ -216,20 +216,20 @@ class TestWithinATurn:
             assert model.calls == 2
 
 
-async def _has(one: World, person: str, **kinds: int) -> bool:
+async def _has(one: Scenario, person: str, **kinds: int) -> bool:
     found = told(one, person)
     return all(found[kind] == count for kind, count in kinds.items())
 
 
-async def _settled(one: World, count: int) -> bool:
+async def _settled(one: Scenario, count: int) -> bool:
     return await one.inbox() == {"settled": count}
 
 
-async def _by_day(one: World) -> list[Any]:
+async def _by_day(one: Scenario) -> list[Any]:
     return await one.built.store.usage.usage_since(since="2026-01-01", by="day")
 
 
-async def _look_again(one: World) -> None:
+async def _look_again(one: Scenario) -> None:
     """What the dispatcher would do by itself after its time: the clock of the test has jumped."""
     for row in await one.built.store.inbox.rows(states=[InboxState.READY], limit=100):
         one.built.dispatcher.wake(row.message.session)

@@ -7,12 +7,12 @@ import pytest
 
 from agent_core.messages import Amendment, SessionKey
 from tests.integration.command_world import ANN, BOB, DM, Mind, asked, settled, talking, texts
-from tests.integration.gateway_world import World
+from tests.integration.gateway_world import Scenario
 
 pytestmark = pytest.mark.timeout(300, func_only=True)
 
 
-async def amend(one: World, native_id: str, text: str | None = None, *, sender: str = ANN) -> None:
+async def amend(one: Scenario, native_id: str, text: str | None = None, *, sender: str = ANN) -> None:
     kind = "withdraw" if text is None else "replace"
     change = Amendment(kind=kind, native_id=native_id, sender=sender, text=text or "")
     await one.hand_over(amendments=[change])
@@ -110,14 +110,14 @@ async def test_a_deleted_message_of_several_is_not_looked_up(tmp_path):
     assert "in Berlin" in after[-1]
 
 
-async def asked_anew(one: World, mind: Mind, text: str) -> str:
+async def asked_anew(one: Scenario, mind: Mind, text: str) -> str:
     """Ask in a conversation that begins anew; return what the model was shown."""
     await asked(one, "!new")
     await asked(one, text)
     return mind.shown[-1]
 
 
-async def settled_waiting(one: World, *, ready: int) -> None:
+async def settled_waiting(one: Scenario, *, ready: int) -> None:
     """Wait until so many messages wait behind a running turn."""
     with anyio.fail_after(60):
         while (await one.inbox()).get("ready", 0) != ready:

@@ -255,7 +255,7 @@ async def test_refusals_are_told_apart(bot: Bot, fault: str, reply: str, error: 
             await channel.deliver(answer, uncertain=Marks())
         assert type(caught.value) is error
         assert await bot.answers() == []
-        channel._safety.patience.note_accepted()  # minutes later
+        channel._safety.patience.note_success()  # minutes later
         await channel.deliver(answer, uncertain=Marks())
     assert len(await bot.answers()) == 1
 

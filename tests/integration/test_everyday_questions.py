@@ -24,7 +24,7 @@ from agent_core.tools.effects import Effect, Wording
 from channels.attachments.store import AttachmentStore
 from tests.clock import EPOCH
 from tests.doubles.loopback import Delivered, LoopbackServer
-from tests.integration.gateway_world import World, world
+from tests.integration.gateway_world import Scenario, world
 from tests.pictures import png
 
 pytestmark = pytest.mark.integration
@@ -142,7 +142,7 @@ def order(tool: str, **arguments: str) -> str:
 @asynccontextmanager
 async def house(
     root: Path, model: Honest, *tools: Any, server: LoopbackServer | None = None, **settings: Any
-) -> AsyncIterator[World]:
+) -> AsyncIterator[Scenario]:
     owner = {"owner": {"aliases": [{"channel": "matrix", "address": ANN}]}}
     async with world(
         root,
@@ -156,7 +156,7 @@ async def house(
         yield one
 
 
-async def say(one: World, text: str, *files: Attachment, who: str = ANN, place: str = "") -> Delivered:
+async def say(one: Scenario, text: str, *files: Attachment, who: str = ANN, place: str = "") -> Delivered:
     """Say something, with files, and wait for what comes back."""
     place = place or f"dm-{who}"
     before = len(one.server.seen(place))
@@ -179,7 +179,7 @@ def asks(answer: Delivered) -> bool:
     return "It may not be your idea" in answer.text
 
 
-async def refuse(one: World, question: Delivered, place: str = f"dm-{ANN}") -> None:
+async def refuse(one: Scenario, question: Delivered, place: str = f"dm-{ANN}") -> None:
     name = re.findall(r"\*\*(a[0-9a-f]{6})\*\*", question.text)[0]
     before = len(one.server.seen(place))
     one.server.say(ANN, f"!reject {name}", conversation=place)

@@ -28,10 +28,10 @@ from gateway.queue.stores import StoreCorrupt
 from gateway.settings import Settings
 from gateway.system.clock import SystemClock
 from gateway.system.home import open_home
-from tests.integration.gateway_world import World, world
+from tests.integration.gateway_world import Scenario, world
 from tests.kill.oracle import problems
 from tests.kill.scenario import Nursery
-from tests.kill.scenario import World as DyingWorld
+from tests.kill.scenario import Scenario as DyingWorld
 
 ANN = SessionKey("loopback", "dm-ann")
 
@@ -52,12 +52,12 @@ def fill(disk: Path) -> Path:
     return ballast
 
 
-async def shown(there: World) -> str:
+async def shown(there: Scenario) -> str:
     """What ``squidbot status`` prints."""
     return render.status({"running": True, **await there.built.status.read()})
 
 
-async def stays_alive_without_acknowledging(there: World, *, said: int) -> None:
+async def stays_alive_without_acknowledging(there: Scenario, *, said: int) -> None:
     """For a while: nothing new is acknowledged, the gateway runs, its link is up."""
     for _ in range(20):
         await anyio.sleep(0.1)

@@ -19,7 +19,7 @@ from agent_core.tools.effects import Effect
 from tests.clock import EPOCH, ManualClock
 from tests.command_line import squidbot
 from tests.doubles.loopback import LoopbackServer
-from tests.integration.gateway_world import World
+from tests.integration.gateway_world import Scenario
 from tests.integration.test_answers_in_words import said
 from tests.integration.test_tool_approval import ANN, BOB, EVE, Writer, answers, asking, question
 
@@ -46,7 +46,7 @@ class Server(Machine):
     name = "write__down"
 
 
-async def grant(one: World, terms: str = "1h", person: str = ANN, count: int = 1) -> str:
+async def grant(one: Scenario, terms: str = "1h", person: str = ANN, count: int = 1) -> str:
     """Grant what is asked about; the grant's id."""
     notice, name = await question(one, f"dm-{person}", count)
     assert f"`!grant {name} 1h`" in notice.text
@@ -57,7 +57,7 @@ async def grant(one: World, terms: str = "1h", person: str = ANN, count: int = 1
     return found[1]
 
 
-async def does(one: World, what: str, count: int, *, person: str = ANN) -> str:
+async def does(one: Scenario, what: str, count: int, *, person: str = ANN) -> str:
     """What is answered to a wish, as soon as the person has so many answers."""
     one.server.say(person, f"write {what}")
     return (await answers(one, f"dm-{person}", count))[-1]

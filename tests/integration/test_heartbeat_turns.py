@@ -171,7 +171,7 @@ class TestDigest:
             await home.built.proactive.monitor.check_once()
             await mail.answers(2)
             await home.built.proactive.monitor.check_once()
-            assert await home.plans.list_collected() == []
+            assert await home.plans.list_collected_alerts() == []
             clock.advance(86_400)
             await home.built.proactive.monitor.check_once()
         assert mail.delivered[0].text == "the house burns"
@@ -203,7 +203,7 @@ class TestDigest:
             (home.checklist.parent / "report.txt").write_text("all the figures")
             assert (await tick(home))[0] == "delivered"
             [mail] = await home.mail.answers(1)
-            assert await home.plans.list_collected() == []
+            assert await home.plans.list_collected_alerts() == []
         assert mail.text == "The report is there."
         assert [one.name for one in mail.attachments] == ["report.txt"]
 
@@ -222,7 +222,7 @@ class TestDigest:
             for _ in range(2):
                 await home.built.proactive.monitor.check_once()
             await home.until(home.alerts)
-            assert await home.plans.list_collected() == []
+            assert await home.plans.list_collected_alerts() == []
         assert [(one.conversation, one.text) for one in home.alerts()] == [(f"dm-{ANN}", "milk is out")]
         assert mail.delivered == []
 

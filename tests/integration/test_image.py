@@ -25,10 +25,10 @@ from tests.clock import EPOCH
 from tests.daemon import email_settings, matrix_settings
 from tests.doubles.agent import call as use
 from tests.integration.command_world import ANN, BOB
-from tests.integration.gateway_world import World, world
+from tests.integration.gateway_world import Scenario, world
 from tests.integration.matrix_bot import call
 from tests.integration.secret_peer import SecretPeer
-from tests.integration.test_approvals_by_mail import House, mail_server
+from tests.integration.test_approvals_by_mail import Harness, mail_server
 from tests.integration.test_matrix_media import fetch
 
 __all__ = ["mail_server"]
@@ -85,7 +85,7 @@ def configured(pictures: ImageServer, **image: Any) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def studio(root: Path, pictures: ImageServer, **image: Any) -> AsyncIterator[tuple[World, Painter]]:
+async def studio(root: Path, pictures: ImageServer, **image: Any) -> AsyncIterator[tuple[Scenario, Painter]]:
     painter = Painter()
     async with world(
         root, name="matrix", settings=configured(pictures, **image), models={"demo": painter}
@@ -97,7 +97,7 @@ def wish(*wishes: Mapping[str, Any]) -> str:
     return f"paint {json.dumps(list(wishes))}"
 
 
-async def cost(one: World) -> tuple[int, float]:
+async def cost(one: Scenario) -> tuple[int, float]:
     """How often pictures were paid, and how much."""
     rows = [row for row in await one.built.store.usage.rows(days=1) if row.purpose == "image"]
     return sum(row.usage.calls for row in rows), sum(row.usage.cost_usd or 0.0 for row in rows)
@@ -266,7 +266,7 @@ async def test_on_real_servers(
     synapse: Any, fresh_credentials: Any, alice: Any, mail_server: Any, pictures: Any, tmp_path: Path
 ) -> None:
     """A picture comes into a plain and an encrypted room, and by mail as a file."""
-    house, bot = House(mail_server, 5, tmp_path), fresh_credentials("bot")
+    house, bot = Harness(mail_server, 5, tmp_path), fresh_credentials("bot")
     secret = SecretPeer(synapse.url, fresh_credentials("nia"), tmp_path / "nia")
     settings = {
         **configured(pictures),

@@ -11,12 +11,12 @@ import pytest
 import yaml
 
 from devservers import MailServer, Synapse
-from tests.integration.init_world import CANARY, Daemon, Person, World, devices, snapshot, squidbot
+from tests.integration.init_world import CANARY, Daemon, Person, Scenario, devices, snapshot, squidbot
 
 
 @pytest.fixture
-def world(synapse: Synapse, mail_server: MailServer, tmp_path: Path) -> World:
-    return World(synapse, mail_server, tmp_path)
+def world(synapse: Synapse, mail_server: MailServer, tmp_path: Path) -> Scenario:
+    return Scenario(synapse, mail_server, tmp_path)
 
 
 def test_from_nothing_to_an_answer_on_both_channels(world, tmp_path):

@@ -12,27 +12,27 @@ from gateway.proactive.jobs.trigger_parsing import TriggerRequest
 from gateway.queue.model import Job, JobKind, JobState
 from tests.clock import ManualClock
 from tests.integration.schedule_world import START, later, said, scheduled
-from tests.proactive_world import BOB, House
+from tests.proactive_world import BOB, Harness
 
 pytestmark = pytest.mark.smoke
 ROOM = SessionKey("matrix", "room")
 
 
-async def planned(home: House, request: TriggerRequest, kind: JobKind = JobKind.REMIND) -> Job:
+async def planned(home: Harness, request: TriggerRequest, kind: JobKind = JobKind.REMIND) -> Job:
     """A job of Bob's in a room that he shares with the bot and others."""
     home.chat.groups.add(ROOM.conversation)
     place = JobPlace(ROOM, "bot", BOB, Audience.GROUP)
     return await home.built.proactive.jobs.add(place, request, text="water the plums", kind=kind)
 
 
-async def put_out(home: House) -> None:
+async def put_out(home: Harness) -> None:
     """Remove the bot from the room, as the channel says it."""
     home.chat.left.add(ROOM.conversation)
     leave = Amendment(kind="leave", session=ROOM)
     await home.built.store.inbox.accept("matrix", "bot", [], {}, [leave])
 
 
-async def state(home: House, job: Job) -> tuple[JobState, str]:
+async def state(home: Harness, job: Job) -> tuple[JobState, str]:
     found = await home.plans.job(job.id)
     return found.state, found.note
 

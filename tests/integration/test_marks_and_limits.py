@@ -44,7 +44,7 @@ async def test_no_answer_waits_behind_a_mark(
 
     monkeypatch.setattr(NioHomeserver, "request", watched)
     if not counting:
-        monkeypatch.setattr(AckReactions, "note_sent", lambda _: None)
+        monkeypatch.setattr(AckReactions, "note_event", lambda _: None)
     name = f"m{int(counting)}"
     bot, ann = (limited.register(f"{who}{name}", "pw") for who in ("bot", "ann"))
     person = MatrixPeer.of(limited.url, ann)

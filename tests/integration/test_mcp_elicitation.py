@@ -24,7 +24,7 @@ from gateway.turns.approvals import server_questions
 from gateway.turns.approvals.server_questions import OpenQuestions
 from tests.command_line import squidbot
 from tests.doubles.loopback import Delivered
-from tests.integration.gateway_world import World
+from tests.integration.gateway_world import Scenario
 from tests.integration.test_mcp_hostile import alive
 from tests.integration.test_mcp_turns import ANN, BOB, Caller, house, receipts, server
 
@@ -49,7 +49,7 @@ def asking(root: Path, behaviour: str = "elicits", *more: str, **settings: Any) 
     return server(behaviour, root / "calls", *more, **known)
 
 
-async def question(one: World, place: str = PLACE, count: int = 1) -> tuple[Delivered, str]:
+async def question(one: Scenario, place: str = PLACE, count: int = 1) -> tuple[Delivered, str]:
     with anyio.fail_after(60):
         while len(found := [each for each in one.server.seen(place) if each.text.startswith("**a")]) < count:
             await anyio.sleep(0.02)
@@ -58,7 +58,7 @@ async def question(one: World, place: str = PLACE, count: int = 1) -> tuple[Deli
     return found[-1], named[1]
 
 
-async def reply(one: World, place: str = PLACE) -> str:
+async def reply(one: Scenario, place: str = PLACE) -> str:
     """The model's answer."""
     with anyio.fail_after(60):
         while not (found := [each.text for each in one.server.seen(place) if each.text.startswith("so:")]):
@@ -157,7 +157,7 @@ async def test_a_signal_that_is_lost_costs_some_time(tmp_path: Path, monkeypatch
         assert "Berlin" in await reply(one)
 
 
-def desk(one: World) -> OperationContext:
+def desk(one: Scenario) -> OperationContext:
     built = one.built
     return OperationContext(built.store, built.memory, questions=built.questions, waiting=built.waiting)
 

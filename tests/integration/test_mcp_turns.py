@@ -14,7 +14,7 @@ import pytest
 from agent_core.messages import OutboundKind
 from agent_core.models import Message, ModelChunk, ToolDefinition
 from tests.doubles.agent import call
-from tests.integration.gateway_world import World, world
+from tests.integration.gateway_world import Scenario, world
 
 pytestmark = pytest.mark.integration
 ANN, BOB = "@ann:hs.test", "@bob:hs.test"
@@ -51,7 +51,7 @@ def server(behaviour: str, *more: Any, **settings: Any) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def house(root: Path, model: Caller, **servers: Any) -> AsyncIterator[World]:
+async def house(root: Path, model: Caller, **servers: Any) -> AsyncIterator[Scenario]:
     pytest.importorskip("mcp")
     settings = {
         "owner": {"aliases": [{"channel": "matrix", "address": ANN}]},
@@ -71,7 +71,7 @@ async def house(root: Path, model: Caller, **servers: Any) -> AsyncIterator[Worl
         yield one
 
 
-async def receipts(one: World) -> list[Any]:
+async def receipts(one: Scenario) -> list[Any]:
     return [row for row in await one.built.store.receipts.newest(limit=20) if "__" in row.tool]
 
 

@@ -21,7 +21,7 @@ from gateway.operations.context import OperationContext
 from gateway.routing.access import Alias
 from gateway.system.clock import SystemClock
 from tests.doubles.loopback import LoopbackServer
-from tests.integration.gateway_world import World, world
+from tests.integration.gateway_world import Scenario, world
 
 ANN = SessionKey("loopback", "dm-ann")
 OWNED: dict[str, Any] = {"owner": {"aliases": [Alias("loopback", "ann")]}}
@@ -74,7 +74,7 @@ async def until(condition: Callable[[], Any], within_s: float = 60.0) -> None:
             await anyio.sleep(0.05)
 
 
-async def cursor(there: World) -> int:
+async def cursor(there: Scenario) -> int:
     return await there.built.memory.load_consolidated_cursor(str(ANN))
 
 

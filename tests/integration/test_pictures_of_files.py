@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.doubles.openai_server import Call, FakeOpenAI, Say, Status
-from tests.integration.gateway_world import World, world
+from tests.integration.gateway_world import Scenario, world
 from tests.pictures import png
 
 pytestmark = pytest.mark.integration
@@ -21,7 +21,7 @@ DATA = f"data:image/png;base64,{base64.b64encode(png()).decode()}"
 
 
 @asynccontextmanager
-async def house(root: Path, fake: FakeOpenAI, *, vision: bool = True) -> AsyncIterator[World]:
+async def house(root: Path, fake: FakeOpenAI, *, vision: bool = True) -> AsyncIterator[Scenario]:
     settings = {
         "owner": {"aliases": [{"channel": "matrix", "address": ANN}]},
         "llm": {

@@ -25,7 +25,7 @@ from gateway.queue.wakeups import Wakeups
 from tests.clock import ManualClock
 from tests.contract.queue_data import BOT, OTHER, ROOM, accept, claim, out
 from tests.postgres_server import PostgresServer
-from tests.unit.gateway.queue.test_wakeups import NOTE, House, question
+from tests.unit.gateway.queue.test_wakeups import NOTE, Harness, question
 
 pytestmark = [pytest.mark.integration]
 
@@ -39,7 +39,7 @@ def url(postgres: PostgresServer) -> str:
 async def house(url: str):
     wakeups, clock = Wakeups(), ManualClock()
     async with await PostgresQueue.open(url, clock=clock, wakeups=wakeups) as store:
-        yield House(store, wakeups, clock)
+        yield Harness(store, wakeups, clock)
 
 
 class Cuts:
@@ -104,7 +104,7 @@ async def repeated(call: Callable[[], Awaitable[object]]) -> None:
 
 
 @pytest.mark.parametrize("happens", [True, False])
-async def test_what_has_no_key_counts_once(house: House, cuts: Cuts, *, is_asked: bool, happens: bool):
+async def test_what_has_no_key_counts_once(house: Harness, cuts: Cuts, *, is_asked: bool, happens: bool):
     """A cost and a message to nobody's question, whose callers repeat what was refused."""
     store = house.store
     for call in (
@@ -120,7 +120,9 @@ async def test_what_has_no_key_counts_once(house: House, cuts: Cuts, *, is_asked
 
 
 @pytest.mark.parametrize("happens", [True, False])
-async def test_a_claim_is_had_or_has_not_happened(house: House, cuts: Cuts, *, is_asked: bool, happens: bool):
+async def test_a_claim_is_had_or_has_not_happened(
+    house: Harness, cuts: Cuts, *, is_asked: bool, happens: bool
+):
     """Else its row would be running in a process that does not know of it."""
     await accept(house.store, "a")
     cuts.left, cuts.away = [happens], 2
@@ -139,7 +141,7 @@ async def test_a_claim_is_had_or_has_not_happened(house: House, cuts: Cuts, *, i
 
 @pytest.mark.parametrize("happens", [True, False])
 async def test_a_claim_of_nobody_is_undone_through_every_loss(
-    house: House, cuts: Cuts, *, is_asked: bool, happens: bool
+    house: Harness, cuts: Cuts, *, is_asked: bool, happens: bool
 ):
     """Its caller was cancelled, its own commit and that of what undoes it were lost, and the server was away."""
     await accept(house.store, "a")
@@ -163,7 +165,7 @@ async def test_a_claim_of_nobody_is_undone_through_every_loss(
 
 @pytest.mark.parametrize("pauses", [True, False])
 async def test_an_undo_that_is_refused_does_not_keep_the_server_busy(
-    house: House, monkeypatch: pytest.MonkeyPatch, *, pauses: bool
+    house: Harness, monkeypatch: pytest.MonkeyPatch, *, pauses: bool
 ):
     """A disk may be full for hours; the control asks again at once."""
     if not pauses:
@@ -195,7 +197,7 @@ async def test_an_undo_that_is_refused_does_not_keep_the_server_busy(
         await writer._none_open.wait()
 
 
-async def test_what_a_lost_commit_would_have_told_is_told(house: House, cuts: Cuts, *, is_asked: bool):
+async def test_what_a_lost_commit_would_have_told_is_told(house: Harness, cuts: Cuts, *, is_asked: bool):
     """A message, a command, an answer with its line: each was committed, and nobody was told so."""
     store = house.store
     cuts.left = [True]
@@ -211,7 +213,7 @@ async def test_what_a_lost_commit_would_have_told_is_told(house: House, cuts: Cu
     assert "email" in house.heard["outbox"]
 
 
-async def test_a_turn_that_was_taken_away_is_told(house: House, cuts: Cuts):
+async def test_a_turn_that_was_taken_away_is_told(house: Harness, cuts: Cuts):
     """The stop was committed, and the turn runs on until somebody says so."""
     await accept(house.store, "a")
     turn = await claim(house.store)
@@ -221,7 +223,7 @@ async def test_a_turn_that_was_taken_away_is_told(house: House, cuts: Cuts):
     assert [(one.session, one.turn) for one in house.heard["stopped"]] == [(ROOM, turn.id)]
 
 
-async def test_a_decision_is_told(house: House, cuts: Cuts):
+async def test_a_decision_is_told(house: Harness, cuts: Cuts):
     """A call waits for it, in a turn that runs."""
     await accept(house.store, "a")
     step = replace(question(), result=None)
@@ -232,7 +234,7 @@ async def test_a_decision_is_told(house: House, cuts: Cuts):
 
 
 async def test_a_server_that_took_over_cannot_say_so_the_claim_is_undone(
-    house: House, cuts: Cuts, monkeypatch: pytest.MonkeyPatch
+    house: Harness, cuts: Cuts, monkeypatch: pytest.MonkeyPatch
 ):
     """Its transactions have the numbers of others: it is not believed, and the caller is told before anybody claims again."""
     timelines = itertools.count()
@@ -250,7 +252,7 @@ async def test_a_server_that_took_over_cannot_say_so_the_claim_is_undone(
     assert [row.usage.calls for row in await house.store.usage.rows()] == [1]
 
 
-async def test_a_caller_does_not_wait_for_ever(house: House, cuts: Cuts, monkeypatch: pytest.MonkeyPatch):
+async def test_a_caller_does_not_wait_for_ever(house: Harness, cuts: Cuts, monkeypatch: pytest.MonkeyPatch):
     """After a while they are told that nobody knows, and what was committed is told when the server is back."""
     monkeypatch.setattr(unknown_commits, "TOLD_WITHIN_S", 0.1)
     cuts.left, cuts.away = [True], 10_000
@@ -263,7 +265,7 @@ async def test_a_caller_does_not_wait_for_ever(house: House, cuts: Cuts, monkeyp
     assert len(await house.store.inbox.rows()) == 1
 
 
-async def test_a_queue_with_a_doubt_can_be_closed(house: House, cuts: Cuts):
+async def test_a_queue_with_a_doubt_can_be_closed(house: Harness, cuts: Cuts):
     """While the server is away for good: whoever waits is told."""
     cuts.left, cuts.away = [True], 10_000
     task = asyncio.ensure_future(accept(house.store, "a"))

@@ -29,7 +29,7 @@ def url(postgres: PostgresServer) -> str:
     return postgres.with_tables()
 
 
-class House:
+class Harness:
     """A queue whose signals are heard."""
 
     def __init__(self, store: PostgresQueue, wakeups: Wakeups) -> None:
@@ -50,7 +50,7 @@ class House:
 async def house(url: str):
     wakeups = Wakeups()
     async with await PostgresQueue.open(url, clock=ManualClock(), wakeups=wakeups) as store:
-        yield House(store, wakeups)
+        yield Harness(store, wakeups)
 
 
 async def said(store: Queue, key: str, text: str, sender: Sender) -> None:
@@ -64,7 +64,7 @@ async def said(store: Queue, key: str, text: str, sender: Sender) -> None:
 
 
 @pytest.mark.parametrize("sign", ["\u2028", "\u2029", "\x85", "\x1c", "\x0b", "\n", "\r"])
-async def test_a_sender_whose_address_has_a_line_separator_is_told(house: House, sign: str):
+async def test_a_sender_whose_address_has_a_line_separator_is_told(house: Harness, sign: str):
     """Its line among the noted facts ends where the line feed is, which JSON never holds."""
     await said(house.store, "a", "Hello", Sender(address=f"a{sign}b@x.org", verified=True))
     [work] = await house.until("session")
@@ -72,7 +72,7 @@ async def test_a_sender_whose_address_has_a_line_separator_is_told(house: House,
 
 
 async def test_a_fact_that_cannot_be_read_keeps_no_caller_waiting(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    house: Harness, monkeypatch: pytest.MonkeyPatch
 ):
     """The call has its result, the other facts are told, and the queue can be closed."""
 
@@ -93,7 +93,7 @@ async def test_a_fact_that_cannot_be_read_keeps_no_caller_waiting(
 
 @pytest.mark.parametrize("is_lost", [False, True])
 async def test_many_rows_at_once_are_told_as_all_that_waits(
-    house: House, monkeypatch: pytest.MonkeyPatch, *, is_lost: bool
+    house: Harness, monkeypatch: pytest.MonkeyPatch, *, is_lost: bool
 ):
     """
     Notes are copied with each other one, so thousands would take longer than a statement may. Everything that
@@ -129,7 +129,7 @@ async def test_many_rows_at_once_are_told_as_all_that_waits(
 
 
 async def test_a_database_without_its_tables_is_unavailable_and_no_connection_stays(
-    postgres: PostgresServer, house: House, url: str
+    postgres: PostgresServer, house: Harness, url: str
 ):
     """Somebody restores a dump: the schema goes, and connections with it."""
     name = url.rpartition("/")[2]
@@ -215,7 +215,7 @@ async def test_a_commit_is_synced_whatever_the_role_says(
 
 
 @pytest.mark.parametrize("text", ["nul\0nul", "half \ud83d of a pair", "written: \\u0000", "plain"])
-async def test_whatever_a_message_holds_its_sender_is_told(house: House, text: str):
+async def test_whatever_a_message_holds_its_sender_is_told(house: Harness, text: str):
     """PostgreSQL reads no NUL in JSON, and the place of the owner hangs on the sender."""
     text = text.encode("utf-8", "replace").decode()
     await said(house.store, "a", text, Sender(address="owner@x.org", verified=True))

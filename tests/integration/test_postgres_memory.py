@@ -89,8 +89,8 @@ async def test_the_lines_of_an_answer_come_with_it(store: PostgresQueue) -> None
     await store.outbox.post([out("news", session=OTHER)], history=[news])
     [row] = await store.outbox.post([out("by hand", session=OTHER, remembered=True)])
     await store.outbox.sending(row)
-    await store.outbox.record_sent(row, "$1", into=OTHER)
-    await store.outbox.record_sent(row, "$1", into=OTHER)
+    await store.outbox.record_send(row, "$1", into=OTHER)
+    await store.outbox.record_send(row, "$1", into=OTHER)
     assert await texts(store, OTHER) == ["told", "news", "by hand"]
     assert await store.journal.lines() == []
 
@@ -289,7 +289,7 @@ async def test_files_that_a_history_names_are_not_swept(store: PostgresQueue, tm
     await said(store, ROOM, ALICE, "look", "yes", attachments=(kept,))
     for row in await store.outbox.next_sends("matrix", BOT, busy=(), limit=9):
         await store.outbox.sending(row)
-        await store.outbox.record_sent(row, "$1")
+        await store.outbox.record_send(row, "$1")
     there = [file.saved_at for file in await files.list_files()]
     clock.advance(max(there) + ORPHAN_AFTER_S + 60 - clock.now().timestamp())
     sweeper = AttachmentSweeper(files, store, beside(store).named_files, clock=clock, keep_days=180)

@@ -56,5 +56,5 @@ async def test_a_message_takes_few_round_trips(postgres: PostgresServer, monkeyp
             to = (row.message.channel, row.message.account)
             await counted("next_sends", lambda to=to: store.outbox.next_sends(*to))
             await counted("sending", lambda row=row: store.outbox.sending(row))
-            await counted("sent", lambda row=row, number=number: store.outbox.record_sent(row, f"id{number}"))
+            await counted("sent", lambda row=row, number=number: store.outbox.record_send(row, f"id{number}"))
     assert counted.found == ROUND_TRIPS

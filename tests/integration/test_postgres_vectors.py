@@ -24,7 +24,7 @@ from gateway.queue.stores import StoreUnavailable
 from tests.clock import ManualClock
 from tests.doubles.encoder import use_encoder
 from tests.postgres_server import PostgresServer
-from tests.search_house import OWNER, A, B, House
+from tests.search_house import OWNER, A, B, Harness
 
 pytestmark = [pytest.mark.integration]
 _ORPHANS = (
@@ -33,7 +33,7 @@ _ORPHANS = (
 )
 
 
-class _House(House):
+class _House(Harness):
     """One in a database, which is at ``url``."""
 
     url: str
@@ -198,7 +198,7 @@ async def test_the_encoder_finds_other_words_of_the_same_meaning(
     """Not a scripted one, and also after a turn, which does not wait for it."""
     monkeypatch.setattr(vectors_module, "_SEARCH_LIMIT_S", 300.0)
     monkeypatch.setattr(vectors_module, "_LOOKUP_LIMIT_S", 300.0)
-    house = House(tmp_path)
+    house = Harness(tmp_path)
     async with await PostgresQueue.open(postgres.with_tables(), clock=ManualClock()) as queue:
         house.memory = PostgresMemory(queue.database, HOME)
         house.index = search = PostgresSearch(queue.database, HOME, vectors=True)

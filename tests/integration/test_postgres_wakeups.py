@@ -9,7 +9,7 @@ from gateway.queue.wakeups import Wakeups
 from tests.clock import ManualClock
 from tests.postgres_server import PostgresServer
 from tests.unit.gateway.queue.test_wakeups import (  # noqa: F401 - run here with the house below
-    House,
+    Harness,
     test_a_draft_is_told_to_whoever_asks_the_owner,
     test_a_job_that_is_due_sooner_is_told,
     test_lines_of_every_history_are_told,
@@ -33,4 +33,4 @@ async def house(postgres: PostgresServer):
     url = postgres.with_tables()
     wakeups, clock = Wakeups(), ManualClock()
     async with await PostgresQueue.open(url, clock=clock, wakeups=wakeups) as store:
-        yield House(store, wakeups, clock)
+        yield Harness(store, wakeups, clock)

@@ -11,7 +11,7 @@ import pytest
 from agent_core.messages import SessionKey
 from agent_core.tools.effects import Effect
 from tests.doubles.loopback import LoopbackServer
-from tests.integration.gateway_world import World
+from tests.integration.gateway_world import Scenario
 from tests.integration.test_answers_in_words import said
 from tests.integration.test_tool_approval import ANN, BOB, Writer, answers, asking, question, reaction
 
@@ -26,7 +26,7 @@ class Machine(Writer):
 
 async def decided_after_a_restart(
     tmp_path: Path, tool: Writer, person: str, then: dict[str, Any], *, later: Writer | None = None
-) -> tuple[World, str]:
+) -> tuple[Scenario, str]:
     """A question is asked, the settings change, and the person says yes; what was said after that."""
     server = LoopbackServer()
     async with asking(tmp_path, tool, server=server) as one:

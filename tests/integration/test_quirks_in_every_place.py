@@ -16,7 +16,7 @@ from tests.doubles.in_memory_storage import InMemoryMemory
 from tests.doubles.openai_server import TOO_LONG, Call, FakeOpenAI, Raw, Reply, Say, Status
 from tests.integration.background_world import IS_JOB
 from tests.integration.schedule_world import START, later, made
-from tests.proactive_world import ANN, ANN_MAIL, House, house
+from tests.proactive_world import ANN, ANN_MAIL, Harness, house
 
 GOOD = "All is well."
 HARMONY = "<|channel|>analysis<|message|>CANARY<|end|><|start|>assistant<|channel|>final<|message|>" + GOOD
@@ -88,7 +88,7 @@ class Quirky(FakeOpenAI):
         return await super()._answer(request)
 
 
-async def begin(home: House, place: str, clock: ManualClock) -> None:
+async def begin(home: Harness, place: str, clock: ManualClock) -> None:
     """Have something done at a place."""
     if place == "chat":
         home.chat.say(ANN, "[asks] something")

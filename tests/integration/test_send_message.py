@@ -26,9 +26,9 @@ from tests.daemon import email_settings, matrix_settings
 from tests.doubles.agent import call as use
 from tests.doubles.loopback import LoopbackChannel, LoopbackServer
 from tests.integration.command_world import ANN, BOB, CID, EVE
-from tests.integration.gateway_world import World, world
+from tests.integration.gateway_world import Scenario, world
 from tests.integration.matrix_bot import call
-from tests.integration.test_approvals_by_mail import House, mail_server, text_of
+from tests.integration.test_approvals_by_mail import Harness, mail_server, text_of
 
 __all__ = ["mail_server"]
 
@@ -75,7 +75,7 @@ class StepLost(Exception):
 
 
 class Town:
-    def __init__(self, one: World, mail: LoopbackServer, mind: Writer) -> None:
+    def __init__(self, one: Scenario, mail: LoopbackServer, mind: Writer) -> None:
         self.one, self.mail, self.mind = one, mail, mind
 
     async def wish(self, **arguments: Any) -> str:
@@ -439,7 +439,7 @@ class TestToOthers:
         assert "on its way" not in told.text
 
 
-async def on_both(house: House, matrix: Mapping[str, Any], mind: Any, *, owner: str) -> Gateway:
+async def on_both(house: Harness, matrix: Mapping[str, Any], mind: Any, *, owner: str) -> Gateway:
     """A gateway of one owner, on a real homeserver and a real mail server."""
     settings = {
         "owner": {"aliases": [owner, house.address("owner")]},
@@ -460,7 +460,7 @@ async def test_between_a_real_homeserver_and_real_mail(
     synapse: Any, fresh_credentials: Any, alice: Any, bob: Any, mail_server: Any, tmp_path: Path
 ) -> None:
     """Asked for on Matrix, read in a mail, understood in the answer to that mail; Bob gets his after a yes."""
-    house, bot, mind = House(mail_server, 6, tmp_path), fresh_credentials("bot"), Writer()
+    house, bot, mind = Harness(mail_server, 6, tmp_path), fresh_credentials("bot"), Writer()
     matrix = matrix_settings(synapse, bot.user_id, bot.password, bob.user_id)
     built = await on_both(house, matrix, mind, owner=alice.user_id)
     async with anyio.create_task_group() as tasks:

@@ -15,7 +15,7 @@ from agent_core.sandbox import process
 from agent_core.sandbox.process import landlock_version
 from gateway.operations.render import status as rendered
 from tests.doubles.agent import call
-from tests.integration.gateway_world import World, world
+from tests.integration.gateway_world import Scenario, world
 
 pytestmark = [pytest.mark.integration]
 needs_landlock = pytest.mark.skipif(
@@ -55,7 +55,7 @@ def settings(**shell: object) -> dict[str, object]:
     }
 
 
-async def tried(one: World) -> dict[str, object]:
+async def tried(one: Scenario) -> dict[str, object]:
     """What the status says of the shell, as soon as its sandbox was tried."""
     with anyio.fail_after(60):
         while (found := (await one.built.status.read())["shell"])["ready"] is None:

@@ -13,16 +13,16 @@ from gateway.queue.errors import StoreUnavailable
 from gateway.turns.commit import TurnCommit
 from tests.doubles.loopback import LoopbackServer
 from tests.integration.command_world import ANN, BOB, CID, DM, Mind, asked, settled, talking, texts
-from tests.integration.gateway_world import World
+from tests.integration.gateway_world import Scenario
 from tests.integration.matrix_bot import call
 from tests.integration.matrix_house import open_house
-from tests.integration.test_approvals_by_mail import House, mail_server, text_of
+from tests.integration.test_approvals_by_mail import Harness, mail_server, text_of
 from tests.integration.test_conversation_commands import in_group, say
 
 __all__ = ["mail_server"]
 
 
-async def marks(one: World, session: str = f"matrix/{DM.replace(':', '%3a')}") -> list[str]:
+async def marks(one: Scenario, session: str = f"matrix/{DM.replace(':', '%3a')}") -> list[str]:
     tail = await one.built.memory.load_history(str(SessionKey.parse(session)))
     return [each.undoes for each in tail.messages if each.undoes]
 
@@ -283,7 +283,7 @@ async def test_on_a_real_homeserver_the_answer_is_edited(synapse, fresh_credenti
 
 async def test_by_real_mail_the_answer_is_a_new_mail(mail_server, tmp_path: Path) -> None:
     """It is in the thread, and answers the mail that asked for it."""
-    house = House(mail_server, 7, tmp_path)
+    house = Harness(mail_server, 7, tmp_path)
     async with house.running():
         await house.write("owner", "good morning")
         (first,) = await house.mails("owner", lambda text: text.startswith("so:"))

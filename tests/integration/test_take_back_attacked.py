@@ -16,11 +16,11 @@ from gateway.turns.commands.take_back import TakeBack
 from tests.clock import EPOCH
 from tests.doubles.agent import call
 from tests.integration.command_world import ANN, BOB, DM, Mind, asked, settled, talking, texts
-from tests.integration.gateway_world import World
+from tests.integration.gateway_world import Scenario
 from tests.integration.test_taint import Notes
 
 
-async def among_others(one: World, person: str, text: str, number: int) -> str:
+async def among_others(one: Scenario, person: str, text: str, number: int) -> str:
     """Say something in the room that was a conversation of the owner alone, now that others are in it."""
     before = len(one.server.seen(DM))
     message = InboundMessage(

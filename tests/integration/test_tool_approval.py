@@ -17,7 +17,7 @@ from agent_core.tools.effects import Effect
 from gateway.system.clock import SystemClock
 from tests.doubles.agent import call
 from tests.doubles.loopback import Delivered, LoopbackChannel, LoopbackServer
-from tests.integration.gateway_world import World, world
+from tests.integration.gateway_world import Scenario, world
 
 ANN, BOB, EVE = "@ann:hs.test", "@bob:hs.test", "@eve:hs.test"
 
@@ -76,7 +76,7 @@ async def asking(
     model: Wishful | None = None,
     policy_table: Mapping[str, Any] | None = None,
     **more: Any,
-) -> AsyncIterator[World]:
+) -> AsyncIterator[Scenario]:
     async with world(
         root,
         server=server,
@@ -96,7 +96,7 @@ async def asking(
         yield one
 
 
-async def question(one: World, place: str, count: int = 1) -> tuple[Delivered, str]:
+async def question(one: Scenario, place: str, count: int = 1) -> tuple[Delivered, str]:
     """The newest question in a conversation, and its name."""
     with anyio.fail_after(60):
         while len(found := [m for m in one.server.seen(place) if m.kind is OutboundKind.NOTICE]) < count:
@@ -120,7 +120,7 @@ def reaction(notice: Delivered, sign: str, person: str, *, place: str = "") -> I
     )
 
 
-async def answers(one: World, place: str, count: int) -> list[str]:
+async def answers(one: Scenario, place: str, count: int) -> list[str]:
     """What was said in a conversation besides notices, as soon as there is so much of it."""
     with anyio.fail_after(60):
         while len(found := [m.text for m in one.server.seen(place) if m.kind is OutboundKind.REPLY]) < count:
@@ -323,7 +323,7 @@ async def test_where_answers_wait_for_the_owner_the_question_is_the_owners(tmp_p
     assert tool.written == ["my secret"]
 
 
-async def draft_of(one: World) -> tuple[Delivered, str]:
+async def draft_of(one: Scenario) -> tuple[Delivered, str]:
     """The draft about which the owner is asked, and its name."""
     with anyio.fail_after(60):
         while True:

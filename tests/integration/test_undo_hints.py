@@ -15,7 +15,7 @@ from agent_core.models import Message, ModelChunk, ToolCall, ToolDefinition
 from gateway.queue.model import EffectReceipt
 from tests.command_line import squidbot
 from tests.doubles.loopback import LoopbackServer
-from tests.integration.gateway_world import World, world
+from tests.integration.gateway_world import Scenario, world
 
 pytestmark = pytest.mark.integration
 ANN = "@ann:hs.test"
@@ -51,7 +51,7 @@ def house(root: Path, server: LoopbackServer, *calls: tuple[str, dict[str, Any]]
     return world(root, server=server, name="matrix", settings=settings, models={"demo": Doer(*calls)})
 
 
-async def receipts(one: World, count: int) -> list[EffectReceipt]:
+async def receipts(one: Scenario, count: int) -> list[EffectReceipt]:
     for _ in range(count):
         assert (await one.asked("do it", person=ANN)).text == "done"
     return await one.built.store.receipts.newest(limit=count)

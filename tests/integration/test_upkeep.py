@@ -13,7 +13,7 @@ from agent_core.messages import SessionKey
 from agent_core.models import Message, ModelChunk, ToolCall, ToolDefinition, Usage
 from gateway.observability import metrics
 from gateway.routing.access import Alias
-from tests.integration.gateway_world import World, world
+from tests.integration.gateway_world import Scenario, world
 
 ANN = str(SessionKey("loopback", "dm-ann"))
 SMALL = {"agents": {"consolidation_threshold": 4, "keep_recent_ratio": 0.5}}
@@ -61,7 +61,7 @@ async def until(condition: Any, within_s: float = 60.0) -> None:
             await anyio.sleep(0.05)
 
 
-async def cursor(there: World) -> int:
+async def cursor(there: Scenario) -> int:
     return await there.built.memory.load_consolidated_cursor(ANN)
 
 

@@ -31,7 +31,7 @@ from gateway.routing.access import Access, Alias
 from gateway.turns.commands.help import _HELP
 from tests.clock import EPOCH
 from tests.doubles.agent import call
-from tests.proactive_world import ANN, ANN_MAIL, BOB, House, house
+from tests.proactive_world import ANN, ANN_MAIL, BOB, Harness, house
 
 pytestmark = pytest.mark.smoke
 
@@ -69,7 +69,7 @@ class Teller:
 
 
 @asynccontextmanager
-async def told(root: Path) -> AsyncIterator[House]:
+async def told(root: Path) -> AsyncIterator[Harness]:
     """A house in which each person has told the bot a word in every way that leaves a row."""
     async with house(
         root, heartbeat={"enabled": False}, checklist=None, model=Teller(), groups=(ROOM,)
@@ -108,7 +108,7 @@ async def give(store: Any, grant: Grant) -> None:
     await store.grants._writer.call("grant", lambda db: insert(db, grant), locks=NOTHING)
 
 
-async def settled(home: House) -> bool:
+async def settled(home: Harness) -> bool:
     stats = await home.built.store.maintenance.stats()
     return not (stats.inbox["ready"] + stats.inbox["running"])
 
@@ -118,7 +118,7 @@ def leaked(text: str, *, to: str) -> list[str]:
     return [person for person, word in WORDS.items() if word in text and person != to]
 
 
-async def everything_said_to(home: House, person: str, *, conversation: str = "") -> str:
+async def everything_said_to(home: Harness, person: str, *, conversation: str = "") -> str:
     """The answers to all commands of the chat, with and without arguments, and to questions about others."""
     jobs = [job.id for job in await home.plans.jobs()]
     jobs += [job.id for job in await home.built.proactive.background_jobs.all()]
@@ -139,7 +139,7 @@ async def everything_said_to(home: House, person: str, *, conversation: str = ""
     return "\n".join(one.text for one in server.seen(place) if one.kind == "reply")
 
 
-def desk_of(home: House) -> OperationContext:
+def desk_of(home: Harness) -> OperationContext:
     """What the control socket and the command line call."""
     built = home.built
     return OperationContext(
@@ -164,7 +164,7 @@ LISTS = sorted(
 """The operations that need no name: what they show is shown to whoever just looks."""
 
 
-async def listed(home: House) -> dict[str, str]:
+async def listed(home: Harness) -> dict[str, str]:
     """What each list of the operator says of everybody, as JSON and as text."""
     found = {}
     for name in LISTS:

@@ -61,7 +61,7 @@ class Journal:
     async def ignored_session(self, native_id, sender):
         return None
 
-    async def find_sent(self, outbound_id):
+    async def find_sent_message(self, outbound_id):
         return None
 
     async def unconfirmed_sends(self):

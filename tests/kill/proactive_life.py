@@ -76,7 +76,7 @@ class Life:
             async with await SqliteQueue.open(path, clock=SystemClock()) as store:
                 rows = [row for row in await store.inbox.rows(limit=5000) if row.message.kind == "tick"]
                 ledger = await store.jobs.ledger(name="heartbeat", limit=5000)
-                return rows, ledger, len(await store.jobs.list_collected())
+                return rows, ledger, len(await store.jobs.list_collected_alerts())
 
         return anyio.run(read)
 

@@ -25,12 +25,12 @@ from tests.kill.nursery import REPOSITORY, Nursery
 from tests.kill.oracle import Evidence, Saying
 from tests.kill.tally import TALLY
 
-__all__ = ["REPOSITORY", "Nursery", "World"]
+__all__ = ["REPOSITORY", "Nursery", "Scenario"]
 
 _LIVES = 40
 
 
-class World:
+class Scenario:
     """
     People on a loopback server, and a gateway that is started, killed and started again.
 

@@ -231,7 +231,7 @@ class Worker:
                 append_line(path, record)
         if lines:
             self.point("history.appended")
-            await self.store.journal.delete_filed([line.id for line in lines])
+            await self.store.journal.delete_filed_lines([line.id for line in lines])
 
     # ── out ──
     async def deliver(self) -> None:
@@ -261,14 +261,14 @@ class Worker:
         try:
             probing = self.life.policy == "probe" and self.life.control != "no-probe"
             if row.state is OutboxState.UNCERTAIN and probing and self.provider.has(key):
-                await self.store.outbox.record_sent(row, f"taken-{key}")
+                await self.store.outbox.record_send(row, f"taken-{key}")
                 return
             await self.store.outbox.sending(row)
             if row.attempts == 0 and int(key[:2], 16) % 4 == 0:
                 await self.store.outbox.record_failure(row, "503", delay_s=0.005)
                 return
             await self.store.outbox.uncertain(row)
-            await self.store.outbox.record_sent(row, await self.provider.take(row, key))
+            await self.store.outbox.record_send(row, await self.provider.take(row, key))
         finally:
             self.busy.discard(row.message.session)
             self.kick.set()

@@ -12,7 +12,7 @@ import pytest
 from gateway.queue.sqlite.store import SqliteQueue
 from gateway.routing.crash_isolation import CRASH_APOLOGY, MAX_DEATHS
 from gateway.system.clock import SystemClock
-from tests.kill.scenario import Nursery, World
+from tests.kill.scenario import Nursery, Scenario
 from tests.kill.test_tool_approval_kill import PLACE, effects, names, seen
 
 SEED = int(os.environ.get("SQUIDBOT_KILL_SEED", "1115"))
@@ -35,13 +35,13 @@ MOMENTS = [
     "sending",
     "uncertain",
     "taken",
-    "outbox.record_sent.before",
-    "outbox.record_sent.after",
+    "outbox.record_send.before",
+    "outbox.record_send.after",
 ]
 EFFECT = ["turns.record_step_start.before", "turns.record_step_start.after", "tool.start", "tool.effect"]
 
 
-def asked(world: World) -> str:
+def asked(world: Scenario) -> str:
     """A question waits; its name."""
     world.say("bob", "effect")
     world.live_until_quiet()
@@ -49,7 +49,7 @@ def asked(world: World) -> str:
     return name
 
 
-async def outcomes(world: World) -> list[str]:
+async def outcomes(world: Scenario) -> list[str]:
     """What is known of each effect."""
     async with await SqliteQueue.open(world.folder / "home" / "gateway.db", clock=SystemClock()) as store:
         return [each.outcome.value for each in await store.receipts.newest()]
@@ -61,7 +61,7 @@ def died_at(number: int, moments: list[str]) -> list[str]:
     return [f"{chance.choice(moments)}#{chance.randint(1, 2)}" for _ in range(chance.randint(1, 3))]
 
 
-def answers_in(world: World, texts: list[str]) -> list[str]:
+def answers_in(world: Scenario, texts: list[str]) -> list[str]:
     """
     The answers, an apology named as the answer that it stands for.
 
@@ -77,7 +77,7 @@ def answers_in(world: World, texts: list[str]) -> list[str]:
 @pytest.mark.parametrize("number", range(KILLS))
 def test_what_is_written_instead_leaves_it_open(number: int, nursery: Nursery, tmp_path: Path) -> None:
     """Whenever the process dies: nothing is done, the message has its answer, and a late yes counts once."""
-    world = World(tmp_path, nursery, ask="effect")
+    world = Scenario(tmp_path, nursery, ask="effect")
     name = asked(world)
     world.say("bob")
     for moment in died_at(number, MOMENTS):
@@ -96,7 +96,7 @@ def test_what_is_written_instead_leaves_it_open(number: int, nursery: Nursery, t
 @pytest.mark.parametrize("number", range(KILLS))
 def test_a_word_is_one_yes(number: int, nursery: Nursery, tmp_path: Path) -> None:
     """Whenever the process dies: run once, answered once, told once; what is said after it changes nothing."""
-    world = World(tmp_path, nursery, ask="effect")
+    world = Scenario(tmp_path, nursery, ask="effect")
     name = asked(world)
     world.server.say("bob", "yes", conversation=PLACE, native_id="$yes")
     world.say("bob")
@@ -130,7 +130,7 @@ def test_a_grant_is_given_with_its_yes_once(
     words: str, moment: str, nursery: Nursery, tmp_path: Path
 ) -> None:
     """Whenever the process dies: one grant, and the next wish, which it covers, is done once, unasked."""
-    world = World(tmp_path, nursery, ask="effect", effect="network_get")
+    world = Scenario(tmp_path, nursery, ask="effect", effect="network_get")
     name = asked(world)
     world.server.say("bob", words.format(name), conversation=PLACE, native_id="$grant")
     world.live(die=moment)
@@ -149,7 +149,7 @@ def test_a_grant_is_given_with_its_yes_once(
 
 def test_settling_in_a_second_transaction_is_found_out(nursery: Nursery, tmp_path: Path) -> None:
     """Dead in between, the yes is an answer that has decided nothing."""
-    world = World(tmp_path, nursery, ask="effect", control="settles_afterwards")
+    world = Scenario(tmp_path, nursery, ask="effect", control="settles_afterwards")
     name = asked(world)
     world.server.say("bob", "yes", conversation=PLACE, native_id="$yes")
     world.live(die="control.between")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.kill.scenario import Nursery, World
+from tests.kill.scenario import Nursery, Scenario
 
 ANN, BOB = "@ann:hs.test", "@bob:hs.test"
 MOMENTS = [
@@ -21,18 +21,18 @@ MOMENTS = [
     "sending",
     "uncertain",
     "taken",
-    "outbox.record_sent.after",
+    "outbox.record_send.after",
 ]
 DECIDING = ["outbox.approve.before", "outbox.approve.after", "outbox.row.after"]
 
 
-def seen(world: World, person: str) -> list[str]:
+def seen(world: Scenario, person: str) -> list[str]:
     """What somebody sees of the bot, in order."""
     world.server.refresh()
     return [each.text for each in world.server.seen(f"dm-{person}")]
 
 
-def notices(world: World) -> list[str]:
+def notices(world: Scenario) -> list[str]:
     """The names of the drafts about which the owner has been asked."""
     return [name for text in seen(world, ANN) for name in re.findall(r"^\*\*(d\d+)\*\*", text)]
 
@@ -43,7 +43,7 @@ def test_the_owner_is_asked_once_and_one_yes_is_one_answer(
     moment: str, number: int, nursery: Nursery, tmp_path: Path
 ) -> None:
     """Killed while the owner is asked, and killed while the decision is taken, at any moment of both."""
-    world = World(tmp_path, nursery, approval="strangers")
+    world = Scenario(tmp_path, nursery, approval="strangers")
     world.server.say(ANN, "!help", native_id="$help")
     world.live_until_quiet()
     world.say(BOB)
@@ -65,7 +65,7 @@ def test_the_owner_is_asked_once_and_one_yes_is_one_answer(
 
 def test_asking_whenever_it_is_found_is_found_out(nursery: Nursery, tmp_path: Path) -> None:
     """Without one name for one item, the owner is asked again after each start."""
-    world = World(tmp_path, nursery, approval="strangers", control="asks_anew")
+    world = Scenario(tmp_path, nursery, approval="strangers", control="asks_anew")
     world.server.say(ANN, "!help", native_id="$help")
     world.live_until_quiet()
     world.say(BOB)

@@ -51,7 +51,7 @@ MOMENTS = [
     "outbox.sending.after#3",
     "uncertain#4",
     "taken#5",
-    "outbox.record_sent.after#6",
+    "outbox.record_send.after#6",
 ]
 
 

@@ -16,7 +16,7 @@ from agent_core.storage.jsonl import JsonlMemory
 from gateway.queue.sqlite.store import SqliteQueue
 from gateway.queue.states import InboxState
 from gateway.system.clock import SystemClock
-from tests.kill.scenario import Nursery, World
+from tests.kill.scenario import Nursery, Scenario
 
 MOMENTS = [
     "accepted",
@@ -31,24 +31,24 @@ MOMENTS = [
     "outbox.sending.after",
     "uncertain",
     "taken",
-    "outbox.record_sent.after",
+    "outbox.record_send.after",
     "memory.append_message.after",
 ]
 PLACE = "dm-ann"
 
 
-def command(world: World, text: str) -> None:
+def command(world: Scenario, text: str) -> None:
     """Ann says something that is no numbered message."""
     world.server.say("ann", text, conversation=PLACE, native_id=f"$command-{len(world.server.said)}")
 
 
-def seen(world: World) -> list[str]:
+def seen(world: Scenario) -> list[str]:
     """The first words of what Ann sees, in order."""
     world.server.refresh()
     return [each.text.strip()[:12] for each in world.server.seen(PLACE)]
 
 
-def states(world: World) -> list[InboxState]:
+def states(world: Scenario) -> list[InboxState]:
     """Where the messages are, in the order in which they came."""
 
     async def look() -> list[InboxState]:
@@ -62,7 +62,7 @@ def states(world: World) -> list[InboxState]:
     return anyio.run(look)
 
 
-def after_the_cursor(world: World) -> list[str]:
+def after_the_cursor(world: Scenario) -> list[str]:
     """What the next prompt would hold of Ann's conversation."""
 
     async def look() -> list[str]:
@@ -79,7 +79,7 @@ def test_a_command_is_answered_once_and_in_order(
 ) -> None:
     """Killed at the first, second or third passing of a moment; commands wait for no question, nor the other
     way round, and apart from that the answers are as if nothing had happened."""
-    world = World(tmp_path, nursery, queue=("each", "merge")[number % 2])
+    world = Scenario(tmp_path, nursery, queue=("each", "merge")[number % 2])
     world.say("ann", "fact")
     command(world, "!new")
     world.say("ann")
@@ -105,7 +105,7 @@ def test_a_command_is_answered_once_and_in_order(
 @pytest.mark.parametrize("moment", [m for m in MOMENTS if "consolidation" not in m])
 def test_what_is_stopped_stays_stopped(moment: str, nursery: Nursery, tmp_path: Path) -> None:
     """A question that had begun, one that waited, and a stop: killed around it, and none is ever answered."""
-    world = World(tmp_path, nursery)
+    world = Scenario(tmp_path, nursery)
     world.say("ann", "effect")
     assert world.live(die="model.answered") == -signal.SIGKILL
     world.say("ann")
@@ -123,7 +123,7 @@ def test_what_is_stopped_stays_stopped(moment: str, nursery: Nursery, tmp_path: 
 )
 def test_a_stop_while_the_question_runs(moment: str, nursery: Nursery, tmp_path: Path) -> None:
     """The stop comes with the next batch, while the model thinks: an answer or a stop, never both or neither."""
-    world = World(tmp_path, nursery, pause_s=0.1, seed=4)
+    world = Scenario(tmp_path, nursery, pause_s=0.1, seed=4)
     world.say("ann", "slow")
     world.say("bob")
     world.say("bob")
@@ -137,7 +137,7 @@ def test_a_stop_while_the_question_runs(moment: str, nursery: Nursery, tmp_path:
 
 def test_a_stop_that_is_not_noted_is_found_out(nursery: Nursery, tmp_path: Path) -> None:
     """Where a stop takes nothing away in the store, the question that had begun is answered after all."""
-    world = World(tmp_path, nursery, control="forgets_stops")
+    world = Scenario(tmp_path, nursery, control="forgets_stops")
     world.say("ann", "effect")
     assert world.live(die="model.answered") == -signal.SIGKILL
     command(world, "!stop")
@@ -151,7 +151,7 @@ def test_a_command_that_is_answered_twice_is_found_out(
     control: str, moment: str, nursery: Nursery, tmp_path: Path
 ) -> None:
     """Two designs that would answer a command twice after a death do so before these eyes."""
-    world = World(tmp_path, nursery, control=control)
+    world = Scenario(tmp_path, nursery, control=control)
     command(world, "!new")
     assert world.live(die=moment) == -signal.SIGKILL
     world.live_until_quiet()
@@ -159,7 +159,7 @@ def test_a_command_that_is_answered_twice_is_found_out(
     assert seen(world) == ["A new conver", "A new conver"]
 
 
-def taken_back(world: World) -> list[str]:
+def taken_back(world: Scenario) -> list[str]:
     """The turns that Ann's conversation says are taken back."""
 
     async def look() -> list[str]:
@@ -177,7 +177,7 @@ def test_what_is_taken_back_is_taken_back_once(
     moment: str, number: int, nursery: Nursery, tmp_path: Path
 ) -> None:
     """Killed around `!retry` and `!undo`: one new answer, one line in the history for each, nothing else taken back."""
-    world = World(tmp_path, nursery)
+    world = Scenario(tmp_path, nursery)
     world.say("ann")
     world.say("ann")
     world.live_until_quiet()

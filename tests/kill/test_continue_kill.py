@@ -17,7 +17,7 @@ from agent_core.messages import SessionKey
 from devservers import Credentials, MailPeer, MailServer, MatrixPeer, Synapse
 from tests.daemon import Daemon, email_settings, matrix_settings
 from tests.kill.conftest import random_kills
-from tests.kill.scenario import Nursery, World
+from tests.kill.scenario import Nursery, Scenario
 from tests.kill.tally import TALLY
 from tests.kill.tally import chance as chance_of
 
@@ -33,7 +33,7 @@ MOMENTS = [
     "turns.complete.after",
     "outbox.sending.after",
     "taken",
-    "outbox.record_sent.after",
+    "outbox.record_send.after",
     "memory.append_message.before",
     "memory.append_message.after",
 ]
@@ -57,7 +57,7 @@ def taken_over(home: Path, session: SessionKey) -> int:
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_it_is_taken_over_once(moment: str, number: int, nursery: Nursery, tmp_path: Path) -> None:
     """Killed around the list and around the number; the next question is answered in its place."""
-    world = World(tmp_path, nursery, approval="strangers")
+    world = Scenario(tmp_path, nursery, approval="strangers")
     home, there = tmp_path / "home", SessionKey("matrix", THERE)
     world.say(ANN, conversation=THERE)
     world.say(ANN)
@@ -80,7 +80,7 @@ def test_it_is_taken_over_once(moment: str, number: int, nursery: Nursery, tmp_p
 
 def test_lines_that_are_written_twice_are_found_out(nursery: Nursery, tmp_path: Path) -> None:
     """Negative control: with a history that does not know its lines a death between file and queue doubles them."""
-    world = World(tmp_path, nursery, approval="strangers", control="writes_twice")
+    world = Scenario(tmp_path, nursery, approval="strangers", control="writes_twice")
     world.say(ANN, conversation=THERE)
     world.say(ANN)
     world.live_until_quiet()

@@ -18,7 +18,7 @@ from agent_core.messages import SessionKey
 from agent_core.storage import JsonlMemory
 from tests.clock import ManualClock
 from tests.kill.oracle import problems
-from tests.kill.scenario import Nursery, World
+from tests.kill.scenario import Nursery, Scenario
 from tests.kill.scripted import numbers_in
 from tests.kill.tally import chance as chance_of
 
@@ -37,18 +37,18 @@ MOMENTS = [
 ]
 
 
-def talk(world: World) -> None:
+def talk(world: Scenario) -> None:
     for _ in range(3):
         world.say("ann", "fact")
         world.say("bob")
 
 
-def wrong(world: World) -> list[str]:
+def wrong(world: Scenario) -> list[str]:
     """Conversations whose summary is not exactly what stands before their cursor."""
     return [place for place in PLACES if not anyio.run(_sound, world, place)]
 
 
-async def _sound(world: World, place: str) -> bool:
+async def _sound(world: Scenario, place: str) -> bool:
     memory = JsonlMemory(world.folder / "home", clock=ManualClock())
     session = str(SessionKey("loopback", place))
     page = await memory.load_segment(session, start=0, max_messages=10_000)
@@ -62,7 +62,7 @@ async def _sound(world: World, place: str) -> bool:
     return re.findall(r"\b[ua]\d+\b", summary) == before
 
 
-def consolidated(world: World) -> int:
+def consolidated(world: Scenario) -> int:
     async def cursors() -> int:
         memory = JsonlMemory(world.folder / "home", clock=ManualClock())
         return sum(
@@ -77,7 +77,7 @@ def test_a_death_while_consolidating_skips_and_doubles_nothing(
     moment: str, nursery: Nursery, tmp_path: Path
 ) -> None:
     """Dead at the moment, and later at its second passing; then all is answered, filed and consolidated once."""
-    world = World(tmp_path, nursery, consolidate_above=4)
+    world = Scenario(tmp_path, nursery, consolidate_above=4)
     talk(world)
     assert world.live(die=moment) == -signal.SIGKILL, f"{moment} was never passed: {world.log()[-3000:]}"
     assert wrong(world) == []
@@ -96,7 +96,7 @@ def test_a_death_while_consolidating_skips_and_doubles_nothing(
 def test_random_deaths_while_consolidating(nursery: Nursery, tmp_path: Path) -> None:
     """Killed from outside at any time."""
     chance = chance_of("consolidation")
-    world = World(tmp_path, nursery, consolidate_above=3, pause_s=0.02)
+    world = Scenario(tmp_path, nursery, consolidate_above=3, pause_s=0.02)
     for seed in range(6 * KILLS):
         if world.deaths >= KILLS:
             break
@@ -114,7 +114,7 @@ def test_random_deaths_while_consolidating(nursery: Nursery, tmp_path: Path) -> 
 
 def test_two_writes_are_caught(nursery: Nursery, tmp_path: Path) -> None:
     """Negative control: where summary and cursor are saved one after the other, a death doubles a segment."""
-    world = World(tmp_path, nursery, consolidate_above=4, control="consolidates_in_two_writes")
+    world = Scenario(tmp_path, nursery, consolidate_above=4, control="consolidates_in_two_writes")
     talk(world)
     assert world.live(die="control.between") == -signal.SIGKILL
     world.live_until_quiet()

@@ -16,7 +16,7 @@ import pytest
 from gateway.routing.crash_isolation import CRASH_APOLOGY
 from tests.kill.conftest import random_kills
 from tests.kill.oracle import Evidence, Saying, problems
-from tests.kill.scenario import Nursery, World
+from tests.kill.scenario import Nursery, Scenario
 from tests.kill.tally import chance as chance_of
 
 LOOPBACK_KILLS, _ = random_kills()
@@ -35,8 +35,8 @@ WRITES = [
     "turns.complete",
     "outbox.sending",
     "outbox.uncertain",
-    "outbox.record_sent",
-    "journal.delete_filed",
+    "outbox.record_send",
+    "journal.delete_filed_lines",
     "memory.append_message",
     "memory.save_global_memory",
 ]
@@ -56,11 +56,11 @@ READS = [
     "maintenance.stats",
     "inbox.rows",
     "outbox.new_drafts",
-    "inbox.new_quarantined",
+    "inbox.list_new_quarantine",
     "maintenance.prune",
     "maintenance.last_ids",
     "jobs.jobs",
-    "jobs.list_collected",
+    "jobs.list_collected_alerts",
     "jobs.prune_plans",
     "usage.usage_on",
     "queue.aclose",
@@ -80,8 +80,8 @@ SENDING = [
     "outbox.uncertain.before",
     "uncertain",
     "taken",
-    "outbox.record_sent.before",
-    "outbox.record_sent.after",
+    "outbox.record_send.before",
+    "outbox.record_send.after",
 ]
 RECOVERING = [
     "maintenance.recover.before",
@@ -94,7 +94,7 @@ RECOVERING = [
 ]
 
 
-def talk(world: World) -> None:
+def talk(world: Scenario) -> None:
     """A little of everything: two people, their own rooms and a shared one, questions that follow each other."""
     world.say("ann", "effect fact")
     world.say("bob", "fact")
@@ -104,7 +104,7 @@ def talk(world: World) -> None:
     world.say("ann", "", conversation="room")
 
 
-def judged(world: World) -> Evidence:
+def judged(world: Scenario) -> Evidence:
     """The evidence, after the oracle has found nothing wrong."""
     evidence = world.evidence()
     assert problems(evidence) == [], world.log()[-4000:]
@@ -115,7 +115,7 @@ def judged(world: World) -> Evidence:
 def test_a_death_at_any_moment_costs_nothing(moment: str, nursery: Nursery, tmp_path: Path) -> None:
     """SIGKILL at the moment, talk, SIGKILL at its third passing if it comes to that: as if nothing had happened."""
     queue = ("each", "merge")[MOMENTS.index(moment) % 2]
-    world = World(tmp_path, nursery, queue=queue)
+    world = Scenario(tmp_path, nursery, queue=queue)
     talk(world)
     assert world.live(die=moment) == -signal.SIGKILL, f"{moment} was never passed"
     talk(world)
@@ -132,7 +132,7 @@ def test_a_death_while_sending_follows_the_rule_of_the_channel(
     moment: str, policy: str, nursery: Nursery, tmp_path: Path
 ) -> None:
     """A channel that can be asked doubles and loses nothing; one that cannot doubles nothing and shows what hangs."""
-    world = World(tmp_path, nursery, policy=policy)
+    world = Scenario(tmp_path, nursery, policy=policy)
     talk(world)
     assert world.live(die=moment) == -signal.SIGKILL
     world.live(die=f"{moment}#2")
@@ -141,7 +141,7 @@ def test_a_death_while_sending_follows_the_rule_of_the_channel(
     evidence = judged(world)
     if policy == "probe":
         assert evidence.parked == []
-    elif moment in ("uncertain", "taken", "outbox.record_sent.before"):
+    elif moment in ("uncertain", "taken", "outbox.record_send.before"):
         assert evidence.parked, "what may have arrived must be shown to a person"
 
 
@@ -150,7 +150,7 @@ def test_a_death_while_the_server_is_asked_costs_nothing(
     moment: str, nursery: Nursery, tmp_path: Path
 ) -> None:
     """It is asked again after the next start."""
-    world = World(tmp_path, nursery, policy="probe")
+    world = Scenario(tmp_path, nursery, policy="probe")
     talk(world)
     assert world.live(die="taken") == -signal.SIGKILL
     for _ in range(2):
@@ -163,7 +163,7 @@ def test_a_death_while_the_server_is_asked_costs_nothing(
 @pytest.mark.parametrize("moment", RECOVERING)
 def test_a_death_while_recovering_costs_nothing(moment: str, nursery: Nursery, tmp_path: Path) -> None:
     """Killed after the commit, then twice in the middle of putting that right."""
-    world = World(tmp_path, nursery)
+    world = Scenario(tmp_path, nursery)
     talk(world)
     assert world.live(die="turns.complete.after") == -signal.SIGKILL
     for _ in range(2):
@@ -176,7 +176,7 @@ def test_a_death_while_recovering_costs_nothing(moment: str, nursery: Nursery, t
 
 def test_no_moment_is_forgotten(nursery: Nursery, tmp_path: Path) -> None:
     """Every call of the store and of the memory that an ordinary life makes stands in the lists above."""
-    world = World(tmp_path, nursery, trace=True)
+    world = Scenario(tmp_path, nursery, trace=True)
     talk(world)
     world.live_until_quiet()
 
@@ -204,7 +204,7 @@ def test_deaths_at_random_moments_cost_nothing(
     """People keep talking while the gateway is killed again and again, from the first instruction on."""
     chance = chance_of(f"gateway {seed}")
     policy = ("same_key", "probe", "same_key", "review")[seed % 4]
-    world = World(
+    world = Scenario(
         tmp_path,
         nursery,
         policy=policy,
@@ -230,7 +230,7 @@ STORM = 100 if THOROUGH else 12
 def test_a_storm_of_kills_blames_nobody(nursery: Nursery, tmp_path: Path) -> None:
     """Four questions for each kill, several in flight at each, turns that take as long as a life: no apology."""
     chance = chance_of("storm")
-    world = World(tmp_path, nursery, pause_s=0.2)
+    world = Scenario(tmp_path, nursery, pause_s=0.2)
     while world.deaths < STORM:
         world.burst(chance, 4)
         ended = world.live(kill_after_s=chance.uniform(0.1, 0.8), seed=chance.random())
@@ -254,7 +254,7 @@ CONTROLS = {
 def test_a_simpler_gateway_is_found_out(control: str, nursery: Nursery, tmp_path: Path) -> None:
     """Each defect that a simpler design would have is found by the same oracle after one death."""
     moment, complaint = CONTROLS[control]
-    world = World(tmp_path, nursery, control=control)
+    world = Scenario(tmp_path, nursery, control=control)
     talk(world)
     assert world.live(die=moment) == -signal.SIGKILL
     world.live_until_quiet()
@@ -264,7 +264,7 @@ def test_a_simpler_gateway_is_found_out(control: str, nursery: Nursery, tmp_path
 
 def test_a_memory_where_the_last_writer_wins_is_found_out(nursery: Nursery, tmp_path: Path) -> None:
     """Without versions, conversations of one person that write at the same time wipe each other's facts."""
-    world = World(tmp_path, nursery, control="forgets_facts", pause_s=0.03)
+    world = Scenario(tmp_path, nursery, control="forgets_facts", pause_s=0.03)
     for number in range(8):
         world.say("ann", "fact", conversation=f"side-{number}")
     world.live_until_quiet()
@@ -274,7 +274,7 @@ def test_a_memory_where_the_last_writer_wins_is_found_out(nursery: Nursery, tmp_
 
 def test_the_same_conversations_keep_all_facts_with_versions(nursery: Nursery, tmp_path: Path) -> None:
     """The counterpart: the real memory keeps what all of them write."""
-    world = World(tmp_path, nursery, pause_s=0.03)
+    world = Scenario(tmp_path, nursery, pause_s=0.03)
     for number in range(8):
         world.say("ann", "fact", conversation=f"side-{number}")
     world.live_until_quiet()
@@ -325,7 +325,7 @@ def test_a_message_that_kills_is_buried_after_three_starts(
     queue: str, nursery: Nursery, tmp_path: Path
 ) -> None:
     """It gets one apology; what came after it in the same conversation is answered."""
-    world = World(tmp_path, nursery, queue=queue)
+    world = Scenario(tmp_path, nursery, queue=queue)
     world.say("ann", "effect")
     for _ in range(3):
         assert world.live(die="model.asked") == -signal.SIGKILL

@@ -8,7 +8,7 @@ import pytest
 from devservers import ImageServer
 from gateway.queue.sqlite.store import SqliteQueue
 from gateway.system.clock import SystemClock
-from tests.kill.scenario import Nursery, World
+from tests.kill.scenario import Nursery, Scenario
 from tests.kill.test_tools_kill import ANN, PLACE
 
 MOMENTS = [
@@ -25,11 +25,11 @@ MOMENTS = [
 PRICE = 0.25
 
 
-def wished(world: World) -> None:
+def wished(world: Scenario) -> None:
     world.say(ANN, 'do image {"prompt": "a heron"}')
 
 
-def noted(world: World) -> float:
+def noted(world: Scenario) -> float:
     """What the usage says that pictures have cost."""
 
     async def look() -> float:
@@ -46,7 +46,7 @@ def noted(world: World) -> float:
 def test_it_is_paid_once(moment: str, number: int, nursery: Nursery, tmp_path) -> None:
     """Killed at a moment and again at it; the picture is in the answer, or the answer says that nobody knows."""
     with ImageServer() as server:
-        world = World(tmp_path, nursery, tools=True, max_attempts=20, image=server.api_base)
+        world = Scenario(tmp_path, nursery, tools=True, max_attempts=20, image=server.api_base)
         wished(world)
         for _ in range(2):
             world.live(die=f"{moment}#{number}")
@@ -66,7 +66,7 @@ def test_it_is_paid_once(moment: str, number: int, nursery: Nursery, tmp_path) -
 def test_a_tool_that_is_repeated_pays_twice(nursery: Nursery, tmp_path) -> None:
     """Negative control: as if a call that was cut off could simply be made again."""
     with ImageServer() as server:
-        world = World(tmp_path, nursery, tools=True, image=server.api_base, control="repeats_pictures")
+        world = Scenario(tmp_path, nursery, tools=True, image=server.api_base, control="repeats_pictures")
         wished(world)
         world.live(die="image.after")
         world.live_until_quiet()

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from tests.kill.gateway_child import Run
-from tests.kill.scenario import Nursery, World
+from tests.kill.scenario import Nursery, Scenario
 from tests.kill.scripted import numbers_in
 from tests.postgres_server import PostgresServer
 
@@ -33,7 +33,7 @@ def nurseries() -> Iterator[tuple[Nursery, Nursery]]:
         yield one, two
 
 
-class Machines(World):
+class Machines(Scenario):
     """A world with two machines."""
 
     def __init__(self, folder: Path, nurseries: tuple[Nursery, Nursery], server: PostgresServer) -> None:

@@ -34,7 +34,7 @@ from gateway.system.home import Home
 from tests.clock import EPOCH
 from tests.integration.test_moving import command
 from tests.kill.gateway_child import STATE_KEY
-from tests.kill.scenario import Nursery, World
+from tests.kill.scenario import Nursery, Scenario
 from tests.kill.tally import TALLY
 from tests.kill.tally import chance as chance_of
 from tests.kill.test_gateway_kill import judged, talk
@@ -105,7 +105,7 @@ def move(
     return code != 0
 
 
-def left_behind(world: World, moments: list[str]) -> Home:
+def left_behind(world: Scenario, moments: list[str]) -> Home:
     """A home whose gateway was killed at each of these moments, with people talking meanwhile."""
     for _ in range(3):
         talk(world)
@@ -117,7 +117,7 @@ def left_behind(world: World, moments: list[str]) -> Home:
     return Home(world.folder / "home")
 
 
-def goes_on(world: World, home: Home, url: str) -> None:
+def goes_on(world: Scenario, home: Home, url: str) -> None:
     """The old settings are refused, the new ones go on, and the oracle finds nothing."""
     with pytest.raises(ConfigInvalid, match="was moved to"):
         anyio.run(opened, home)
@@ -150,7 +150,7 @@ def test_killed_at_a_step(
 ):
     """Rows ready, running and sending are carried; the second try ends it."""
     owner, name, count, before = step
-    world, url = World(tmp_path, gateways, consolidate_above=4), url_of(postgres)
+    world, url = Scenario(tmp_path, gateways, consolidate_above=4), url_of(postgres)
     moments = ["outbox.sending.after#2", "turns.complete.before#3", "memory.append_message.after#2"]
     home = left_behind(world, moments)
     assert move(home, url, lambda: dying(owner, name, count, before=before)), "it was never passed"
@@ -188,7 +188,7 @@ def test_killed_on_the_way_back(
     owner, name, count, before = step
     url = url_of(postgres)
     migrate(url)
-    world = World(tmp_path, gateways, consolidate_above=4, store=url)
+    world = Scenario(tmp_path, gateways, consolidate_above=4, store=url)
     home = left_behind(world, ["outbox.sending.after#2", "turns.complete.before#3"])
     with psycopg.connect(url) as db:
         made = Version(MemoryDocument("- tea", 1), EPOCH).line().decode().rstrip()
@@ -209,7 +209,7 @@ def test_killed_on_the_way_back_and_finished_as_a_restore(gateways, postgres: Po
     """As the home says when it is used: nothing else is done with it before, and then it goes on."""
     url = url_of(postgres)
     migrate(url)
-    world = World(tmp_path, gateways, consolidate_above=4, store=url)
+    world = Scenario(tmp_path, gateways, consolidate_above=4, store=url)
     home = left_behind(world, ["outbox.sending.after#2"])
     assert move(home, url, lambda: dying(Path, "rename", 2, before=False), how=moving.move_to_embedded)
     code, said = command(home, "status")
@@ -230,7 +230,7 @@ def test_killed_at_any_moment(gateways, postgres: PostgresServer, tmp_path: Path
     while number < 4 or kills < 8:
         number += 1
         assert number <= 12
-        world, url = World(tmp_path / str(number), gateways, pause_s=0.02), url_of(postgres)
+        world, url = Scenario(tmp_path / str(number), gateways, pause_s=0.02), url_of(postgres)
         for _ in range(3):
             world.burst(chance, 8)
             world.live(kill_after_s=chance.uniform(0.1, 0.6), seed=chance.random())

@@ -13,7 +13,7 @@ import pytest
 
 from tests.kill.nursery import Nursery
 from tests.kill.oracle import problems
-from tests.kill.scenario import World
+from tests.kill.scenario import Scenario
 from tests.kill.tally import SEED
 from tests.kill.tally import chance as chance_of
 from tests.kill.test_gateway_kill import judged, talk
@@ -83,7 +83,7 @@ def test_the_whole_gateway_is_killed_at_random_moments(
     once in the history of the database, no history in the home; one of them consolidates meanwhile.
     """
     chance = chance_of(f"gateway on PostgreSQL {seed}")
-    world = World(
+    world = Scenario(
         tmp_path,
         gateways,
         policy=("same_key", "probe", "review")[seed],
@@ -108,7 +108,7 @@ def test_the_whole_gateway_is_killed_at_random_moments(
 
 def test_a_simpler_gateway_is_found_out(gateways: Nursery, postgres: PostgresServer, tmp_path: Path) -> None:
     """The control: one that forgets which steps it has done lets a tool run twice."""
-    world = World(tmp_path, gateways, control="forgets_steps", store=url_of(postgres))
+    world = Scenario(tmp_path, gateways, control="forgets_steps", store=url_of(postgres))
     talk(world)
     assert world.live(die="turns.complete.before") == -signal.SIGKILL
     world.live_until_quiet()

@@ -42,10 +42,10 @@ MOMENTS = [
     "outbox.sending.after",
     "uncertain",
     "taken",
-    "outbox.record_sent.before",
-    "outbox.record_sent.after",
-    "jobs.record_fired.before",
-    "jobs.record_fired.after",
+    "outbox.record_send.before",
+    "outbox.record_send.after",
+    "jobs.record_run.before",
+    "jobs.record_run.after",
     "jobs.ledger.after",
     "jobs.was_said.after",
 ]
@@ -114,7 +114,7 @@ class Folder:
         ) as store:
             entries = await store.jobs.ledger(limit=1000)
             rows = await store.inbox.rows(limit=1000)
-            waiting = await store.jobs.list_collected()
+            waiting = await store.jobs.list_collected_alerts()
         ran = [entry for entry in entries if entry.outcome != "skipped"]
         return Evidence(
             chat=[one.text for one in servers["matrix"].delivered],

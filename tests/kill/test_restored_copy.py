@@ -17,13 +17,13 @@ import pytest
 from gateway.operations.restored import accept_copy
 from gateway.queue.rollback_guard import read_high_water_mark
 from gateway.system.home import Home
-from tests.kill.scenario import Nursery, World
+from tests.kill.scenario import Nursery, Scenario
 
 
 @pytest.mark.parametrize("moved", [False, True])
 def test_an_older_copy_is_refused_until_it_is_accepted(nursery: Nursery, tmp_path: Path, moved: bool) -> None:
     """Every message is answered once; the control: whoever says that nothing is lost has those between twice."""
-    world = World(tmp_path, nursery)
+    world = Scenario(tmp_path, nursery)
     home = tmp_path / "home"
     for _ in range(3):
         world.say("ann", "")

@@ -22,7 +22,7 @@ from agent_core.memory_ports import SearchRequest
 from agent_core.storage.search_index import index as index_module
 from agent_core.storage.search_index.files import Budget
 from agent_core.storage.search_index.index import SearchIndex
-from tests.search_house import BOB, OWNER, House
+from tests.search_house import BOB, OWNER, Harness
 
 REPOSITORY = Path(__file__).parents[2]
 LINES = 230
@@ -34,7 +34,7 @@ from pathlib import Path
 import anyio
 from agent_core.messages import SessionKey
 from agent_core.storage.search_index import rows
-from tests.search_house import BOB, A, B, House
+from tests.search_house import BOB, A, B, Harness
 
 home, kind, die_at = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 seen = 0
@@ -64,7 +64,7 @@ sys.addaudithook(hook)
 
 async def main():
     global counting
-    house = House(home)
+    house = Harness(home)
     for number in range(LINES):
         await house.say(A, f"tea of number{number}" + " is quicksilver" * (number == 50))
         await house.say(B, "tea of bob", scope=BOB)
@@ -98,7 +98,7 @@ def child(home: Path, kind: str, die_at: int = 0) -> subprocess.CompletedProcess
 
 async def faults_after(home: Path, kind: str) -> list[str]:
     """What a search says wrongly after a death, before and after the index has caught up."""
-    house = House(home)
+    house = Harness(home)
     faults: list[str] = []
     for caught_up in (False, True):
         if caught_up:

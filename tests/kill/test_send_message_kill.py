@@ -13,7 +13,7 @@ import pytest
 
 from gateway.queue.sqlite.store import SqliteQueue
 from gateway.system.clock import SystemClock
-from tests.kill.scenario import Nursery, World
+from tests.kill.scenario import Nursery, Scenario
 from tests.kill.test_tools_kill import ANN, DECIDING, PLACE, approve_all, seen
 
 MOMENTS = [
@@ -23,13 +23,13 @@ MOMENTS = [
         "outbox.post",
         "turns.record_step_result",
         "turns.complete",
-        "outbox.record_sent",
+        "outbox.record_send",
     )
     for when in ("before", "after")
 ]
 
 
-def told(world: World) -> list[str]:
+def told(world: Scenario) -> list[str]:
     """What Bob has got besides the answer to what he has asked."""
     world.server.refresh()
     return [each.text for each in world.server.seen("dm-bob") if not each.text.startswith("re:")]
@@ -38,7 +38,7 @@ def told(world: World) -> list[str]:
 @pytest.mark.parametrize("moment", [*MOMENTS, *DECIDING])
 def test_it_is_sent_once(moment: str, nursery: Nursery, tmp_path: Path) -> None:
     """Killed at a moment before and after the yes: Bob gets it once, and nothing before the yes."""
-    world = World(tmp_path, nursery, tools=True, max_attempts=20)
+    world = Scenario(tmp_path, nursery, tools=True, max_attempts=20)
     world.say("bob")
     world.live_until_quiet()
     world.say(ANN, 'do send_message {"to": "matrix:bob", "text": "she is late"}')
@@ -61,7 +61,7 @@ def test_it_is_sent_once(moment: str, nursery: Nursery, tmp_path: Path) -> None:
 )
 def test_a_reminder_is_kept_once(moment: str, nursery: Nursery, tmp_path: Path) -> None:
     """One job and one answer."""
-    world = World(tmp_path, nursery, tools=True, max_attempts=20)
+    world = Scenario(tmp_path, nursery, tools=True, max_attempts=20)
     world.server.say(ANN, "!remind in 5h rest", conversation=PLACE, native_id="$remind")
     assert world.live(die=moment) == -signal.SIGKILL
     world.live_until_quiet()

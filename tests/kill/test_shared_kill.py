@@ -29,7 +29,7 @@ from gateway.system.home import Home
 from tests.daemon import Daemon, email_settings, matrix_settings
 from tests.integration.secret_peer import SecretPeer
 from tests.kill.conftest import random_kills
-from tests.kill.scenario import Nursery, World
+from tests.kill.scenario import Nursery, Scenario
 from tests.kill.tally import TALLY
 from tests.kill.tally import chance as chance_of
 
@@ -45,7 +45,7 @@ MOMENTS = [
     "turns.complete.after",
     "uncertain",
     "taken",
-    "outbox.record_sent.after",
+    "outbox.record_send.after",
     "memory.append_message.before",
     "memory.append_message.after",
 ]
@@ -64,13 +64,13 @@ def numbers(home: Path, session: SessionKey) -> list[str]:
     ]
 
 
-def answers(world: World) -> dict[str, list[str]]:
+def answers(world: Scenario) -> dict[str, list[str]]:
     """The numbers that were answered, by place."""
     world.server.refresh()
     return {place: [NUMBER.findall(each.text)[0] for each in world.server.seen(place)] for place in PLACES}
 
 
-def talk(world: World, chance: Any, count: int) -> dict[str, list[str]]:
+def talk(world: Scenario, chance: Any, count: int) -> dict[str, list[str]]:
     """The owner says some things in some places; which, by place."""
     said: dict[str, list[str]] = {place: [] for place in PLACES}
     for _ in range(count):
@@ -85,7 +85,7 @@ def test_each_is_answered_once_in_its_place(
     moment: str, number: int, nursery: Nursery, tmp_path: Path
 ) -> None:
     """Killed at a moment; the one history has all of it, in order."""
-    world = World(tmp_path, nursery, approval="strangers", shared=True)
+    world = Scenario(tmp_path, nursery, approval="strangers", shared=True)
     chance = chance_of(f"shared {moment} {number}")
     said = talk(world, chance, 6)
     world.live(die=f"{moment}#{number}")
@@ -104,7 +104,7 @@ def test_each_is_answered_once_in_its_place(
 @pytest.mark.parametrize("moment", ["accepted", "model.answered", "turns.complete.after"])
 def test_the_setting_changes_with_the_death(moment: str, nursery: Nursery, tmp_path: Path) -> None:
     """What was accepted under one setting is answered under the other, once, and stands in one history."""
-    world = World(tmp_path, nursery, approval="strangers")
+    world = Scenario(tmp_path, nursery, approval="strangers")
     chance = chance_of(f"switched {moment}")
     said: dict[str, list[str]] = {place: [] for place in PLACES}
     for shared in (True, False, True):
@@ -122,7 +122,7 @@ def test_the_setting_changes_with_the_death(moment: str, nursery: Nursery, tmp_p
 
 def test_without_the_setting_there_is_no_such_history(nursery: Nursery, tmp_path: Path) -> None:
     """Negative control: the same oracle on separate conversations."""
-    world = World(tmp_path, nursery, approval="strangers")
+    world = Scenario(tmp_path, nursery, approval="strangers")
     said = talk(world, chance_of("separate"), 6)
     world.live(die="accepted")
     world.live_until_quiet()
@@ -132,7 +132,7 @@ def test_without_the_setting_there_is_no_such_history(nursery: Nursery, tmp_path
 
 def test_an_answer_that_is_sent_twice_is_found_out(nursery: Nursery, tmp_path: Path) -> None:
     """Negative control: a design that sends before it notes."""
-    world = World(tmp_path, nursery, approval="strangers", shared=True, control="sends_first")
+    world = Scenario(tmp_path, nursery, approval="strangers", shared=True, control="sends_first")
     said = talk(world, chance_of("twice"), 2)
     assert world.live(die="control.sent") == -signal.SIGKILL
     world.live_until_quiet()

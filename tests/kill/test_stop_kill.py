@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.kill.scenario import Nursery, World
+from tests.kill.scenario import Nursery, Scenario
 
 MOMENTS = [
     "inbox.accept.before#2",
@@ -23,11 +23,11 @@ MOMENTS = [
     "turns.complete.after#1",
     "outbox.sending.before#1",
     "taken#1",
-    "outbox.record_sent.before#1",
+    "outbox.record_send.before#1",
 ]
 
 
-def told(world: World, native_ids: list[str]) -> list[str]:
+def told(world: Scenario, native_ids: list[str]) -> list[str]:
     """People say these; the number 2 is the stop."""
     for number, text in enumerate(native_ids):
         world.server.say("ann", text, conversation="dm-ann", native_id=f"$say-{number}")
@@ -43,7 +43,7 @@ def errors(folder: Path) -> dict[str, str | None]:
 def test_a_stop_outlives_a_death(moment: str, nursery: Nursery, tmp_path: Path) -> None:
     """What came before it is answered never, the stop and what came after it once, and the stop tells how many."""
     # Slow enough that the first question is still being answered when the second batch has come.
-    world = World(tmp_path, nursery, pause_s=0.4, seed=7, max_attempts=50)
+    world = Scenario(tmp_path, nursery, pause_s=0.4, seed=7, max_attempts=50)
     told(world, ["#1", "#2", "#3", "!stop", "#4"])
     if moment:
         assert world.live(die=moment) == -signal.SIGKILL, f"{moment} was never passed"
@@ -67,7 +67,7 @@ def test_a_stop_outlives_a_death(moment: str, nursery: Nursery, tmp_path: Path) 
 
 def test_without_a_stop_all_are_answered(nursery: Nursery, tmp_path: Path) -> None:
     """The control: it is the command that keeps them from being answered, not the death."""
-    world = World(tmp_path, nursery, pause_s=0.4, seed=7, max_attempts=50)
+    world = Scenario(tmp_path, nursery, pause_s=0.4, seed=7, max_attempts=50)
     told(world, ["#1", "#2", "#3", "stop, please #5", "#4"])
     assert world.live(die="inbox.accept.after#2") == -signal.SIGKILL
     world.live_until_quiet()

@@ -39,13 +39,13 @@ CALLS = [
     "turns.dead_letter",
     "turns.due_in",
     "journal.lines",
-    "journal.delete_filed",
+    "journal.delete_filed_lines",
     "outbox.next_sends",
     "outbox.next_send_in",
     "outbox.sending",
     "outbox.uncertain",
     "outbox.record_failure",
-    "outbox.record_sent",
+    "outbox.record_send",
     "maintenance.stats",
 ]
 MOMENTS = [f"{call}.{when}" for call in CALLS for when in ("before", "after")] + POINTS
@@ -138,7 +138,7 @@ CONTROLS = [
     ("fresh-keys", "provider.taken#2", "key", "was answered as"),
     ("no-probe", "provider.taken#2", "probe", "was answered as"),
     ("forget-steps", "turns.complete.before#1", "key", "the tool ran"),
-    ("history-twice", "journal.delete_filed.before#2", "key", "the history has"),
+    ("history-twice", "journal.delete_filed_lines.before#2", "key", "the history has"),
     ("newest-first", "", "key", "out of order"),
 ]
 

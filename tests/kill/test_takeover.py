@@ -29,7 +29,7 @@ TEMPORARY = 75
 HAND_OVERS = 10
 
 
-class House:
+class Harness:
     """A person in an encrypted room with the account, and the machines that may have it."""
 
     def __init__(
@@ -128,9 +128,9 @@ class House:
 
 
 @contextmanager
-def house_on(synapse, fresh_credentials, postgres: PostgresServer, folder: Path) -> Iterator[House]:
+def house_on(synapse, fresh_credentials, postgres: PostgresServer, folder: Path) -> Iterator[Harness]:
     url = postgres.with_tables()
-    house = House(synapse, fresh_credentials("nia"), fresh_credentials("bot"), url, folder)
+    house = Harness(synapse, fresh_credentials("nia"), fresh_credentials("bot"), url, folder)
     try:
         yield house
     finally:

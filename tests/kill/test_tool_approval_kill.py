@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.kill.scenario import Nursery, World
+from tests.kill.scenario import Nursery, Scenario
 
 PLACE = "dm-bob"
 ASKING = [
@@ -19,7 +19,7 @@ ASKING = [
     "sending",
     "uncertain",
     "taken",
-    "outbox.record_sent.after",
+    "outbox.record_send.after",
 ]
 DECIDING = [
     "accepted",
@@ -37,24 +37,24 @@ DECIDING = [
     "turns.complete.before",
     "turns.complete.after",
     "taken",
-    "outbox.record_sent.after",
+    "outbox.record_send.after",
 ]
-BESIDE = {"turns.complete.before", "turns.complete.after", "taken", "outbox.record_sent.after"}
+BESIDE = {"turns.complete.before", "turns.complete.after", "taken", "outbox.record_send.after"}
 """Moments of the answer to `!approve`, while the tool may be anywhere."""
 
 
-def seen(world: World) -> list[str]:
+def seen(world: Scenario) -> list[str]:
     """What Bob sees of the bot, in order."""
     world.server.refresh()
     return [each.text.strip() for each in world.server.seen(PLACE)]
 
 
-def names(world: World) -> list[str]:
+def names(world: Scenario) -> list[str]:
     """The names of the calls about which he was asked."""
     return [name for text in seen(world) for name in re.findall(r"^\*\*(a[0-9a-f]{6})\*\*", text)]
 
 
-def effects(world: World) -> list[str]:
+def effects(world: Scenario) -> list[str]:
     """What the tool has done."""
     path = world.folder / "effects"
     return path.read_text().split() if path.exists() else []
@@ -64,7 +64,7 @@ def effects(world: World) -> list[str]:
 @pytest.mark.parametrize("moment", ASKING)
 def test_killed_while_it_is_asked(moment: str, number: int, nursery: Nursery, tmp_path: Path) -> None:
     """One question, and nothing is done before the yes, whenever the process dies."""
-    world = World(tmp_path, nursery, ask="effect")
+    world = Scenario(tmp_path, nursery, ask="effect")
     world.say("bob", "effect")
     world.live(die=f"{moment}#{number}")
     world.live_until_quiet()
@@ -81,7 +81,7 @@ def test_killed_while_it_is_asked(moment: str, number: int, nursery: Nursery, tm
 @pytest.mark.parametrize("moment", DECIDING)
 def test_killed_while_it_is_decided_or_done(moment: str, nursery: Nursery, tmp_path: Path) -> None:
     """After one yes the tool runs at most once, and the question is answered once; a second yes does nothing."""
-    world = World(tmp_path, nursery, ask="effect")
+    world = Scenario(tmp_path, nursery, ask="effect")
     world.say("bob", "effect")
     world.live_until_quiet()
     (name,) = names(world)
@@ -101,7 +101,7 @@ def test_killed_while_it_is_decided_or_done(moment: str, nursery: Nursery, tmp_p
 
 def test_a_tool_that_does_not_wait_is_found_out(nursery: Nursery, tmp_path: Path) -> None:
     """Where nobody wished to be asked, these eyes see the effect without a question."""
-    world = World(tmp_path, nursery)
+    world = Scenario(tmp_path, nursery)
     world.say("bob", "effect")
     world.live_until_quiet()
     assert names(world) == []

@@ -22,7 +22,7 @@ from gateway.queue.model import EffectReceipt, ReceiptOutcome
 from gateway.queue.sqlite.store import SqliteQueue
 from gateway.system.clock import SystemClock
 from tests.kill.conftest import random_kills
-from tests.kill.scenario import Nursery, World
+from tests.kill.scenario import Nursery, Scenario
 from tests.kill.tally import chance as chance_of
 
 pytestmark = pytest.mark.skipif(landlock_version() < 1, reason="this kernel has no Landlock")
@@ -75,7 +75,7 @@ def runs(number: int, *, more: str = "") -> str:
     return f'shell {{"command": "echo {number}{more} >> runs"}}'
 
 
-def said_by(world: World, site: str) -> None:
+def said_by(world: Scenario, site: str) -> None:
     """One message of each kind; ``#1`` and ``#4`` run commands, the latter after a page of somebody else."""
     world.say(ANN, f"do {runs(1)}")
     world.say(
@@ -86,12 +86,12 @@ def said_by(world: World, site: str) -> None:
     world.say(ANN, f'do web_fetch {{"url": "{site}"}}; {runs(4)}; {runs(4, more="b")}')
 
 
-def seen(world: World) -> list[str]:
+def seen(world: Scenario) -> list[str]:
     world.server.refresh()
     return [each.text.strip() for each in world.server.seen(PLACE)]
 
 
-def approve_all(world: World, answered: set[str]) -> bool:
+def approve_all(world: Scenario, answered: set[str]) -> bool:
     """Say yes to every question that got no answer yet; whether there was one."""
     new = {
         name for text in seen(world) for name in re.findall(r"^\*\*(a[0-9a-f]{6})\*\*", text, re.MULTILINE)
@@ -103,7 +103,7 @@ def approve_all(world: World, answered: set[str]) -> bool:
     return fresh
 
 
-def finish(world: World) -> None:
+def finish(world: Scenario) -> None:
     """No more deaths; every question gets its yes."""
     answered: set[str] = set()
     world.live_until_quiet()
@@ -111,12 +111,12 @@ def finish(world: World) -> None:
         world.live_until_quiet()
 
 
-async def _receipts(world: World) -> list[EffectReceipt]:
+async def _receipts(world: Scenario) -> list[EffectReceipt]:
     async with await SqliteQueue.open(world.folder / "home" / "gateway.db", clock=SystemClock()) as store:
         return await store.receipts.newest(limit=1000)
 
 
-def problems(world: World) -> list[str]:
+def problems(world: Scenario) -> list[str]:
     """What must not be, as seen from outside."""
     found: list[str] = []
     workspace = world.folder / "home" / "workspace"
@@ -166,7 +166,7 @@ def _about(what: str, times: int, receipts: Sequence[EffectReceipt]) -> list[str
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_killed_at_a_moment(moment: str, nursery: Nursery, tmp_path: Path, site: str) -> None:
     """Three deaths in a row at the same moment, later each time; then everything is as if it was called unknown or done."""
-    world = World(tmp_path, nursery, tools=True, max_attempts=20)
+    world = Scenario(tmp_path, nursery, tools=True, max_attempts=20)
     said_by(world, site)
     for count in (1, 2, 4):
         world.live(die=f"{moment}#{count}")
@@ -180,7 +180,7 @@ def test_killed_while_it_is_asked_and_decided(
     moment: str, nursery: Nursery, tmp_path: Path, site: str
 ) -> None:
     """Each of the two questions of one turn is asked once more at the most, and each command runs once."""
-    world = World(tmp_path, nursery, tools=True, max_attempts=20)
+    world = Scenario(tmp_path, nursery, tools=True, max_attempts=20)
     said_by(world, site)
     answered: set[str] = set()
     world.live(die=moment)
@@ -201,7 +201,9 @@ def test_killed_at_random(nursery: Nursery, tmp_path: Path, site: str) -> None:
     while hits < RANDOM_KILLS:
         story += 1
         assert story < 5 * RANDOM_KILLS
-        world = World(tmp_path / str(story), nursery, tools=True, max_attempts=20, pause_s=0.02, seed=story)
+        world = Scenario(
+            tmp_path / str(story), nursery, tools=True, max_attempts=20, pause_s=0.02, seed=story
+        )
         said_by(world, site)
         answered: set[str] = set()
         for _ in range(chance.randint(2, 4)):
@@ -219,7 +221,7 @@ def test_killed_at_random(nursery: Nursery, tmp_path: Path, site: str) -> None:
 
 def test_a_gateway_that_forgets_what_it_has_begun_is_found_out(nursery: Nursery, tmp_path: Path) -> None:
     """The control: without the note of its start a command runs after each death."""
-    world = World(tmp_path, nursery, tools=True, max_attempts=20, control="forgets_steps")
+    world = Scenario(tmp_path, nursery, tools=True, max_attempts=20, control="forgets_steps")
     world.say(ANN, f"do {runs(1)}")
     for _ in range(2):
         world.live(die="shell.after")

@@ -75,7 +75,7 @@ class Talkers(People):
         ]
 
 
-class World:
+class Scenario:
     """Both providers, the daemon, and those who talk with it."""
 
     def __init__(
@@ -149,12 +149,12 @@ MOMENTS = ("any time", "listening", "a transcript", "speaking", "a sound")
 def world(
     synapse: Synapse, mail_server: MailServer, fresh_credentials: Callable[[str], Credentials],
     fresh_user: Callable[[str], MatrixPeer], fresh_mailbox: Callable[[str], MailPeer], tmp_path: Path,
-) -> Iterator[World]:  # fmt: skip
+) -> Iterator[Scenario]:  # fmt: skip
     bot, alice = fresh_credentials("bot"), fresh_user("alice")
     post, bob = fresh_mailbox("bot"), fresh_mailbox("bob")
 
     @contextmanager
-    def made(voice: Voice, ears: TranscriptionServer) -> Iterator[World]:
+    def made(voice: Voice, ears: TranscriptionServer) -> Iterator[Scenario]:
         whole: dict[str, Any] = settings(synapse, mail_server, voice, bot, alice, post, bob)
         whole["llm"]["providers"]["ears"] = {"api_base": ears.api_base}
         whole["voice"]["transcribe"] = {"provider": "ears", "model": "openai/whisper-x"}
@@ -166,13 +166,13 @@ def world(
                 daemon.wait_until(lambda: bot.user_id in alice.members(room))
                 return Talkers(alice, room, bot, bob, post.address)
 
-            yield World(daemon, ears, voice, settle)
+            yield Scenario(daemon, ears, voice, settle)
 
     with Voice(wait_s=0.3) as voice, TranscriptionServer() as ears, made(voice, ears) as one:
         yield one
 
 
-def test_voice_in_and_voice_out_over_kills(world: World) -> None:
+def test_voice_in_and_voice_out_over_kills(world: Scenario) -> None:
     """Whatever the moment: one text, one voice message, and nothing is paid again but what was in flight."""
     chance = chance_of("both ways")
     world.begin()
@@ -197,7 +197,7 @@ def test_voice_in_and_voice_out_over_kills(world: World) -> None:
     assert world.daemon.ended() == 0
 
 
-def test_the_oracle_sees_what_is_said_and_heard_twice(world: World) -> None:
+def test_the_oracle_sees_what_is_said_and_heard_twice(world: Scenario) -> None:
     """The control: a daemon that speaks in two commits, and a sound that is sent to the provider once more."""
     world.daemon.module = "tests.kill.twice_speaking_daemon"
     world.begin()

@@ -131,7 +131,7 @@ class SendingMachine(AmendingMachine):
         calls = {
             "sending": lambda: self.store.outbox.sending(row),
             "uncertain": lambda: self.store.outbox.uncertain(row),
-            "sent": lambda: self.store.outbox.record_sent(row, f"${row.id}"),
+            "sent": lambda: self.store.outbox.record_send(row, f"${row.id}"),
             "again": lambda: self.store.outbox.record_failure(row, "no", delay_s=delay_s),
             "perhaps": lambda: self.store.outbox.record_failure(row, "no", delay_s=delay_s, certain=False),
             "dead": lambda: self.store.outbox.record_failure(row, "no", delay_s=None),
@@ -212,7 +212,7 @@ class StoreMachine(SendingMachine):
     @rule()
     def clear_journal(self):
         lines = self.run(self.store.journal.lines())
-        self.run(self.store.journal.delete_filed([line.id for line in lines]))
+        self.run(self.store.journal.delete_filed_lines([line.id for line in lines]))
         self.model.journal.clear()
 
     @rule(age_s=st.sampled_from([0.0, 30.0]))

@@ -35,8 +35,8 @@ class ForgetsRetryTimes(TurnStore):
 class SettlesEarly(OutboxStore):
     """The control: a store that settles a turn with its first answer."""
 
-    async def record_sent(self, row, provider_id):
-        await super().record_sent(row, provider_id)
+    async def record_send(self, row, provider_id):
+        await super().record_send(row, provider_id)
         spoil = "UPDATE inbox SET state = 'settled' WHERE state = 'answered'"
         await self._writer.call("spoil", lambda db: db.execute(spoil) and None)
 

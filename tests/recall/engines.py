@@ -15,7 +15,7 @@ from agent_core.memory_ports import SearchRequest
 from agent_core.storage.search_index import SearchIndex
 from agent_core.tools.search_history import SearchHistoryTool
 from tests.recall.histories import Asked, History
-from tests.search_house import OWNER, A, B, House
+from tests.search_house import OWNER, A, B, Harness
 
 BEST = 5
 C = "matrix/!c"
@@ -27,14 +27,14 @@ def _with_neighbours(number: int) -> set[int]:
     return {number - 1, number, number + 1}
 
 
-class HouseWithVectors(House):
+class HouseWithVectors(Harness):
     def opened(self) -> SearchIndex:
         return SearchIndex(self.home / "search.db", self.memory.layout, vectors=True)
 
 
-async def squidbot(history: History, home: Path, *, vectors: bool = False) -> tuple[Search, House]:
+async def squidbot(history: History, home: Path, *, vectors: bool = False) -> tuple[Search, Harness]:
     """The index of squidbot over the history in ``home``, and its parts."""
-    house = HouseWithVectors(home) if vectors else House(home)
+    house = HouseWithVectors(home) if vectors else Harness(home)
     starts = set(history.starts)
     for number, (_, text) in enumerate(history.messages):
         await house.say(A, text, days=2 if number in starts else 0.0005)
@@ -50,13 +50,13 @@ async def squidbot(history: History, home: Path, *, vectors: bool = False) -> tu
     return search, house
 
 
-async def in_the_prompt(house: House, asked: Asked) -> str:
+async def in_the_prompt(house: Harness, asked: Asked) -> str:
     """The text of the prompt of a question in another conversation, before any tool call."""
     manager = MemoryManager(house.memory, search=house.index)
     return "".join(each.content for each in await manager.build_messages(B, "sys", asked.query))
 
 
-async def cacheable_share(history: History, house: House) -> float:
+async def cacheable_share(history: History, house: Harness) -> float:
     """
     The share of all prompts of a conversation that stands at the beginning of the one before.
 
@@ -79,7 +79,7 @@ async def cacheable_share(history: History, house: House) -> float:
     return same / max(1, total)
 
 
-async def after_a_search(house: House, words: str) -> str:
+async def after_a_search(house: Harness, words: str) -> str:
     """What a model reads that searches with these words."""
     tool = SearchHistoryTool(house.index, B, scope=OWNER, clock=house.clock)
     return (await tool.execute(query=words)).content

@@ -20,7 +20,7 @@ from agent_core.models import Message
 from tests.doubles.consolidation import ScriptedLLM, material_in
 from tests.recall.engines import HouseWithVectors
 from tests.recall.histories import History, Told
-from tests.search_house import A, B, House
+from tests.search_house import A, B, Harness
 
 _WORDS_IN_A_SENTENCE = 30
 _DAY_LINE = re.compile(r"\((?:\w+ )?(\d{4}-\d\d-\d\d)\)")
@@ -116,7 +116,7 @@ async def remember(history: History, home: Path, *, vectors: bool = False) -> Co
     Counted are ``time asked``, ``time value`` (the fact is there), ``time day`` (and the day on which it was
     said stands before it), ``update asked``, ``only old``, ``both``, ``only new``.
     """
-    house = HouseWithVectors(home) if vectors else House(home)
+    house = HouseWithVectors(home) if vectors else Harness(home)
     manager = MemoryManager(house.memory, search=house.index, llm=Summariser(history))
     starts = set(history.starts)
     days: list[str] = []

@@ -118,12 +118,14 @@ def _problems(world: Any, left: tuple[int, int, int, int]) -> list[str]:
 async def _measure(
     options: Options, sessions: list[int], fleets: list[int], kept: Path, done: dict[str, Any], say: Any
 ) -> None:
-    from tests.scale.world import World
+    from tests.scale.world import Scenario
 
     missing = [(many, fleet) for many in sessions for fleet in fleets if f"{many}/{fleet}" not in done]
     if not missing:
         return
-    async with World.opened(accounts=options.accounts, model_s=options.model_s, turns=options.turns) as world:
+    async with Scenario.opened(
+        accounts=options.accounts, model_s=options.model_s, turns=options.turns
+    ) as world:
         for many, fleet in missing:
             say(f"{many:,} conversations, daemons: {fleet}")
             if world.is_unseeded(many):

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import pytest
 
 from devservers.errors import ToolsMissing
-from tests.scale.world import Cost, World
+from tests.scale.world import Cost, Scenario
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -25,7 +25,7 @@ def _skipped_without_tools() -> Iterator[None]:
 async def test_a_daemon_answers_everybody_once(control: str) -> None:
     """What is counted is there, too: round trips, statements, WAL. The control sends each answer under two keys."""
     with _skipped_without_tools():
-        async with World.opened(accounts=2, model_s=0.05, turns=4) as world:
+        async with Scenario.opened(accounts=2, model_s=0.05, turns=4) as world:
             async with world.daemons(1, control=control):
                 before = await world.snapshot()
                 await world.people.at_once(world.places(20), waiting=8, seconds=1.0)

@@ -92,7 +92,7 @@ class DaemonEnded(Exception):
     """A daemon has ended by itself, or did not begin: this machine is too busy for its lease, or it has a defect."""
 
 
-class World:
+class Scenario:
     """
     Made by `opened`.
 
@@ -137,7 +137,7 @@ class World:
     @asynccontextmanager
     async def opened(
         cls, *, accounts: int, model_s: float, turns: int, statements: bool = True
-    ) -> AsyncIterator[World]:
+    ) -> AsyncIterator[Scenario]:
         """
         A new one, whose server syncs as in life.
 

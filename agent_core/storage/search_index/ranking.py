@@ -49,7 +49,7 @@ class Statistics:
     counts: Counter[Term] = field(default_factory=Counter)
 
     @classmethod
-    def from_found(cls, found: Mapping[Term, Sequence[object]], total: int) -> Statistics:
+    def from_matches(cls, found: Mapping[Term, Sequence[object]], total: int) -> Statistics:
         """Count what was found; of a term with as many lines as are looked at a fourth of all may have it."""
         many = max(MOST_POSTINGS, total // 4)
         counts = {term: len(ids) if len(ids) < MOST_POSTINGS else many for term, ids in found.items()}

@@ -321,7 +321,7 @@ class Rows:
                 as_said[term] = matching(exact)
                 found[term] = as_said[term] if len(as_said[term]) == MOST_POSTINGS else found[term]
         (total,) = self._db.execute("SELECT lines FROM scopes WHERE id = ?", (number,)).fetchone()
-        statistics = Statistics.from_found(found, total)
+        statistics = Statistics.from_matches(found, total)
         weighed = [(statistics.rarity(term), ids) for term, ids in found.items()]
         weighed += [
             (statistics.rarity(term), as_said[term])

@@ -227,7 +227,7 @@ class ChangeJournal:
         for each in pending:
             each.result()
 
-    def record_made(self, change: FileChange) -> FileChange:
+    def record_completion(self, change: FileChange) -> FileChange:
         """Record that a change was made."""
         with self.lock:
             done = replace(change, made=True)

@@ -40,14 +40,14 @@ class _Changing(FileTool, ABC):
         return await anyio.to_thread.run_sync(partial(self._review, **arguments))
 
     def _review(self, **arguments: Any) -> Review:
-        from agent_core.tools.files.journaled_files import check_expected, state_of  # noqa: PLC0415
+        from agent_core.tools.files.journaled_files import check_expected_content, state_of  # noqa: PLC0415
         from agent_core.tools.files.reading import reviewed_change  # noqa: PLC0415
 
         # Nobody is asked about what would be refused after the yes.
         place = self._run.place(str(arguments["path"]), write=True)
         found = self._run.files.read_state(place)
         new = self._new(place, found, **arguments)
-        check_expected(place, found, self._expected(place, found))
+        check_expected_content(place, found, self._expected(place, found))
         return Review(reviewed_change(found.content if found else None, new, place.label), state_of(found))
 
     def _expected(self, place: RootedPath, found: FileState | None) -> str | None:

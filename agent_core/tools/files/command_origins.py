@@ -105,7 +105,7 @@ class CommandFiles:
         with self._lock:
             look.beside = list(self._running)
             look.told += [join_origins(other.label, *other.told) for other in self._running]
-            self._tell_others(words)
+            self._label_others(words)
             for other in self._running:
                 if other.beside is not None:
                     other.beside.append(look)
@@ -119,7 +119,7 @@ class CommandFiles:
             raise
         with self._lock:
             look.label, look.beside = label, None
-            self._tell_others(label, but=look)
+            self._label_others(label, but=look)
         return look
 
     def _begun(self, look: WorkspaceScan) -> Origins:
@@ -165,7 +165,7 @@ class CommandFiles:
         """While it runs: whose words it is about to get from elsewhere, before it can write them anywhere."""
         with self._lock:
             look.told.append(words)
-            self._tell_others(words, but=look)
+            self._label_others(words, but=look)
 
     def _forget(self, look: WorkspaceScan, seen: Origins) -> Origins:
         """It does not run any more; gives what it can have read, which the others can have read from it."""
@@ -173,10 +173,10 @@ class CommandFiles:
         self._running.remove(look)
         others = [join_origins(other.label, *other.told) for other in self._running]
         label = join_origins(look.label, seen, *look.told, *others)
-        self._tell_others(label)
+        self._label_others(label)
         return label
 
-    def _tell_others(self, label: Origins, *, but: WorkspaceScan | None = None) -> None:
+    def _label_others(self, label: Origins, *, but: WorkspaceScan | None = None) -> None:
         for other in self._running:
             if other is not but and label not in other.told:
                 other.told.append(label)

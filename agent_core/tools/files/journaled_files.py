@@ -152,7 +152,7 @@ class JournaledFiles:
                     if earlier is None:
                         # A file that is gone may be written again: nothing of it can be lost.
                         known = None if kind == "write" and found is None else expected
-                        check_expected(place, found, known, by.approved)
+                        check_expected_content(place, found, known, by.approved)
                     new = content(found)
                     if earlier is None and not _differs(found, new):
                         return None
@@ -191,7 +191,7 @@ class JournaledFiles:
                     if there is not None:
                         raise ToolRetry(f"{target.label!r} already exists; choose another name.")
                     if earlier is None:
-                        check_expected(source, found, expected, by.approved)
+                        check_expected_content(source, found, expected, by.approved)
                     renamed = source.parts[:-1] == target.parts[:-1] and source.root == target.root
                     _refuse_namesake(target, folder, but=source.name if renamed else "")
                     change = earlier or by.change(
@@ -275,7 +275,7 @@ class JournaledFiles:
             found = self.read_state(place)
             moved = change.source is not None and self.read_state(self.roots.place(change.source)) is not None
             if (found.digest if found else None) == change.after and not moved:
-                return self.journal.record_made(change)
+                return self.journal.record_completion(change)
         return change
 
     # ── inside ──
@@ -400,7 +400,7 @@ class JournaledFiles:
     def _finish(self, change: FileChange, folder: int) -> FileChange:
         with suppress(OSError):
             os.unlink(f"{_TEMPORARY[0]}{change.id}{_TEMPORARY[1]}", dir_fd=folder)
-        done = change if change.made else self.journal.record_made(change)
+        done = change if change.made else self.journal.record_completion(change)
         self._sync_folder(folder)
         return done
 
@@ -446,7 +446,7 @@ def _is_moved(change: FileChange, found: FileState | None, there: FileState | No
     )
 
 
-def check_expected(
+def check_expected_content(
     place: RootedPath, found: FileState | None, expected: Expected, approved: str = ""
 ) -> None:
     """Refuse by a `ToolRetry` if a file holds something else than a call relies on, or than was approved."""

@@ -289,9 +289,9 @@ class SearchFilesTool(FileTool):
             raise ToolRetry(f"There is no folder {place.label!r}.") from error
         except OSError as error:
             raise ToolFailed(f"{place.label!r} cannot be searched: {error.strerror}.") from error
-        return self._told(place, found, by_content=bool(pattern))
+        return self._describe_hits(place, found, by_content=bool(pattern))
 
-    def _told(self, place: RootedPath, found: Hits, *, by_content: bool) -> ToolResult:
+    def _describe_hits(self, place: RootedPath, found: Hits, *, by_content: bool) -> ToolResult:
         prefix = "" if place.label == "." else f"{place.label.rstrip('/')}/"
         if not by_content:
             found.files.sort(key=lambda one: -one["changed"])

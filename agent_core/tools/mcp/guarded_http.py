@@ -120,7 +120,7 @@ class GuardedTransport(httpx2.AsyncBaseTransport):  # type: ignore[misc]
             response = await self._inner.handle_async_request(request)
             if response.status_code != HTTPStatus.UNAUTHORIZED:
                 return response
-            if not self._bearer.note_refused(token):
+            if not self._bearer.note_refused_token(token):
                 await response.aclose()
                 self._end.set(self._bearer.login_error())
                 raise httpx2.ConnectError("no login", request=request)

@@ -94,9 +94,9 @@ class Bearer:
         except TokenUnavailable as error:
             raise ServerUnavailable(f"its login cannot be used now: {error}") from error
 
-    def note_refused(self, token: str) -> bool:
+    def note_refused_token(self, token: str) -> bool:
         """Note that the server rejected a token; returns True if another one may help."""
-        return self._token.note_refused(token)
+        return self._token.note_refused_token(token)
 
     def login_error(self) -> LoginNeeded:
         """Return the error where the server takes no token, however new."""

@@ -123,7 +123,7 @@ def _alone(error: BaseException) -> BaseException:
 async def _session(reading: Any, writing: Any, end: End) -> AsyncIterator[Link]:
     calls, news = Calls(), asyncio.Event()
 
-    async def heard(message: object) -> None:
+    async def handle_message(message: object) -> None:
         if isinstance(message, _CHANGES):
             news.set()
 
@@ -131,7 +131,7 @@ async def _session(reading: Any, writing: Any, end: End) -> AsyncIterator[Link]:
         reading,
         writing,
         elicitation_callback=calls.elicit,
-        message_handler=heard,
+        message_handler=handle_message,
     ) as session:
         await _begin(session)
         async with subscribe(session, news.set):
@@ -219,7 +219,7 @@ class _SdkLink:
             names = {each.name for each in found}
             more = [each for each in await list_offers(self._session) if each.name not in names]
         except MCPError as error:
-            raise self._told(error) from error
+            raise self._translate_error(error) from error
         except (ValidationError, ValueError) as error:
             raise ServerUnavailable("its list of tools is malformed") from error
         if are_more or len(found) > MOST_TOOLS:
@@ -274,7 +274,7 @@ class _SdkLink:
         try:
             return await self._session.send_request(request, kind)
         except MCPError as error:
-            raise self._told(error) from error
+            raise self._translate_error(error) from error
         except (ValidationError, ValueError) as error:
             raise ServerLost(_NOT_AN_ANSWER) from error
 
@@ -283,7 +283,7 @@ class _SdkLink:
         assert isinstance(found, types.ListResourcesResult)
         return found
 
-    def _told(self, error: MCPError) -> ServerError | ServerLost:
+    def _translate_error(self, error: MCPError) -> ServerError | ServerLost:
         if self._end.why or is_lost(error):
             closed = error.error.code == types.CONNECTION_CLOSED
             said = "the connection ended" if closed else one_line(error.message, _SAID_CHARS)

@@ -201,10 +201,10 @@ class McpServer:
             async with connect(self.settings, self.stderr, bearer) as link:
                 yield link
         except LoginNeeded:
-            await self._tell_of_login()
+            await self._notify_login()
             raise
 
-    async def _tell_of_login(self) -> None:
+    async def _notify_login(self) -> None:
         try:
             need = await anyio.to_thread.run_sync(self.login.login_notice_key)
         except (OSError, ValueError) as error:  # told after the next try
@@ -225,13 +225,13 @@ class McpServer:
             async with self._one_change:
                 before = self.pins
                 self.pins = before.update(found.definitions, found.left_out)
-                self.notify_unapproved()
+                self.notify_unapproved_definitions()
                 if self.pins != before or self._is_unsaved:
                     await self._saved()
             return
         raise ServerUnavailable("it does not list its tools")
 
-    def notify_unapproved(self) -> None:
+    def notify_unapproved_definitions(self) -> None:
         """Tell of definitions that the owner has not approved."""
         changes = self.pins.changes(self.settings.tools)
         digest = (
@@ -325,7 +325,7 @@ class McpServers:
         async with anyio.create_task_group() as tasks:
             for server in self.by_name.values():
                 if ask_first:
-                    server.notify_unapproved()  # whoever was told of it before may have died with it
+                    server.notify_unapproved_definitions()  # who was told before may have died
                 tasks.start_soon(partial(server.connection.run, eager=ask_first and server.settings.eager))
                 if ask_first and not server.is_listed and server.settings.allow != "none":
                     tasks.start_soon(self._first, server)

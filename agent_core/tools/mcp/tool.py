@@ -115,7 +115,7 @@ class McpTool:
         return self._result(answer, notes).model_copy(update={"pictures": tuple(pictures)})
 
     @property
-    def defined_by(self) -> Origins:
+    def definition_origins(self) -> Origins:
         """The server, for what it says of the tool as for all that it says."""
         return self._origins
 

@@ -37,7 +37,7 @@ class Relay:
 
     async def run(self) -> None:
         """Until it ends; an end that breaks off ends it, too."""
-        self._heard()
+        self._note_progress()
         with self._scope:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._ending, self._outwards)
@@ -77,8 +77,8 @@ class Relay:
             self._scope.cancel()
             return 0
         await loop.sock_sendall(target, piece)
-        self._heard()
+        self._note_progress()
         return len(piece)
 
-    def _heard(self) -> None:
+    def _note_progress(self) -> None:
         self._scope.deadline = anyio.current_time() + self._silence_s

@@ -141,7 +141,7 @@ class ShellTool:
         files = self._files()
         with anyio.CancelScope(shield=True):  # what has begun must end
             look = await anyio.to_thread.run_sync(files.begin, origins_of_call())
-        proxy = self._proxy(self._hears(files, look)) if self._proxy else None
+        proxy = self._proxy(self._mark_contacts(files, look)) if self._proxy else None
         try:
             outcome = await self._sandbox.run(command, seconds=seconds, serve=proxy.serve if proxy else None)
         except OSError as error:
@@ -155,14 +155,14 @@ class ShellTool:
         content = result_text(outcome, seconds, proxy.connections_line() if proxy else "")
         return ToolResult(content=content, origins=origins, is_unknown=outcome.limit == "lost")
 
-    def _hears(self, files: CommandFiles, look: WorkspaceScan) -> Callable[[str], Awaitable[None]]:
+    def _mark_contacts(self, files: CommandFiles, look: WorkspaceScan) -> Callable[[str], Awaitable[None]]:
         """Return a callback that marks the output and later writes with a contacted host as their origin."""
 
-        async def opened(host: str) -> None:
+        async def mark_contact(host: str) -> None:
             words = (untrusted_origin("web", host, self._clock.now()),)
             await anyio.to_thread.run_sync(files.note_other_writer, look, words)
 
-        return opened
+        return mark_contact
 
     async def _origins(self, files: CommandFiles, look: WorkspaceScan, command: str) -> Origins:
         try:

@@ -46,7 +46,7 @@ class Credentials(Protocol):
         """Return credentials to log in. Raises ChannelAuthFailed (a person must act), ChannelUnavailable."""
         ...
 
-    def note_refused(self) -> None:
+    def note_rejection(self) -> None:
         """The server rejected the last ones."""
         ...
 
@@ -68,5 +68,5 @@ class PasswordCredentials:
         """See `Credentials.get`."""
         return self._login
 
-    def note_refused(self) -> None:
+    def note_rejection(self) -> None:
         """A password does not change by being refused."""

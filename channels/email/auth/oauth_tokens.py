@@ -92,6 +92,6 @@ class TokenCredentials:
             ) from error
         return MailLogin(self._username, self._used, self._mechanism)
 
-    def note_refused(self) -> None:
+    def note_rejection(self) -> None:
         """Note that the server rejected the token: it is fetched again, unless it was new."""
-        self._token.note_refused(self._used)
+        self._token.note_refused_token(self._used)

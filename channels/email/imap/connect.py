@@ -95,7 +95,7 @@ async def secure(
     transport = await loop.start_tls(
         protocol.transport, protocol, context, server_hostname=server.host, ssl_handshake_timeout=timeout_s
     )
-    protocol.continue_secured(transport)
+    protocol.continue_with_tls(transport)
 
 
 def _watch(link: socket.socket) -> None:

@@ -96,7 +96,7 @@ class Mailbox:
                 try:
                     await log_in(protocol, login, config.imap, timing.command_s)
                 except ChannelAuthFailed:
-                    credentials.note_refused()
+                    credentials.note_rejection()
                     raise
             with mailbox._door("capability"):
                 await introduce(protocol, timing.command_s)

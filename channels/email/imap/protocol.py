@@ -254,7 +254,7 @@ class HardenedProtocol(aioimaplib.IMAP4ClientProtocol):  # type: ignore[misc]  #
                 found.update(words[2:])
         self.capabilities = found
 
-    def continue_secured(self, transport: Any) -> None:
+    def continue_with_tls(self, transport: Any) -> None:
         """Continue with TLS and forget plaintext facts. Raises WireError if plaintext is left over."""
         if not self._reader.is_empty:
             raise WireError("the server kept sending plaintext after it had agreed to TLS")

@@ -98,7 +98,7 @@ class CircuitBreaker:
             return self._trip(EVERYWHERE, f"{others} answers went out within an hour", now)
         return None
 
-    def count_sent(self, thread: str, now: float, *, owner: bool = False) -> None:
+    def count_answer(self, thread: str, now: float, *, owner: bool = False) -> None:
         """Count a sent answer."""
         if not (self._settings.answers_per_hour or self._settings.thread_answers_per_hour):
             return  # nobody will ask

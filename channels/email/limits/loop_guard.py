@@ -73,7 +73,7 @@ class LoginPatience:
         error.retry_after_s = pause_s
         return first
 
-    def note_accepted(self) -> None:
+    def note_success(self) -> None:
         """A login was accepted."""
         self._failures = 0
 
@@ -131,13 +131,13 @@ class LoopGuard:
         if self.patience.count_refusal(error):
             self._alert(f"submission {self._name}", f"No mail goes out on {self._name}: {error}")
 
-    def count_sent(self, message: OutboundMessage, message_id: str) -> None:
+    def count_sent_mail(self, message: OutboundMessage, message_id: str) -> None:
         """Count a sent mail."""
         whom = _recipient(message)
         if _is_answer(message):
             owner = self._is_owner(whom)
-            self._breaker.count_sent(str(message.session), self._clock.monotonic(), owner=owner)
-        self._mails.note_sent(message_id, whom, alone=not message.context.cc)
+            self._breaker.count_answer(str(message.session), self._clock.monotonic(), owner=owner)
+        self._mails.note_sent_mail(message_id, whom, alone=not message.context.cc)
 
     def undelivered_mails(self, report: BounceReport, outside: bool, verified: str) -> frozenset[str]:  # noqa: FBT001 - a callback
         """The mails of which a report is evidence that they did not arrive; see `SentMails.believed`."""
@@ -156,7 +156,7 @@ class LoopGuard:
         """The threads where the circuit breaker is open now."""
         return frozenset(one.thread for one in self._breaker.all_open(self._clock.monotonic()))
 
-    def note_released(self) -> None:
+    def note_release(self) -> None:
         """Those mails have been accepted."""
         self._breaker.all_let_in()
         self._breaker_urgent = True

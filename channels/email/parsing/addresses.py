@@ -93,7 +93,7 @@ def parse_mailboxes(value: str) -> list[MailboxAddress]:
         mailbox = reader.mailbox_or_none()
         if mailbox is not None:
             mailboxes.append(mailbox)
-        if reader.at_end:
+        if reader.is_at_end:
             return mailboxes
 
 
@@ -113,7 +113,7 @@ class _Reader:
         self._position = 0
 
     @property
-    def at_end(self) -> bool:
+    def is_at_end(self) -> bool:
         return self._position >= len(self._value)
 
     def mailbox_or_none(self) -> MailboxAddress | None:
@@ -121,7 +121,7 @@ class _Reader:
         bare: list[str] = []
         quoted = False
         angle: str | None = None
-        while not self.at_end:
+        while not self.is_at_end:
             char = self._value[self._position]
             self._position += 1
             if char == ",":
@@ -147,12 +147,12 @@ class _Reader:
 
     def _quoted(self) -> str:
         out: list[str] = []
-        while not self.at_end:
+        while not self.is_at_end:
             char = self._value[self._position]
             self._position += 1
             if char == '"':
                 return "".join(out)
-            if char == "\\" and not self.at_end:
+            if char == "\\" and not self.is_at_end:
                 char = self._value[self._position]
                 self._position += 1
             out.append(char)
@@ -160,7 +160,7 @@ class _Reader:
 
     def _comment(self) -> None:
         depth = 1
-        while not self.at_end and depth:
+        while not self.is_at_end and depth:
             char = self._value[self._position]
             self._position += 1
             if char == "\\":

@@ -206,7 +206,7 @@ class Submission:
                 with self._door(_Step.LOGIN):
                     await _log_in(client, login, server)
             except ChannelAuthFailed:
-                self._credentials.note_refused()
+                self._credentials.note_rejection()
                 raise
         except BaseException:
             await hang_up(client)

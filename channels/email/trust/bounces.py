@@ -32,7 +32,7 @@ class SentMails:
         """By Message-ID: to whom a mail went, and whether to nobody else."""
         self._came_back: set[str] = set()
 
-    def note_sent(self, message_id: str, recipient: str, *, alone: bool) -> None:
+    def note_sent_mail(self, message_id: str, recipient: str, *, alone: bool) -> None:
         """Note a sent mail; ``alone``: it went to nobody else."""
         self._sent_to[message_id] = (recipient, alone)
         while len(self._sent_to) > MAX_SENT_IDS:

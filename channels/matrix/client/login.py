@@ -123,7 +123,7 @@ class MatrixLogin:
                 raise ChannelAuthFailed("the homeserver accepts the login but refuses the new token at once")
             _log.warning("matrix.token_refused", soft=answer.soft_logout, device=refused.device_id)
             if self._tokens is not None:
-                if not self._tokens.note_refused(refused.access_token):
+                if not self._tokens.note_refused_token(refused.access_token):
                     raise ChannelUnavailable(
                         "the homeserver refuses a new token", retry_after_s=_REFUSED_PAUSE_S
                     )

@@ -34,7 +34,7 @@ _PICKLE_KEY = b"\0" * 32
 _log = structlog.get_logger(__name__)
 
 
-def encode_unpadded(raw: bytes) -> str:
+def encode_unpadded_base64(raw: bytes) -> str:
     """Base64 as Matrix writes it."""
     return base64.b64encode(raw).decode().rstrip("=")
 

@@ -63,7 +63,7 @@ class DeviceLists:
         """Forget all device lists."""
         self._known.clear()
 
-    def note_changed(self, user_ids: Iterable[str]) -> None:
+    def note_changes(self, user_ids: Iterable[str]) -> None:
         """The device lists of these people have changed."""
         self._known.difference_update(user_ids)
 

@@ -155,7 +155,7 @@ class EncryptionEngine:
         if machine is None:
             raise ChannelUnavailable("encryption is not ready")
         changed = object_of(body, "device_lists").get("changed")
-        self._lists.note_changed(one for one in _list(changed) if isinstance(one, str))
+        self._lists.note_changes(one for one in _list(changed) if isinstance(one, str))
         counts = body.get("device_one_time_keys_count")
         if isinstance(counts, Mapping):
             left = counts.get("signed_curve25519", 0)

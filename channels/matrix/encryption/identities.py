@@ -83,7 +83,7 @@ class Identities:
         master = self._masters.get(user_id)
         return bool(master) and self._verified.get(user_id) == master
 
-    def record_verified(self, user_id: str, master: str) -> None:
+    def record_verification(self, user_id: str, master: str) -> None:
         """Record that a person's identity was verified. Raises `OSError`."""
         self._verified[user_id] = master
         self._state.write(_FILE, json.dumps(self._verified, indent=1).encode())

@@ -79,7 +79,7 @@ class KeyRequests:
             raise StoreIsOld
         if not answer.good:
             raise problem(answer)
-        machine.note_uploaded()
+        machine.note_upload()
         _log.info("matrix.keys_uploaded", one_time_keys=len(body["one_time_keys"]))
 
     async def to_device(self, kind: str, messages: Mapping[str, Mapping[str, Any]]) -> None:

@@ -112,7 +112,7 @@ class KeySharing:
                 _log.info("matrix.device_unreachable", user=device.user_id, device=device.device_id)
         while keys := machine.room_key_for(room_id, devices, at_most=AT_ONCE):
             await self._send(keys)
-            machine.note_key_sent(room_id, keys)
+            machine.note_key_delivery(room_id, keys)
         self._note_owed(machine, room_id, late, users)
 
     async def give_late(self, machine: OlmMachine) -> None:
@@ -159,7 +159,7 @@ class KeySharing:
         for start in range(0, len(left), AT_ONCE):
             keys = machine.wrap_key(key, left[start : start + AT_ONCE])
             await self._send(keys)
-            machine.note_key_sent(room_id, keys, session_id=key["session_id"])
+            machine.note_key_delivery(room_id, keys, session_id=key["session_id"])
             _log.info("matrix.key_given_late", room=room_id, devices=len(keys))
 
     async def _send(self, keys: dict[Device, dict[str, Any]]) -> None:

@@ -89,7 +89,7 @@ class OlmMachine(KeyStore):
             self._olm.save_account()
         return body
 
-    def note_uploaded(self) -> None:
+    def note_upload(self) -> None:
         """The server accepted what `new_keys` returned."""
         with self.changing():
             self._olm.account.shared = True
@@ -361,7 +361,7 @@ class OlmMachine(KeyStore):
                 bodies[device] = self._olm._olm_encrypt(olm, theirs, "m.room_key", dict(key))  # noqa: SLF001 - as above
         return bodies
 
-    def note_key_sent(self, room_id: str, devices: Iterable[Device], *, session_id: str = "") -> None:
+    def note_key_delivery(self, room_id: str, devices: Iterable[Device], *, session_id: str = "") -> None:
         """The server accepted the room's key for these devices; ``session_id`` if it may be an older one."""
         if session_id in ("", self._olm.outbound_group_sessions[room_id].id):
             self._given.setdefault(room_id, set()).update(devices)

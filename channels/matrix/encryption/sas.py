@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from channels.matrix.client.json_access import JsonObject, object_of, text_of
-from channels.matrix.encryption.cross_signing import encode_unpadded
+from channels.matrix.encryption.cross_signing import encode_unpadded_base64
 from channels.matrix.encryption.types import NotReadable
 
 METHOD = "m.sas.v1"
@@ -125,7 +125,9 @@ class Sas:
         self._us, self._them = us, them
         self._half = machine.new_sas()
         self._key: str = self._half.public_key.to_base64()
-        self._commitment = encode_unpadded(hashlib.sha256(self._key.encode() + canonical_start).digest())
+        self._commitment = encode_unpadded_base64(
+            hashlib.sha256(self._key.encode() + canonical_start).digest()
+        )
         self._whole: Any = None
 
     def accept(self) -> dict[str, Any]:

@@ -282,7 +282,7 @@ class Verifications:
         await self._send(one, "done", {})
         master = self._crypto.identities.master_key(one.user_id)
         if one.agreed and master and f"ed25519:{master}" in vouched:
-            self._crypto.identities.record_verified(one.user_id, master)
+            self._crypto.identities.record_verification(one.user_id, master)
         _log.info("matrix.verification_done", user=one.user_id, device=one.device_id, compared=one.agreed)
         self._drop(one, "done")
 

@@ -49,7 +49,7 @@ def read_edit(event: JsonObject) -> Amendment | Skip:
     return Amendment(kind="replace", native_id=target, sender=sender, text=text)
 
 
-def by_edit(message: InboundMessage) -> InboundMessage:
+def mark_as_edit(message: InboundMessage) -> InboundMessage:
     """A message that is a question since this edit of it."""
     return message.model_copy(update={"native_id": f"{message.native_id}{BY_EDIT}"})
 

@@ -68,7 +68,7 @@ class GroupContext:
                 return place
         return None
 
-    def remove_redacted(self, room_id: str, event_id: str, sender: str = "") -> None:
+    def remove_redacted_line(self, room_id: str, event_id: str, sender: str = "") -> None:
         """Remove a redacted line: by its sender, or by somebody who may redact."""
         for lines, line in self._lines(room_id, event_id):
             if sender in ("", line.said.sender):

@@ -184,7 +184,7 @@ class Invites:
         if room is None:
             _log.warning("matrix.invite_too_long", room=room_id)
             return _Invite(room_id, "", welcome=False)
-        own = [event for event in events_of(room, "invite_state") if self._is_ours(event)]
+        own = [event for event in events_of(room, "invite_state") if self._is_own_membership(event)]
         if not own or not _invites(own[-1]):
             _log.warning("matrix.invite_unreadable", room=room_id)
             return None
@@ -211,7 +211,7 @@ class Invites:
     def _is_waiting(self, invite: _Invite) -> bool:
         return self._clock.now().timestamp() - invite.kept_at < _KEPT_S
 
-    def _is_ours(self, event: JsonObject) -> bool:
+    def _is_own_membership(self, event: JsonObject) -> bool:
         return event.get("type") == "m.room.member" and event.get("state_key") == self._user_id
 
     def _entered(self, invite: _Invite, room: Any) -> None:
@@ -222,7 +222,7 @@ class Invites:
         if invite.genuine or invite.replaces:
             return
         for event in (*events_of(room, "state"), *events_of(room, "timeline")):
-            inviter = _inviter_in(event) if self._is_ours(event) else ""
+            inviter = _inviter_in(event) if self._is_own_membership(event) else ""
             if inviter:
                 self._decide(invite, genuine=inviter == invite.inviter)
 

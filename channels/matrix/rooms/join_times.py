@@ -118,19 +118,19 @@ class JoinTimes:
         self._away.discard((room_id, person))
         return True
 
-    def note_joined(self, room_id: str, now: datetime) -> None:
+    def note_join(self, room_id: str, now: datetime) -> None:
         """The bot has joined a room; must be called before any message in it is read."""
         if self.is_closed(room_id):
             self._since[room_id] = {self._user_id: self._after_all(now)}
 
-    def note_replaced(self, now: datetime) -> None:
+    def note_replacement(self, now: datetime) -> None:
         """Rooms have taken the place of others: who is only there begins with this moment."""
         for room in self._rooms:
             follows = next(self._rooms.successors.earlier(room.room_id), None) is not None
             if follows and room.room_id not in self._since:
-                self.note_joined(room.room_id, now)
+                self.note_join(room.room_id, now)
 
-    def note_missed(self, room_id: str, now: datetime) -> None:
+    def note_missed_joins(self, room_id: str, now: datetime) -> None:
         """Joins may have been missed in a room."""
         if self.is_closed(room_id):
             self._since[room_id] = {_EVERYBODY: self._after_all(now)}

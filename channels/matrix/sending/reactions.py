@@ -97,7 +97,7 @@ class AckReactions:
         """The server has refused something: leave what it takes now to answers."""
         self._rests_until = anyio.current_time() + REST_S
 
-    def note_sent(self) -> None:
+    def note_event(self) -> None:
         """An event is sent, which counts for the server's limit."""
         now = anyio.current_time()
         rests_until = max(self._rests_until, now - 2 * _EVENT_S) + _EVENT_S
@@ -155,7 +155,7 @@ class AckReactions:
         for attempt in range(_TRIES):
             while (wait_s := self._rests_until - anyio.current_time()) > 0:  # noqa: ASYNC110
                 await anyio.sleep(wait_s)
-            self.note_sent()
+            self.note_event()
             try:
                 answer = await self._homeserver.request("PUT", path, body, timeout_s=_LIMIT_S)
             except LinkBroken as error:

@@ -325,7 +325,7 @@ class EventSender:
         attempt = SendAttempt(used, encrypted, nothing, forgotten=False)
         return await self._put(room_id, content, name, attempt)
 
-    async def redact_unfinished(self, preview: OutboundMessage) -> None:
+    async def redact_preview(self, preview: OutboundMessage) -> None:
         """Redact the preview of an answer that will never come. Raises ChannelError or TokenLost."""
         room_id, name = preview.session.conversation, transaction_id(preview.id)
         for event_id in await self._search.unfinished_events(preview, name):

@@ -46,7 +46,7 @@ class SentLookup:
             raise problem(answer)
         return _newest_transaction(answer.body)
 
-    async def transaction_of_ours(self, room_id: str, event_id: str) -> str:
+    async def find_own_transaction(self, room_id: str, event_id: str) -> str:
         """The same for any event; empty if it is not ours, or does not exist."""
         answer = await self._ask(f"{CLIENT}/rooms/{part(room_id)}/event/{part(event_id)}")
         if not answer.good and (answer.status == 429 or answer.status >= 500):

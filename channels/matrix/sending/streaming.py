@@ -53,7 +53,7 @@ class Pace:
         """Return True if an update is allowed now."""
         return self._left > 0 and now >= self._next_at
 
-    def note_shown(self, now: float) -> None:
+    def note_display(self, now: float) -> None:
         """It was shown."""
         self._left -= 1
         self._next_at = now + self.interval_s
@@ -224,7 +224,7 @@ class StreamingPreview:
                 _log.info("matrix.preview_missed", error=str(error))
             else:
                 answer.text = text
-                answer.pace.note_shown(self._clock.monotonic())
+                answer.pace.note_display(self._clock.monotonic())
 
     async def _again(self, answer: _Answer, sending: EventSender) -> None:
         """Send the newest preview under its name, however often it was tried before."""
@@ -257,7 +257,7 @@ class StreamingPreview:
             context=MessageContext().with_route(MatrixRoute(event_id=question)),
         )
         try:
-            await sending.redact_unfinished(preview_of(asked))
+            await sending.redact_preview(preview_of(asked))
         except (ChannelError, TokenLost) as error:
             self._lost_tries += 1
             self._look_for_lost_at = now + (getattr(error, "retry_after_s", None) or 5.0)

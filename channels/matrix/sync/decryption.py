@@ -259,7 +259,7 @@ class Decryption:
         """The bot has left a room: what waits there for a key is not answered."""
         self._waiting.drop_room(room_id)
 
-    async def note_committed(self, rooms: Iterable[str] = ()) -> None:
+    async def note_commit(self, rooms: Iterable[str] = ()) -> None:
         """The messages are committed; ``rooms`` are those that the bot is in."""
         self._waiting.drop(self._handed_over)
         self._handed_over.clear()

@@ -170,7 +170,7 @@ class Downloads:
         until = anyio.current_time() + limit_s
         late = set[int]()
 
-        async def one(number: int) -> None:
+        async def fetch_one(number: int) -> None:
             with anyio.CancelScope(deadline=until) as scope:
                 async with _Slot(limiter) as slot:
 
@@ -184,7 +184,7 @@ class Downloads:
 
         async with anyio.create_task_group() as group:
             for number in missing:
-                group.start_soon(one, number)
+                group.start_soon(fetch_one, number)
         for server in servers:
             self._hanging.pop(server, None)
             if late.issuperset(missing):

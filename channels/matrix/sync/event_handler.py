@@ -40,9 +40,9 @@ from channels.matrix.events.edits import (
     Early,
     Senders,
     bundled_edit,
-    by_edit,
     edited_text,
     edits,
+    mark_as_edit,
     read_edit,
     redacts,
 )
@@ -154,7 +154,7 @@ class EventHandler:
         by = self._gone.get((room_id, str(event_id).removesuffix(BY_EDIT)))
         return by is not None and by in ("", sender)
 
-    def note_answered(self, room_id: str, root: str | None) -> None:
+    def note_answer(self, room_id: str, root: str | None) -> None:
         """The bot has answered a message in the thread with this root."""
         if root is not None:
             _keep(self._ours, (room_id, root), None)
@@ -164,18 +164,18 @@ class EventHandler:
         self._talk.forget(room_id)
         self.joinings.forget(room_id)
 
-    def note_joined(self, room_id: str) -> None:
+    def note_join(self, room_id: str) -> None:
         """The bot has joined this room, and has read nothing of it yet."""
-        self.joinings.note_joined(room_id, self._clock.now())
+        self.joinings.note_join(room_id, self._clock.now())
 
     def note_room_upgrade(self) -> None:
         """Rooms have replaced others."""
-        self.joinings.note_replaced(self._clock.now())
+        self.joinings.note_replacement(self._clock.now())
 
-    def note_missed(self, room_id: str) -> None:
+    def note_missed_event(self, room_id: str) -> None:
         """An event of a room will never be read."""
         self._talk.forget(room_id)
-        self.joinings.note_missed(room_id, self._clock.now())
+        self.joinings.note_missed_joins(room_id, self._clock.now())
 
     async def _message(
         self, room_id: str, event: JsonObject, seen_at: float | None
@@ -224,7 +224,7 @@ class EventHandler:
             ours = ours or (bool(event_id) and await self._outbound(room_id, event_id) is not None)
         if not ours:
             return message
-        self._talk.remove_redacted(place[0], message.native_id)  # it is a question, not talk
+        self._talk.remove_redacted_line(place[0], message.native_id)  # it is a question, not talk
         begun = self._with_background(message.model_copy(update={"addressed": True}), place)
         return await begun.finish() if isinstance(begun, Unfinished) else begun
 
@@ -336,7 +336,7 @@ class EventHandler:
             root = (heard.thread or "").removeprefix(SHARED)
         else:
             return None
-        self._talk.remove_redacted(room_id, target)
+        self._talk.remove_redacted_line(room_id, target)
         self._early.take(room_id, target, sender)  # an older text
         relation = {"rel_type": "m.thread", "event_id": root} if root and root != target else {}
         said = {**event, "event_id": target, "content": {**content, "m.relates_to": relation}}
@@ -346,7 +346,7 @@ class EventHandler:
             return None
         seen = self._seen(alone.context, room_id, sender, seen_at)
         alone = alone.with_context(replace(seen, allowed_here=self.rules.allows(room_id, sender)))
-        return Unfinished(by_edit(alone), partial(self._asked_in_place, room_id, said, seen_at))
+        return Unfinished(mark_as_edit(alone), partial(self._asked_in_place, room_id, said, seen_at))
 
     async def _asked_in_place(
         self, room_id: str, said: JsonObject, seen_at: float | None
@@ -356,7 +356,7 @@ class EventHandler:
             said = {**said, "content": {**object_of(said, "content"), "m.relates_to": relation}}
         asked = await self._message(room_id, said, seen_at)
         message = await asked.finish() if isinstance(asked, Unfinished) else asked
-        return by_edit(message) if isinstance(message, InboundMessage) else Skip("edit")
+        return mark_as_edit(message) if isinstance(message, InboundMessage) else Skip("edit")
 
     def _edited(self, room_id: str, event: JsonObject) -> Amendment | Skip:
         edit = read_edit(event)
@@ -392,7 +392,7 @@ class EventHandler:
         # Who does not moderate here takes back what is theirs; a message may come after its redaction.
         _keep(self._gone, (room_id, target), "" if may else by)
         self._quotes.forget(room_id, target)
-        self._talk.remove_redacted(room_id, target, "" if may else by)
+        self._talk.remove_redacted_line(room_id, target, "" if may else by)
         author = author or by
         if not self.rules.is_context(room_id, author):
             return Skip("no_message")
@@ -421,8 +421,8 @@ class EventHandler:
             return reaction
         reaction = reaction.with_context(self._seen(reaction.context, room_id, sender, None))
         if known is not None:
-            return await self._beside(reaction, known)
-        return Unfinished(reaction, partial(self._if_it_is_about_ours, reaction, room_id, target))
+            return await self._join_conversation(reaction, known)
+        return Unfinished(reaction, partial(self._place_reaction, reaction, room_id, target))
 
     def _ended_poll(self, room_id: str, event: JsonObject) -> Skip | Unfinished:
         sender, target = text_of(event, "sender"), poll_of(event)
@@ -463,7 +463,7 @@ class EventHandler:
             self._talk.remember((room_id, ""), message.native_id, said)
         return Skip("no_message")
 
-    async def _if_it_is_about_ours(
+    async def _place_reaction(
         self, reaction: InboundMessage, room_id: str, target: str
     ) -> InboundMessage | Skip:
         """A reaction to what we may have said, as far as we know."""
@@ -471,11 +471,11 @@ class EventHandler:
         if outbound is None:
             return Skip("no_message")
         about = reaction.with_context(replace(reaction.context, outbound=outbound))
-        return await self._beside(about, outbound)
+        return await self._join_conversation(about, outbound)
 
-    async def _beside(self, reaction: InboundMessage, outbound: str) -> InboundMessage:
+    async def _join_conversation(self, reaction: InboundMessage, outbound: str) -> InboundMessage:
         """The reaction in the conversation of what it is about, unless others read along only since then."""
-        sent, session = await self._inbox.find_sent(outbound), reaction.session
+        sent, session = await self._inbox.find_sent_message(outbound), reaction.session
         thread = session.thread if sent is None else sent.session.thread
         if is_shared(thread) is not is_shared(session.thread):
             return reaction
@@ -489,7 +489,7 @@ class EventHandler:
         with anyio.move_on_after(_MARK_LIMIT_S):
             while mark is None:
                 try:
-                    mark = await self._sent.transaction_of_ours(room_id, event_id)
+                    mark = await self._sent.find_own_transaction(room_id, event_id)
                 except ChannelUnavailable as error:
                     _log.info("matrix.reaction_missed", room=room_id, error=str(error))
                     await anyio.sleep(

@@ -124,7 +124,7 @@ class DeferredReading:
         self._kept = json.dumps(self._since)
         return dict(self._since)
 
-    def note_read_again(self, room_id: str) -> None:
+    def note_reread(self, room_id: str) -> None:
         """Note that a room's messages of an earlier run were read."""
         if room_id not in self._held and not any(room == room_id for room, _ in self._queues):
             self._since.pop(room_id, None)
@@ -137,7 +137,7 @@ class DeferredReading:
     def unpin_room(self, room_id: str) -> None:
         """The reason of `hold` is over: its messages are committed."""
         self._held.discard(room_id)
-        self.note_read_again(room_id)
+        self.note_reread(room_id)
 
     def position(self) -> dict[str, str]:
         """The text to commit; empty if nothing has changed. Call it with `commit` held."""
@@ -277,7 +277,7 @@ class DeferredReading:
             queue.items.popleft()
             if not queue.items:
                 del self._queues[room_id, sender]
-                self.note_read_again(room_id)
+                self.note_reread(room_id)
             gone = isinstance(read, InboundMessage) and self._is_gone(
                 room_id, read.native_id, read.sender.address
             )

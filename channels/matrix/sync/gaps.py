@@ -101,13 +101,13 @@ class Gaps:
             room.scope.cancel()
             self._done.add(room_id)
 
-    def release_finished(self) -> None:
+    def release_finished_gaps(self) -> None:
         """The finished gaps are about to be committed. Call it where positions are collected."""
         for room_id in self._done:
             self._fetching.unpin_room(room_id)
         self._done.clear()
 
-    def note_answered(self) -> None:
+    def note_sync(self) -> None:
         """An answer of ``/sync`` was committed."""
         self._answers += 1
         self._news.set()

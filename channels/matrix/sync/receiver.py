@@ -263,10 +263,10 @@ class SyncReceiver:
         self._invites.link_is_up() if self._link.failures else self._invites.wake()
         self._mark_read(found.messages)
         self._expect_answers(found.messages)
-        self.gaps.note_answered()
+        self.gaps.note_sync()
         self._link.note_success()
         if self._decryption is not None:
-            await self._decryption.note_committed(room.room_id for room in self._rooms)
+            await self._decryption.note_commit(room.room_id for room in self._rooms)
         self._report_up()
         return following
 
@@ -297,7 +297,7 @@ class SyncReceiver:
         invites: bool,
     ) -> None:
         """Have what was read accepted, together with the token that follows it and all that goes with it."""
-        self.gaps.release_finished()
+        self.gaps.release_finished_gaps()
         positions = {POSITION: text_of(body, POSITION)} | self._newest(body)
         positions |= self._events.joinings.position() | self.fetching.position()
         if self._decryption is not None:

@@ -144,7 +144,7 @@ class Timeline:
             is_new = known is not None and room_id not in known
             just_joined = was_just_joined(timeline, self._me.user_id, is_new=is_new)
             if is_new or just_joined:
-                self._events.note_joined(room_id)
+                self._events.note_join(room_id)
             entered += [room_id] if just_joined else []
         prev = {room_id: text_of(object_of(joined[room_id], "timeline"), "prev_batch") for room_id in entered}
         said |= await self._first_words({room_id: (said[room_id], prev[room_id]) for room_id in entered})
@@ -177,7 +177,7 @@ class Timeline:
         for room_id, room in self._read_rooms(body).items():
             section = object_of(room, "timeline")
             timeline = events_of(room, "timeline")
-            self._events.note_missed(room_id)
+            self._events.note_missed_event(room_id)
             try:
                 timeline = await read_back_to(
                     self._homeserver, room_id, timeline, text_of(section, "prev_batch"), newest_ms=newest_ms
@@ -270,7 +270,7 @@ class Timeline:
         """By room, what was said since the bot was invited; ``entered`` has their timelines and tokens."""
         found = {room_id: timeline for room_id, (timeline, _) in entered.items()}
 
-        async def one(room_id: str) -> None:
+        async def read_room(room_id: str) -> None:
             timeline, prev_batch = entered[room_id]
             try:
                 found[room_id] = await read_since_invitation(
@@ -283,7 +283,7 @@ class Timeline:
 
         limit_s = min(_FIRST_WORDS_LIMIT_S, self._patience_s)
         # Of those that do not come the room's past is at another server, which keeps ours waiting.
-        for room_id in await self._side_by_side(dict.fromkeys(entered, (one, limit_s))):
+        for room_id in await self._side_by_side(dict.fromkeys(entered, (read_room, limit_s))):
             _log.warning("matrix.first_words_cut", room=room_id)
         return found
 
@@ -302,7 +302,7 @@ class Timeline:
         slots = anyio.CapacityLimiter(_ASK_AT_ONCE)
         patient_first = sorted(asks.items(), key=lambda each: each[1][1], reverse=True)
 
-        async def one(room_id: str, ask: Callable[[str], Awaitable[None]], limit_s: float) -> None:
+        async def read_room(room_id: str, ask: Callable[[str], Awaitable[None]], limit_s: float) -> None:
             with anyio.move_on_after(limit_s) as scope:
                 async with slots:
                     try:
@@ -314,7 +314,7 @@ class Timeline:
 
         async with anyio.create_task_group() as group:
             for room_id, (ask, limit_s) in patient_first:
-                group.start_soon(one, room_id, ask, limit_s)
+                group.start_soon(read_room, room_id, ask, limit_s)
         if late:
             self._hung_at = anyio.current_time()
         if failed:
@@ -391,7 +391,7 @@ class Timeline:
         if room is None or room.hides_past or room_id in self._doors_seen:
             return
         if self._ask_again_at.get(room_id, 0.0) > anyio.current_time():
-            self._events.note_missed(room_id)  # too little is shown rather than too much
+            self._events.note_missed_event(room_id)  # too little is shown rather than too much
             return
         failed: ChannelError | LinkBroken | None = None
         with anyio.move_on_after(min(_ASK_LIMIT_S, self._patience_s)) as limit:
@@ -419,7 +419,7 @@ class Timeline:
         self._leave_gap(room_id, error)
 
     def _leave_gap(self, room_id: str, error: Exception) -> None:
-        self._events.note_missed(room_id)
+        self._events.note_missed_event(room_id)
         self._gaps_left += 1
         _log.error("matrix.backfill_abandoned", room=room_id, tries=GAP_TRIES, error=str(error))
 

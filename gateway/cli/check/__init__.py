@@ -29,7 +29,7 @@ from gateway.cli.check.logins import check_channel, check_parts, is_up, report_a
 from gateway.cli.check.network import ProbeResult, clock_finding, configured_servers, probe_server
 from gateway.cli.check.report import CheckReport, Finding, FindingLevel, IntegrityFinding
 from gateway.errors import AlreadyRunning, ChatOpen, ConfigInvalid, GatewayError, StateUnusable
-from gateway.operations.privacy.erasure_journal import check_moved
+from gateway.operations.privacy.erasure_journal import check_no_move_pending
 from gateway.plugins import installed_plugins
 from gateway.queue.place import place_of_queue
 from gateway.queue.rollback_guard import warning_of
@@ -39,7 +39,7 @@ from gateway.settings.last_good import changes
 from gateway.system.clock import SystemClock
 from gateway.system.home import Home, open_home
 from gateway.system.lock import hold_home, holder_of, refuse_chat
-from gateway.system.restore_marker import RestoreMarker, check_finished
+from gateway.system.restore_marker import RestoreMarker, check_no_restore_pending
 
 __all__ = ["Finding", "Report", "Verdict", "check", "check_channel", "check_data"]
 
@@ -166,7 +166,7 @@ def _report_state(
 def _is_unfinished(report: CheckReport, home: Home) -> bool:
     """Report an interrupted restore and return True: no other check is meaningful then."""
     try:
-        check_finished(home.root)
+        check_no_restore_pending(home.root)
     except RestoreMarker as error:
         report.fail("home", error)
         return True
@@ -227,7 +227,7 @@ def _check_home(report: CheckReport, home: Home) -> None:
     # A daemon at work there has proved it; and its user may be another one, such as systemd's DynamicUser.
     if holder_of(home) is None:
         open_home(home.root, as_guest=True)
-    check_moved(Layout(home.root, home.root))
+    check_no_move_pending(Layout(home.root, home.root))
     report.add("home", FindingLevel.OK, str(home.root))
     for finding in machine.ownership(home, []):
         report.add(finding.part, finding.verdict, finding.text, finding.what_to_do)
@@ -370,12 +370,12 @@ async def _check_network(report: CheckReport, settings: Settings) -> dict[str, s
     servers = list(configured_servers(settings))
     reached: dict[str, ProbeResult] = {}
 
-    async def one(number: int) -> None:
+    async def probe_one(number: int) -> None:
         reached[str(number)] = await probe_server(servers[number], now=clock.now)
 
     async with anyio.create_task_group() as tasks:
         for number in range(len(servers)):
-            tasks.start_soon(one, number)
+            tasks.start_soon(probe_one, number)
     found = [(server, reached[str(number)]) for number, server in enumerate(servers)]
     for _, each in found:
         _note(report, each.finding)

@@ -33,7 +33,7 @@ from gateway.cli.check.attachments import attachment_contents, attachment_files,
 from gateway.cli.check.report import IntegrityFinding
 from gateway.errors import StateUnusable
 from gateway.operations.backup.catalog import note_backup
-from gateway.operations.privacy.erasure_journal import broken_off, check_moved
+from gateway.operations.privacy.erasure_journal import broken_off, check_no_move_pending
 from gateway.queue.opening import open_sqlite
 from gateway.queue.persons import table_troubles
 from gateway.queue.place import ServerDatabase
@@ -259,7 +259,7 @@ def _erasures(layout: Layout) -> Iterator[IntegrityFinding]:
             remedy=f"squidbot forget {shlex.join(addresses)}",
         )
     try:
-        check_moved(layout)
+        check_no_move_pending(layout)
     except StateUnusable as error:
         yield IntegrityFinding("person", str(error))
 

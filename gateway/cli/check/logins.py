@@ -110,13 +110,13 @@ class _ClosedInbox:
     async def ignored_session(self, native_id: str, sender: str) -> SessionKey | None:
         return None
 
-    async def find_sent(self, outbound_id: str) -> OutboundMessage | None:
+    async def find_sent_message(self, outbound_id: str) -> OutboundMessage | None:
         return None
 
     async def unconfirmed_sends(self) -> Sequence[str]:
         return []
 
-    async def release_quarantined(self, reason: str, may: Callable[[InboundMessage], bool]) -> int:
+    async def release_quarantine(self, reason: str, may: Callable[[InboundMessage], bool]) -> int:
         return 0
 
 

@@ -11,7 +11,7 @@ from gateway.cli.setup.config_lines import EmailAnswers
 from gateway.cli.setup.dialogue import Dialogue
 from gateway.cli.setup.mail_probe import MailboxFacts, MailboxLogin, look_into
 from gateway.cli.setup.mail_providers import MailGuess, ProviderServer, guess, parse_place
-from gateway.cli.setup.matrix_questions import TRIES, InitFailed, asked_authority, check_given
+from gateway.cli.setup.matrix_questions import TRIES, InitFailed, asked_authority, check_option
 from gateway.cli.setup.options import Given, InitRefused
 
 _TOLD = ("IDLE", "MOVE", "UIDPLUS", "CONDSTORE")
@@ -113,15 +113,15 @@ def _option_for(error: Exception) -> str:
 
 def _address(given: Given, current: EmailConfig | None, dialogue: Dialogue) -> str:
     if given.email_address:
-        return check_given(given.email_address, mail_address, "--email")
+        return check_option(given.email_address, mail_address, "--email")
     question = "  The bot's mail address (a mailbox of its own)"
     return dialogue.ask(question, current.address if current else "", check=mail_address, flag="--email")
 
 
 def _where(given: Given, same: EmailConfig | None, address: str) -> MailGuess:
     """The servers that were named, else those that are configured, else a guess."""
-    imap = parse_given(given.imap, "imap") if given.imap else None
-    smtp = parse_given(given.smtp, "smtp") if given.smtp else None
+    imap = parse_server_option(given.imap, "imap") if given.imap else None
+    smtp = parse_server_option(given.smtp, "smtp") if given.smtp else None
     if same is not None:
         imap = imap or ProviderServer(same.imap.host, same.imap.port, same.imap.security)
         smtp = smtp or ProviderServer(same.smtp.host, same.smtp.port, same.smtp.security)
@@ -133,7 +133,7 @@ def _where(given: Given, same: EmailConfig | None, address: str) -> MailGuess:
     )
 
 
-def parse_given(text: str, kind: str) -> ProviderServer:
+def parse_server_option(text: str, kind: str) -> ProviderServer:
     """A server that an option names. Raises `InitRefused`: it is not one."""
     try:
         return parse_place(text, "imap" if kind == "imap" else "smtp")
@@ -153,7 +153,7 @@ def _asked_places(where: MailGuess, dialogue: Dialogue) -> MailGuess:
         text = dialogue.ask(f"  The {kind.upper()} server", proposed, check=check)
         if text != "find it":
             dialogue.note(f"--{kind}", text)
-        asked[kind] = places if text == "find it" else (parse_given(text, kind),)
+        asked[kind] = places if text == "find it" else (parse_server_option(text, kind),)
     return replace(where, imap=asked["imap"], smtp=asked["smtp"])
 
 

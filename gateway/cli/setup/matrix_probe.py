@@ -143,12 +143,12 @@ def resolve(text: str, tls_ca_file: str | None) -> str:
 def is_unknown_user(homeserver: str, person: str, tls_ca_file: str | None) -> bool:
     """Return True if the homeserver says that there is no such account; an error gives False."""
     try:
-        return anyio.run(partial(_knows_nobody, homeserver, person, tls_ca_file))
+        return anyio.run(partial(_rejects_unknown_user, homeserver, person, tls_ca_file))
     except (ChannelError, ValueError):
         return False
 
 
-async def _knows_nobody(homeserver: str, person: str, tls_ca_file: str | None) -> bool:
+async def _rejects_unknown_user(homeserver: str, person: str, tls_ca_file: str | None) -> bool:
     async with _connected(_config(homeserver, _NOBODY, "-", tls_ca_file)) as link:
         answer = await _asked(link, f"{CLIENT}/profile/{part(person)}")
     # The second is what older versions of Synapse say.

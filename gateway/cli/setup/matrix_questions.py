@@ -95,7 +95,7 @@ def _logged_in(
             question = "  The bot's Matrix id (an account of its own, such as @squid:example.org)"
             user = dialogue.ask(question, proposed, check=matrix_id, flag="--matrix-user")
         else:
-            user = check_given(user, matrix_id, "--matrix-user")
+            user = check_option(user, matrix_id, "--matrix-user")
         if not homeserver:
             homeserver, ca_file = _homeserver(given, current, dialogue, user, ca_file)
             ways = ways_at(homeserver, ca_file) if dialogue.interactive else ways
@@ -145,7 +145,7 @@ def asked_authority(error: Exception, dialogue: Dialogue) -> str:
     )
 
 
-def check_given(value: str, check: Callable[[str], str], flag: str) -> str:
+def check_option(value: str, check: Callable[[str], str], flag: str) -> str:
     """Check an option's value, which is not asked for again. Raises InitRefused."""
     try:
         return check(value)

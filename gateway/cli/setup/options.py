@@ -83,7 +83,7 @@ def _has_controls(text: str) -> bool:
     return any(unicodedata.category(char) in ("Cc", "Cs", "Zl", "Zp") or char == "\ufeff" for char in text)
 
 
-def parse_given(options: Mapping[str, object], environ: Mapping[str, str]) -> Given:
+def parse_options(options: Mapping[str, object], environ: Mapping[str, str]) -> Given:
     """
     Combine options and environment.
 

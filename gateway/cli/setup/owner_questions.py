@@ -52,7 +52,7 @@ def ask_owner(
     """
     own = {normalise(address) for address in channels.values()}
 
-    def checked(text: str) -> str:
+    def check_address(text: str) -> str:
         text = mail_address(text) if kind_of(text) == "email" else matrix_id(text)
         if normalise(text) in own:
             raise ValueError(f"{text} is the bot's own address; give yours")
@@ -63,7 +63,7 @@ def ask_owner(
         if "@" not in text:
             raise InitRefused(f"--owner: {text!r} is not an address; write @you:server or you@domain")
         try:
-            addresses.append(checked(text))
+            addresses.append(check_address(text))
         except ValueError as error:
             raise InitRefused(f"--owner: {error}") from error
         if kind_of(text) == "matrix" and is_unknown(text):
@@ -75,9 +75,9 @@ def ask_owner(
             continue
         known = present.get(kind, "")
         asks = dialogue.interactive and not given.owner
-        answer = _own_address(kind, known, dialogue, checked) if asks else known
+        answer = _own_address(kind, known, dialogue, check_address) if asks else known
         while asks and answer and _is_mistyped(kind, answer, dialogue, is_unknown):
-            answer = _own_address(kind, "", dialogue, checked)
+            answer = _own_address(kind, "", dialogue, check_address)
         addresses += [answer] if answer else []
     return tuple(addresses)
 
@@ -101,12 +101,12 @@ def _is_mistyped(kind: str, address: str, dialogue: Dialogue, is_unknown: Callab
     return not dialogue.agree("  Use it anyway?", default=False)
 
 
-def _own_address(kind: str, known: str, dialogue: Dialogue, checked: Check) -> str:
+def _own_address(kind: str, known: str, dialogue: Dialogue, check_address: Check) -> str:
     def check(text: str) -> str:
         if text and kind_of(text) != kind:
             wanted = "Matrix id, such as @you:example.org" if kind == "matrix" else "mail address"
             raise ValueError(f"{text!r} is not a {wanted}")
-        return checked(text) if text else text
+        return check_address(text) if text else text
 
     return dialogue.ask(
         f"{_QUESTIONS[kind]} (you are the owner{'' if known else '; empty: nobody is'})",

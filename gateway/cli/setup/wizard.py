@@ -244,7 +244,7 @@ class Init:
         running = holder_of(self.home) is not None
         installed = Installed()
         remaining: list[str] = []
-        kind = self.given.install or self._wished_unit()
+        kind = self.given.install or self._choose_unit()
         if kind != "system":
             begin_workspace(self.home.path(settings.agents.workspace))
         if kind is not None:
@@ -285,7 +285,7 @@ class Init:
             return []
         return [f"log the bot in: {self.program} matrix login"]
 
-    def _wished_unit(self) -> str | None:
+    def _choose_unit(self) -> str | None:
         """At a terminal the user unit is offered, where there is a systemd to run it."""
         if (
             not self.dialogue.interactive

@@ -124,7 +124,7 @@ def look_into(path: Path, *, passphrase: str | None = None, most_bytes: int | No
             name = checked_name(member)
             if name in seen or len(seen) >= _MOST_FILES:
                 raise BackupRefused(f"it contains {name!r} twice, or too many files")
-            seen[name] = {"size": member.size, "sha256": copy_hashed(content)}
+            seen[name] = {"size": member.size, "sha256": copy_and_hash(content)}
     if head is None or manifest is None:
         raise BackupRefused("its end is missing")
     _compare(manifest, seen)
@@ -223,7 +223,7 @@ def checked_name(member: tarfile.TarInfo) -> str:
     return name
 
 
-def copy_hashed(content: BinaryIO, out: BinaryIO | None = None) -> str:
+def copy_and_hash(content: BinaryIO, out: BinaryIO | None = None) -> str:
     """The digest of the rest of a stream, which is copied to ``out``."""
     digest = hashlib.sha256()
     while block := content.read(_BLOCK):

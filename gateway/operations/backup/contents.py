@@ -114,7 +114,7 @@ class Choice:
         except FileNotFoundError:
             return
         mode = state.st_mode
-        if stat.S_ISDIR(mode) or self._is_ours_to_leave(name):
+        if stat.S_ISDIR(mode) or self._may_leave_out(name):
             return
         if not stat.S_ISREG(mode):
             self.left_out.append(f"{name} (a link or a special file)")
@@ -128,7 +128,7 @@ class Choice:
             self._holes += holes
         yield FoundFile(name, path)
 
-    def _is_ours_to_leave(self, name: str) -> bool:
+    def _may_leave_out(self, name: str) -> bool:
         top, _, rest = name.partition("/")
         last = rest.rpartition("/")[2]
         if top == "state":

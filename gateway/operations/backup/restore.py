@@ -32,7 +32,7 @@ from gateway.operations.backup.archive import (
     BackupRefused,
     Looked,
     checked_name,
-    copy_hashed,
+    copy_and_hash,
     look_into,
     members,
     refuse_damage,
@@ -41,12 +41,12 @@ from gateway.operations.backup.contents import DATABASE_NAME
 from gateway.operations.backup.create import HEAD_NAME, MANIFEST_NAME
 from gateway.proactive.jobs.triggers import Once, TriggerInvalid, parse_timing
 from gateway.queue.errors import StoreUnavailable, StoreUnusable
-from gateway.queue.rollback_guard import Extent, Gap, write_restored
+from gateway.queue.rollback_guard import Extent, Gap, write_restore
 from gateway.queue.sql.restoring import Parked
 from gateway.queue.sqlite.restore import examine_copy, quarantine_open_work
 from gateway.system.home import open_home
 from gateway.system.lock import hold_home
-from gateway.system.restore_marker import NOTE, RestoreMarker, UnfinishedRestore, read_unfinished
+from gateway.system.restore_marker import NOTE, RestoreMarker, UnfinishedRestore, read_unfinished_restore
 
 _ROOM_LEFT = 32 * 1024 * 1024
 
@@ -93,7 +93,7 @@ def restore(
     HomeInUse, AlreadyRunning, BackupRefused, BackupDamaged, WrongPassphrase, StateUnusable: No change.
     """
     parent = next(folder for folder in (root, *root.parents) if folder.exists())
-    begun = read_unfinished(root)
+    begun = read_unfinished_restore(root)
     if begun is None and not replace and _content_of(root):
         raise HomeInUse(
             f"{root} is not empty. Name another home with --home, or add --replace, which moves its "
@@ -168,10 +168,10 @@ def _goes_aside(root: Path, backup: Path, looked: Looked) -> tuple[str, ...]:
 
 def finish_restore(root: Path) -> RestoredBackup:
     """Finish an interrupted restore. Raises NotFound, Unfinished, AlreadyRunning or StateUnusable."""
-    if read_unfinished(root) is None:
+    if read_unfinished_restore(root) is None:
         raise NotFound(f"there is nothing to finish in {root}: no restore was interrupted there")
     with hold_home(open_home(root, as_guest=True), while_unfinished=True):
-        plan = read_unfinished(root)
+        plan = read_unfinished_restore(root)
         if plan is None:  # the one who was at work has finished it
             return RestoredBackup(None, root, Parked())
         put_aside = _carry_out(root, plan)
@@ -222,7 +222,7 @@ def _unpack(path: Path, passphrase: str | None, looked: Looked, stage: Path) -> 
         mode = 0o700 if member.mode & 0o100 else 0o600
         handle = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
         with os.fdopen(handle, "wb") as file:
-            digest = copy_hashed(content, file)
+            digest = copy_and_hash(content, file)
             file.flush()
             os.fsync(file.fileno())
         # Somebody could have exchanged the file between the two readings.
@@ -252,13 +252,13 @@ def _prepare(
     mark = stage / "state" / "gateway-db.json"
     notes = [str(note) for note in looked.head.get("notes") or () if isinstance(note, str)]
     if moved:
-        write_restored(mark, extent, made_at=looked.made_at, now=now, gap=None)
+        write_restore(mark, extent, made_at=looked.made_at, now=now, gap=None)
         return Parked(), tuple(notes)
     gap = Gap(looked.made_at, min(until or now, now))
     parked = quarantine_open_work(
         database, backed_up_at=looked.made_at.timestamp(), now=now.timestamp(), runs_once=runs_once
     )
-    write_restored(mark, extent, made_at=looked.made_at, now=now, gap=gap)
+    write_restore(mark, extent, made_at=looked.made_at, now=now, gap=gap)
     return parked, tuple(notes)
 
 

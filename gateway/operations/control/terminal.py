@@ -160,7 +160,7 @@ class RemoteTerminal:
                 continue
             told = json.loads(message.data)
             if told.get("type") in ("accepted", "refused"):
-                self._heard_of(told)
+                self._note_result(told)
                 continue
             event = parse_event(message.data)
             if isinstance(event, Answer):
@@ -203,7 +203,7 @@ class RemoteTerminal:
         except (ConnectionError, aiohttp.ClientError) as error:
             raise ChannelUnavailable("the daemon has ended; say it again when it is back") from error
 
-    def _heard_of(self, told: dict[str, Any]) -> None:
+    def _note_result(self, told: dict[str, Any]) -> None:
         waiting = self._saying.get(str(told.get("id")))
         if waiting is None:
             return

@@ -89,7 +89,7 @@ def moving(layout: Layout) -> list[str] | None:
     return None
 
 
-def check_moved(layout: Layout) -> None:
+def check_no_move_pending(layout: Layout) -> None:
     """
     Refuse to work on a home in which a person has half moved: the rest would replace what is said meanwhile.
 

@@ -175,7 +175,7 @@ class Scheduler:
             if job.note != UNREADABLE:
                 _log.error("job.unreadable", job=job.id, error=str(error))
                 seen = job.last_at or job.created_at
-                await self._plans.record_fired(job.id, job.revision, seen, job.next_at, note=UNREADABLE)
+                await self._plans.record_run(job.id, job.revision, seen, job.next_at, note=UNREADABLE)
             return None
         waited_for = job.next_at or now
         first = next_after(timing, now)
@@ -209,13 +209,13 @@ class Scheduler:
             entry = LedgerEntry(ledger_name(job.id), instant, RunOutcome.SKIPPED, NOT_ALLOWED)
             await self._plans.note(entry)
             _log.warning("job.not_allowed", job=job.id, channel=job.session.channel)
-            await self._plans.record_fired(job.id, job.revision, instant, following, note=NOT_ALLOWED)
+            await self._plans.record_run(job.id, job.revision, instant, following, note=NOT_ALLOWED)
             return
         pending = Pending(message, session=self._conversations.conversation_for(message))
         rows = await self._store.inbox.accept(message.channel, message.account, [pending], {})
         if rows:
             _log.info("job.due", job=job.id, kind=job.kind.value, inbox=rows[0].id, late=late)
-        if not await self._plans.record_fired(job.id, job.revision, instant, following):
+        if not await self._plans.record_run(job.id, job.revision, instant, following):
             self._news.set()  # a person has changed it meanwhile: what they want now counts
 
     def _jitter(self, job: Job, timing: Timing, instant: datetime) -> timedelta:

@@ -42,7 +42,7 @@ class Marker:
             return cls("another place", "a day that cannot be read")
 
 
-def check_unmoved(text: str | None, where: str) -> None:
+def check_no_marker(text: str | None, where: str) -> None:
     """Check that a database has no marker. Raises `StoreMoved` if it has one; the error says what to do."""
     if text is None:
         return

@@ -287,7 +287,7 @@ class DatabaseFolder:
     def swap(self, name: str, old: bytes, new: bytes) -> bytes | None:
         """See `agent_core.state_folder.StateFolder.swap`."""
 
-        def swapped(db: ConnectionPort) -> bytes | None:
+        def swap(db: ConnectionPort) -> bytes | None:
             kept = _content(db, self._name, name)
             found = None if kept is None else self._decrypted(name, kept)
             if found != old:
@@ -295,18 +295,18 @@ class DatabaseFolder:
             _put(db, self._name, name, self._encrypted(name, new))
             return new
 
-        return self._state.call("write_state", swapped, locks=(self._lock_of(name),))
+        return self._state.call("write_state", swap, locks=(self._lock_of(name),))
 
     def remove(self, name: str) -> bool:
         """See `agent_core.state_folder.StateFolder.remove`. A row records that the document existed."""
 
-        def removed(db: ConnectionPort) -> bool:
+        def remove(db: ConnectionPort) -> bool:
             there = _content(db, self._name, name) is not None
             _put(db, self._name, name, None)
             return there
 
         was_here = self._disk.remove(name)
-        return self._state.call("write_state", removed, locks=(self._lock_of(name),)) or was_here
+        return self._state.call("write_state", remove, locks=(self._lock_of(name),)) or was_here
 
     def claim(self, name: str, *, for_s: float) -> bool:
         """See `agent_core.state_folder.StateFolder.claim`. It expires by the server's clock."""

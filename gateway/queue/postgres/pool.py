@@ -285,10 +285,12 @@ class _Serving:
                 else:
                     raise
             else:
-                call.facts = told + (self._everything(db, transaction, call) if noted == TOO_MANY else noted)
+                call.facts = told + (
+                    self._run_all_waiting(db, transaction, call) if noted == TOO_MANY else noted
+                )
                 return
 
-    def _everything(self, db: psycopg.Connection, committed: Transaction, call: ServerCall) -> str:
+    def _run_all_waiting(self, db: psycopg.Connection, committed: Transaction, call: ServerCall) -> str:
         """Run all waiting work; without an answer, the call's outcome is determined later."""
         look = Transaction(db, self._pool.home, look_only=True)
         try:

@@ -39,7 +39,7 @@ class AcceptedRestore:
     gap: Gap | None
 
 
-def read_restored(db: ConnectionPort) -> AcceptedRestore | None:
+def read_accepted_restore(db: ConnectionPort) -> AcceptedRestore | None:
     """Read what `set_restored` wrote last."""
     text = _meta(db, _RESTORED)
     if text is None:
@@ -51,7 +51,7 @@ def read_restored(db: ConnectionPort) -> AcceptedRestore | None:
     return AcceptedRestore(datetime.fromisoformat(value["at"]), gap)
 
 
-def set_restored(db: ConnectionPort, restored: AcceptedRestore) -> None:
+def write_accepted_restore(db: ConnectionPort, restored: AcceptedRestore) -> None:
     """Record a person's decision, and that this server is the right one."""
     gap = restored.gap
     text = json.dumps(
@@ -71,7 +71,7 @@ def begin(db: ConnectionPort, where: str, mark: HighWaterMark | None, now: Exten
 
     Raises StoreUnusable: another server, or timeline, may lack something, and a person must decide.
     """
-    before, restored = _meta(db, _SERVER), read_restored(db)
+    before, restored = _meta(db, _SERVER), read_accepted_restore(db)
     refuse_older(where, mark, now, restored)
     if before not in (None, _here(db)):
         is_known = mark is not None and mark.extent.identity == now.identity

@@ -18,7 +18,7 @@ import psycopg
 
 from gateway.queue.errors import StoreCorrupt, StoreTooNew, StoreUnusable
 from gateway.queue.moving.marker import NAME as MOVED
-from gateway.queue.moving.marker import check_unmoved
+from gateway.queue.moving.marker import check_no_marker
 from gateway.queue.postgres import history_tables
 from gateway.queue.postgres.connection import FACTS, SCHEMA
 from gateway.queue.postgres.triggers import TRIGGERS
@@ -221,7 +221,7 @@ def identity(db: psycopg.Connection[Any], where: str, home: int) -> str:
     """Return the home's random identity. Raises StoreCorrupt (none) or StoreMoved."""
     query = f"SELECT name, value FROM {SCHEMA}.all_meta WHERE home = %s AND name IN ('secret', %s)"  # noqa: S608 - constants
     found = dict(db.execute(query, (home, MOVED)).fetchall())
-    check_unmoved(found.get(MOVED), where)
+    check_no_marker(found.get(MOVED), where)
     if "secret" not in found:
         raise StoreCorrupt(
             "The database has lost the identity of this home. `squidbot migrate` gives it a new one."

@@ -144,7 +144,7 @@ class PostgresQueue(Queue):
         """
         where, failover = place_of(url), Failover()
 
-        def look() -> str:
+        def read_secret() -> str:
             try:
                 with connect(url) as db:
                     schema.check(db, where)
@@ -154,10 +154,10 @@ class PostgresQueue(Queue):
             except psycopg.Error as error:
                 raise open_error(error, where, "open") from error
 
-        secret = await asyncio.to_thread(look)
+        secret = await asyncio.to_thread(read_secret)
         signals = None if wakeups is None else Signals(wakeups, lambda: clock.now().timestamp())
 
-        def heard(facts: str) -> None:
+        def note_facts(facts: str) -> None:
             if signals is not None:
                 signals.fire(_read(facts))
 
@@ -180,7 +180,7 @@ class PostgresQueue(Queue):
             raise psycopg.OperationalError("another database is in its place")
 
         writer = WriteCall(
-            "store-writer", where, opened, home=home, size=_WRITERS, look_only=False, heard=heard
+            "store-writer", where, opened, home=home, size=_WRITERS, look_only=False, heard=note_facts
         )
         reader = ReadCall("store-reader", where, opened, home=home, size=_READERS, look_only=True)
         database = Database(

@@ -178,9 +178,9 @@ class _Amender:
 
     def _may_ask_again(self, session: str, turn: str, state: str) -> bool:
         """Return whether an edit may end the turn: a running one whose messages were not often begun anew."""
-        return state == InboxState.READY or self._begun_anew(session, turn) < _MOST_BEGUN_ANEW
+        return state == InboxState.READY or self._count_restarts(session, turn) < _MOST_BEGUN_ANEW
 
-    def _begun_anew(self, session: str, turn: str) -> int:
+    def _count_restarts(self, session: str, turn: str) -> int:
         """Return how often a message of this turn was begun anew."""
         counts = [message.notes.begun_anew for _, message in self._open_in(session, turn)]
         return max(counts, default=0)
@@ -199,7 +199,7 @@ class _Amender:
         """
         gone = "session = ? AND turn = ? AND withdrawn IS NOT NULL"
         ignore(self.db, gone, (session, turn), "withdrawn", self.now, only=_WORK)
-        often = self._begun_anew(session, turn) >= _MOST_BEGUN_ANEW
+        often = self._count_restarts(session, turn) >= _MOST_BEGUN_ANEW
         self._prepare_again(session, turn)
         afresh = "" if often else "attempts = 0, deferrals = 0, first_deferred_at = NULL, "
         waiting = f"{afresh}next_at = NULL, waits_for = NULL, turn = NULL, tail = NULL, error = NULL"
@@ -374,7 +374,7 @@ def blank_withdrawn(db: ConnectionPort, turn: str) -> None:
         _blank(db, row_id, payload)
 
 
-def notes_for_edited(db: ConnectionPort, turn: str) -> list[Note]:
+def list_edit_notes(db: ConnectionPort, turn: str) -> list[Note]:
     """Return the notes for messages that were edited while their turn ran on, which has answered them."""
     rows = db.execute(
         "SELECT id, session, payload FROM inbox WHERE turn = ? AND withdrawn IS NULL AND kind = 'message'"

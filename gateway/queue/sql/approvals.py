@@ -140,7 +140,7 @@ class QuestionStore(Store):
             return found
 
         def locks(db: ConnectionPort) -> Iterator[str]:
-            yield from place_asked(db, [name])
+            yield from list_session_locks(db, [name])
             if grant is not None:
                 yield named_lock("grants")
 
@@ -160,7 +160,7 @@ class QuestionStore(Store):
         return [row for row in rows if row.message.context.speech is None]
 
 
-def place_asked(db: ConnectionPort, names: Collection[str]) -> Iterator[str]:
+def list_session_locks(db: ConnectionPort, names: Collection[str]) -> Iterator[str]:
     """Yield the locks of the sessions whose turns ask these questions."""
     for raw in db.execute(_QUESTIONS) if names else ():
         found = _question(raw)

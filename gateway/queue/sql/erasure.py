@@ -127,7 +127,7 @@ def find(
     """Find a person's rows; nothing is changed."""
     known = {person_name(address) for address in addresses}
 
-    def theirs(table: str, column: str) -> list[dict[str, Any]]:
+    def select_rows(table: str, column: str) -> list[dict[str, Any]]:
         """Return the rows whose column is one of the person's addresses, in any spelling."""
         spellings = db.execute(f"SELECT DISTINCT {column} FROM {table} WHERE {column} IS NOT NULL").fetchall()
         return _rows(db, table, column, {text for (text,) in spellings if person_name(text) in known})
@@ -154,7 +154,7 @@ def find(
         _rows(db, "history_journal", "session", sessions), _rows(db, "history_journal", "id", lines)
     )
     found.usage = _rows(db, "usage", "session", sessions)
-    found.jobs = theirs("jobs", "person")
+    found.jobs = select_rows("jobs", "person")
     ledger = [f"job:{job['id']}" for job in found.jobs]
     ledger += [
         f"job:{job_id_of(key)}"
@@ -162,11 +162,11 @@ def find(
         if row["kind"] == KIND and (key := session_or_none(row["session"])) is not None
     ]
     found.ledger = _rows(db, "ledger", "name", set(ledger))
-    found.collected = theirs("collected", "person")
+    found.collected = select_rows("collected", "person")
     found.receipts = _by_id(
         _rows(db, "receipts", "turn", every),
         _rows(db, "receipts", "session", sessions),
-        theirs("receipts", "asked_by"),
+        select_rows("receipts", "asked_by"),
     )
     grants = db.execute(f"SELECT {_COLUMNS['grants']} FROM grants ORDER BY id").fetchall()
     found.grants = [

@@ -54,13 +54,13 @@ class GrantStore(Store):
             return []
         at = now.timestamp()
 
-        def look(db: ConnectionPort) -> list[Raw]:
+        def read(db: ConnectionPort) -> list[Raw]:
             db.execute("DELETE FROM grants WHERE until <= ? OR at > ? OR seen_at > ?", (at, at, at))
             raws = db.execute(_ALL).fetchall()
             db.execute("UPDATE grants SET seen_at = ?", (at,))
             return raws
 
-        raws = await self._writer.call("look_at_grants", look, locks=[named_lock("grants")])
+        raws = await self._writer.call("look_at_grants", read, locks=[named_lock("grants")])
         return [grant for raw in raws if (grant := _grant(raw)) is not None]
 
     async def revoke(self, grant_id: str) -> bool:

@@ -15,7 +15,7 @@ from agent_core.messages import Amendment, SessionKey
 from gateway.queue.model import Accepted, InboxRow, OutboxRow, Pending, Stopped
 from gateway.queue.sql import amendments as amending
 from gateway.queue.sql import inbox_sql, maintenance_sql
-from gateway.queue.sql.approvals import place_asked, settle_with
+from gateway.queue.sql.approvals import list_session_locks, settle_with
 from gateway.queue.sql.base import Store
 from gateway.queue.sql.codec import (
     INBOX,
@@ -106,7 +106,7 @@ class InboxStore(Store):
 
         def locks(db: ConnectionPort) -> Iterator[str]:
             yield from session_locks(*(row.session for row in rows))
-            yield from place_asked(db, {name for entry in batch for name in entry.settles})
+            yield from list_session_locks(db, {name for entry in batch for name in entry.settles})
             if any(entry.grants for entry in batch):
                 yield named_lock("grants")
             yield from amended_in(db, channel, account, amendments)
@@ -182,7 +182,7 @@ class InboxStore(Store):
         )
         return [inbox_row(raw) for raw in raws]
 
-    async def accepted(
+    async def list_accepted_messages(
         self, channel: str, *, sender: str = "", session: SessionKey | None = None, limit: int = 20
     ) -> list[InboxRow]:
         """
@@ -223,14 +223,16 @@ class InboxStore(Store):
         raws = await self._reader.call(name, lambda db: db.execute(query, values).fetchall())
         return [inbox_row(raw) for raw in raws]
 
-    async def new_quarantined(self, known: Collection[int], *, limit: int) -> tuple[list[InboxRow], set[int]]:
+    async def list_new_quarantine(
+        self, known: Collection[int], *, limit: int
+    ) -> tuple[list[InboxRow], set[int]]:
         """
         Return rows that are QUARANTINED and whose ids are not ``known``, oldest first, and with them the ids
         of those that are QUARANTINED now and are known by then. A highest id would not do: rows may be
         committed in another order.
         """
         raws, all_known = await self._reader.call(
-            "new_quarantined", lambda db: maintenance_sql.new_quarantined(db, known, limit)
+            "list_new_quarantine", lambda db: maintenance_sql.list_new_quarantine(db, known, limit)
         )
         return [inbox_row(raw) for raw in raws], all_known
 

@@ -103,7 +103,7 @@ class JobStore(Store):
             "remove_job", lambda db: db.execute(query, (job_id,)).rowcount > 0, locks=NOTHING
         )
 
-    async def record_fired(
+    async def record_run(
         self, job_id: str, revision: int, instant: datetime, next_at: datetime | None, *, note: str = ""
     ) -> bool:
         """
@@ -154,7 +154,7 @@ class JobStore(Store):
         asked = said, since.timestamp()
         return await self._reader.call("was_said", lambda db: db.execute(query, asked).fetchone() is not None)
 
-    async def list_collected(self) -> list[Collected]:
+    async def list_collected_alerts(self) -> list[Collected]:
         """Return the alerts that wait for the digest, oldest first."""
         query = "SELECT id, channel, person, text, at FROM collected ORDER BY id"
         raws = await self._reader.call("collected", lambda db: db.execute(query).fetchall())

@@ -22,7 +22,7 @@ class HistoryJournal(Store):
         raws = await self._reader.call("journal", lambda db: db.execute(query, arguments).fetchall())
         return [line for line in map(journal_line, raws) if line is not None]
 
-    async def delete_filed(self, ids: Sequence[int]) -> None:
+    async def delete_filed_lines(self, ids: Sequence[int]) -> None:
         """Delete these lines from the journal: they are durable in their files."""
         gone = [(row_id,) for row_id in ids]
         await self._writer.call(

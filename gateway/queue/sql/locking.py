@@ -42,13 +42,13 @@ def outbox_locks(messages: Iterable[tuple[OutboundMessage, str]]) -> list[str]:
 def inbox_locks(*inbox_ids: int | None, instead: Collection[str] = (), also: Collection[str] = ()) -> Locks:
     """Return the locks of inbox rows' sessions and ``also``; ``instead`` for a missing row."""
 
-    def look(db: ConnectionPort) -> Iterator[str]:
+    def list_locks(db: ConnectionPort) -> Iterator[str]:
         yield from also
         for inbox_id in inbox_ids:
             row = db.execute("SELECT session FROM inbox WHERE id = ?", (inbox_id,)).fetchone()
             yield from instead if row is None else session_locks(str(row[0]))
 
-    return look
+    return list_locks
 
 
 def inbox_range_locks(first: int, last: int) -> Locks:

@@ -103,7 +103,7 @@ def inbox(
 _HELD = "SELECT id FROM outbox WHERE state = 'held' ORDER BY id"
 
 
-def new_quarantined(db: ConnectionPort, known: Collection[int], limit: int) -> tuple[list[Raw], set[int]]:
+def list_new_quarantine(db: ConnectionPort, known: Collection[int], limit: int) -> tuple[list[Raw], set[int]]:
     """Return quarantined rows, oldest first."""
     new, all_known = _besides(
         db, "SELECT id FROM inbox WHERE state = 'quarantined' ORDER BY id", known, limit

@@ -125,7 +125,7 @@ class OutboxStore(Store):
             "uncertain", lambda db: outbox_sql.to_uncertain(db, row.id, now), locks=NOTHING
         )
 
-    async def record_sent(self, row: OutboxRow, provider_id: str, *, into: SessionKey | None = None) -> None:
+    async def record_send(self, row: OutboxRow, provider_id: str, *, into: SessionKey | None = None) -> None:
         """Record that the server has it; complete rows become SETTLED. ``into``: the history it joins."""
         now = self._now()
         said: Callable[[ConnectionPort], None] | None = None

@@ -42,18 +42,18 @@ class Signals:
 
         ``facts`` are read in the task. An unreadable fact, of a damaged row, does not stop the others.
         """
-        task = asyncio.get_running_loop().create_task(self._tell(facts))
+        task = asyncio.get_running_loop().create_task(self._notify(facts))
         self._firing.add(task)
         task.add_done_callback(self._firing.discard)
 
-    async def _tell(self, facts: Iterable[Fact]) -> None:
+    async def _notify(self, facts: Iterable[Fact]) -> None:
         try:
             for fact in facts:
-                self._tell_one(fact)
+                self._notify_one(fact)
         except Exception:  # noqa: BLE001 - nobody awaits this task
             _log.exception("signal.unreadable")
 
-    def _tell_one(self, fact: Fact) -> None:
+    def _notify_one(self, fact: Fact) -> None:
         try:
             what, *of = fact
             self._fire[what](*of)

@@ -9,7 +9,7 @@ from typing import Any
 from agent_core.messages import SessionKey
 from gateway.queue.model import Completion, NewOutbound, OutboxRow, RunningTurn, Step, Turn
 from gateway.queue.sql import inbox_sql, jobs, maintenance_sql, outbox_sql, receipts
-from gateway.queue.sql.amendments import blank_withdrawn, notes_for_edited, notes_for_withdrawn
+from gateway.queue.sql.amendments import blank_withdrawn, list_edit_notes, notes_for_withdrawn
 from gateway.queue.sql.base import Store, pending
 from gateway.queue.sql.codec import dump, error_text, inbox_row, new_outbox, session_or_none, step_of, to_json
 from gateway.queue.sql.due import due_at
@@ -67,14 +67,14 @@ class TurnStore(Store):
         """Return the steps that earlier starts of this turn recorded, by number."""
         owned = inbox_sql.claim_key(turn)
 
-        def look(db: ConnectionPort) -> list[Any]:
+        def read(db: ConnectionPort) -> list[Any]:
             inbox_sql.check_claim(db, owned)
             query = (
                 "SELECT number, kind, digest, request, result FROM turn_steps WHERE turn = ? ORDER BY number"
             )
             return db.execute(query, (owned.turn,)).fetchall()
 
-        return [step_of(raw) for raw in await self._reader.call("steps", look)]
+        return [step_of(raw) for raw in await self._reader.call("steps", read)]
 
     async def running(self) -> list[RunningTurn]:
         """Return the turns at work, the longest one first, each with its newest recorded step."""
@@ -138,7 +138,7 @@ class TurnStore(Store):
 
         def write(db: ConnectionPort) -> list[int]:
             if inbox_sql.end(db, owned, state, now):
-                notes = [*notes_for_edited(db, owned.turn), *notes_for_withdrawn(db, owned.turn)]
+                notes = [*list_edit_notes(db, owned.turn), *notes_for_withdrawn(db, owned.turn)]
                 inbox_sql.accept_notes(db, notes, now)
                 blank_withdrawn(db, owned.turn)
             self._journal(db, owned.session, lines, now)

@@ -18,7 +18,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from gateway.queue.moving.marker import NAME as MOVED
-from gateway.queue.moving.marker import check_unmoved
+from gateway.queue.moving.marker import check_no_marker
 from gateway.queue.sql.tables import VERSION
 from gateway.queue.sqlite.schema import APPLICATION_ID
 
@@ -61,7 +61,7 @@ def examine_database(path: Path, *, in_use: bool = False) -> list[Damage]:
             found = list(_damages(db))
             if not found and db.execute("SELECT 1 FROM sqlite_master WHERE name = 'meta'").fetchone():
                 mark = db.execute("SELECT value FROM meta WHERE name = ?", (MOVED,)).fetchone()
-                check_unmoved(None if mark is None else mark[0], str(path))
+                check_no_marker(None if mark is None else mark[0], str(path))
             return found
     except (sqlite3.Error, OSError) as error:
         return [Damage(f"it cannot be read: {error}", mendable=False)]

@@ -18,7 +18,7 @@ from urllib.parse import quote
 from agent_core.files import sync
 from gateway.queue.errors import StoreCorrupt, StoreTooNew, StoreUnusable
 from gateway.queue.moving.marker import NAME as MOVED
-from gateway.queue.moving.marker import check_unmoved
+from gateway.queue.moving.marker import check_no_marker
 from gateway.queue.sql.tables import TABLES, VERSION
 from gateway.queue.sqlite.errors import name_of
 
@@ -153,7 +153,7 @@ def identify(db: sqlite3.Connection, path: Path, known: list[str]) -> None:
         raise StoreCorrupt("the database has lost its identity")
     if known and known[0] != found["secret"]:
         raise sqlite3.DatabaseError("another database lies in its place")
-    check_unmoved(found.get(MOVED), str(path))
+    check_no_marker(found.get(MOVED), str(path))
     known[:] = [str(found["secret"])]
 
 

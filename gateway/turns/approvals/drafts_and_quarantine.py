@@ -137,7 +137,7 @@ class ReviewQuestions:
         found = 0
         while True:
             drafts, drafts_known = await self._store.outbox.new_drafts(self._drafts_known, limit=_PAGE)
-            kept, kept_known = await self._store.inbox.new_quarantined(self._kept_known, limit=_PAGE)
+            kept, kept_known = await self._store.inbox.list_new_quarantine(self._kept_known, limit=_PAGE)
             if (drafts or kept) and (await self._notifier.reach(_TOPIC)).target is None:
                 break
             # Of a forged sender the owner hears once a day, not once a mail.

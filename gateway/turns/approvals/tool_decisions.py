@@ -141,7 +141,7 @@ class ToolDecisions:
         """The question of this name, if the message may decide it; else what is told, None: nothing."""
         found = [one for one in await self._store.questions() if one.name == name]
         if not found:
-            return await self.explain_decided(name, message)
+            return await self.explain_decision(name, message)
         if len(found) != 1 or not self._is_decider(found[0], message):
             return None
         if self.has_ended(found[0]):
@@ -189,7 +189,7 @@ class ToolDecisions:
             return "Only my owner can give a grant beyond this conversation. Nothing was done."
         return given
 
-    async def explain_decided(self, name: str, message: InboundMessage) -> str | None:
+    async def explain_decision(self, name: str, message: InboundMessage) -> str | None:
         """Return the reply about a decided question, or None for outsiders. Raises `StoreUnavailable`."""
         found, decision = await self._store.find_decision(name), self._access.decide(message)
         if found is None or not decision.allowed:

@@ -126,7 +126,7 @@ class CommandHandlers:
             "reject": self._reject,
             "answer": self._answer,
             "grant": self._grant,
-            "grants": self._tell_grants,
+            "grants": self._list_grants,
             "trust": self._trust,
             "files": self._files_text,
             "did": self._did,
@@ -155,7 +155,7 @@ class CommandHandlers:
     async def _new(self, asked: CommandContext) -> str:
         if not await self._may_reset(asked):
             return _NOT_YOURS
-        before = await self._conversations.wish(asked.turn)
+        before = await self._conversations.request_reset(asked.turn)
         if not before:
             return "A new conversation starts here: I have set aside what was said before. My notes stay."
         waits = "1 message waits" if before == 1 else f"{before} messages wait"
@@ -317,7 +317,7 @@ class CommandHandlers:
         if what.lower() == "remove" and rest:
             done = await let_in.shut_out(self._store, self._access, rest.strip("<>` "))
             return f"`{safe_line(done.address)}` " + (done.problem or "may not write to me any more") + "."
-        done = await let_in.let_in(self._store, self._access, what)
+        done = await let_in.admit_person(self._store, self._access, what)
         return about_let_in(done)
 
     async def _refused(self) -> str:
@@ -357,7 +357,7 @@ class CommandHandlers:
         told = await self._approvals.calls.grant(clean_name(name), asked.message, terms, self._grants.now())
         return told or f"Nothing waits for you under the name `{clean_name(name)}` now."
 
-    async def _tell_grants(self, asked: CommandContext) -> str:
+    async def _list_grants(self, asked: CommandContext) -> str:
         person = "" if asked.owner else asked.message.sender.address
         what, _, grant = asked.command.argument.lower().partition(" ")
         if what == "revoke" and grant:

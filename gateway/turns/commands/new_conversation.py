@@ -47,7 +47,7 @@ class NewConversation:
         summary = tail.summary or await self._histories.memory.load_session_summary(str(turn.session))
         return not summary and all(sender is not None and normalise(sender) == me for sender in said)
 
-    async def wish(self, turn: Turn) -> int:
+    async def request_reset(self, turn: Turn) -> int:
         """Take a ``!new``, repeatable; return the number of messages until the reset, 0 for at once."""
         number = turn.head.id
         rows = await self._open(turn.session)

@@ -105,9 +105,9 @@ class WordedAnswers:
         if not any(map(_may_decide, batch)):
             return list(batch)
         waiting = [one for one in await self.store.questions() if one.verdict is None]
-        return [await self._heard(each, waiting) if _may_decide(each) else each for each in batch]
+        return [await self._apply_answer(each, waiting) if _may_decide(each) else each for each in batch]
 
-    async def _heard(self, entry: Pending, waiting: Sequence[ToolQuestionRow]) -> Pending:
+    async def _apply_answer(self, entry: Pending, waiting: Sequence[ToolQuestionRow]) -> Pending:
         mine = [one for one in waiting if self.calls.may_decide(one, entry.message)]
         answer = await self._filled_in(entry, mine)
         if answer is None and (said := self._read(entry.message)) is not None:
@@ -276,7 +276,7 @@ class WordedAnswers:
         for one in waiting:
             if one.name == names[0] and (doubt := self.calls.weak_proof_reply(one, entry.message)):
                 return _misread(entry, one, doubt)
-        if (told := await self.calls.explain_decided(names[0], entry.message)) is not None:
+        if (told := await self.calls.explain_decision(names[0], entry.message)) is not None:
             return self._with_more(_deciding_nothing(entry, {names[0]: ""}, told), said.more)
         return None
 

@@ -54,9 +54,9 @@ class _Tables(Store):
         super().__init__(database)
         self._home = home
 
-    async def _read(self, name: str, look: Callable[[ConnectionPort], _Result]) -> _Result:
+    async def _read(self, name: str, read: Callable[[ConnectionPort], _Result]) -> _Result:
         with _as_storage("read"):
-            return await self._reader.call(name, look)
+            return await self._reader.call(name, read)
 
     async def _write(self, name: str, work: Callable[[ConnectionPort], _Result], locks: Locks) -> _Result:
         with _as_storage("write"):
@@ -72,7 +72,7 @@ class PostgresMemory(_Tables):
         """See `MemoryPort`."""
         key = _checked(session_id)
 
-        def look(db: ConnectionPort) -> HistoryTail:
+        def read(db: ConnectionPort) -> HistoryTail:
             kept = records.load(db, key)
             tail = newest(
                 lines.backwards(db, key, total=kept.total, down_to=kept.cursor),
@@ -83,7 +83,7 @@ class PostgresMemory(_Tables):
             )
             return _with_record(tail, kept)
 
-        return await self._read("history", look)
+        return await self._read("history", read)
 
     async def load_segment(
         self, session_id: str, *, start: int, max_messages: int, max_chars: int | None = None
@@ -91,7 +91,7 @@ class PostgresMemory(_Tables):
         """See `MemoryPort`."""
         key = _checked(session_id)
 
-        def look(db: ConnectionPort) -> HistoryTail:
+        def read(db: ConnectionPort) -> HistoryTail:
             kept = records.load(db, key)
             page = oldest(
                 lines.forwards(db, key, start=max(0, start)),
@@ -102,7 +102,7 @@ class PostgresMemory(_Tables):
             )
             return _with_record(page, kept)
 
-        return await self._read("history", look)
+        return await self._read("history", read)
 
     async def append_message(self, session_id: str, *messages: Message, durable: bool = False) -> None:
         """See `MemoryPort`. An appended message is durable when this returns."""
@@ -270,7 +270,7 @@ class PostgresSearch(_Tables):
         if self.vectors is not None and not query.has_quoted:
             alike = await self.vectors.nearest(asked, since_ms=filters.since_ms)
 
-        def look(db: ConnectionPort) -> SearchAnswer:
+        def read(db: ConnectionPort) -> SearchAnswer:
             searched = search.Searching(db, self._home, str(asked.scope), filters)
             found, statistics = searched.candidates(query)
             near = searched.rows_of(alike) if alike else {}
@@ -280,7 +280,7 @@ class PostgresSearch(_Tables):
             )
             return SearchAnswer(hits, more=len(ranked) - used)
 
-        return await self._read("search", look)
+        return await self._read("search", read)
 
     async def update(self, session_id: str) -> None:
         """Encode what is new: a committed line is searchable by its words already."""

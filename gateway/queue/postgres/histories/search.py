@@ -120,7 +120,7 @@ class Searching:
         must = [term for term in query.terms if term.quoted]
         found = {term: self._matching([*must, term], MOST_POSTINGS) for term in query.terms}
         total = self._count(4 * MOST_POSTINGS)
-        statistics = Statistics.from_found(found, total)
+        statistics = Statistics.from_matches(found, total)
         weighed = [(statistics.rarity(term), ids) for term, ids in found.items()]
         weighed += [
             (

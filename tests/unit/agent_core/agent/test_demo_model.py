@@ -24,7 +24,7 @@ pytestmark = pytest.mark.virtual_time
 OWNER = MemoryScope(ScopeKind.OWNER)
 
 
-class House:
+class Harness:
     """Everything that a turn needs, over memory that is gone afterwards."""
 
     def __init__(self, llm=None):
@@ -57,7 +57,7 @@ class House:
 
 @pytest.fixture
 def house():
-    return House()
+    return Harness()
 
 
 async def test_remember_in_one_room_and_recall_in_another(house):
@@ -83,7 +83,7 @@ async def test_two_people_do_not_share(house):
 
 async def test_at_the_same_time_nothing_is_lost():
     """Two conversations that remember at once both get through, by the version check and a merge."""
-    house = House(DemoModel(delay_s=1.0))
+    house = Harness(DemoModel(delay_s=1.0))
     async with anyio.create_task_group() as group:
         for name in "abc":
             group.start_soon(house.say, f"remember that fact {name}", name)

@@ -28,7 +28,7 @@ AWAY = (529, "overloaded_error", "Overloaded")
 
 
 @dataclass
-class House:
+class Harness:
     """A thinking Claude, a strict Mistral, and a small model at home that only talks."""
 
     claude: FakeAnthropic
@@ -66,7 +66,7 @@ class Long(ListMemory):
 
 
 @pytest.fixture
-async def house() -> AsyncIterator[House]:
+async def house() -> AsyncIterator[Harness]:
     profile = PROFILES["mistral"]
     async with AsyncExitStack() as stack:
         claude = await stack.enter_async_context(FakeAnthropic())
@@ -95,12 +95,12 @@ async def house() -> AsyncIterator[House]:
         }
         for client in clients.values():
             stack.push_async_callback(client.aclose)  # type: ignore[attr-defined]
-        yield House(claude, mistral, small, clients)
+        yield Harness(claude, mistral, small, clients)
         assert not claude.refusals
         assert not mistral.refusals
 
 
-async def test_another_goes_on_in_the_middle_of_a_turn(house: House) -> None:
+async def test_another_goes_on_in_the_middle_of_a_turn(house: Harness) -> None:
     """It gets the calls of the first in its own form, and nothing of what that has thought."""
     house.claude.say(thought("hm"), use("look", "toolu_1"), use("look", "toolu_2"))
     house.mistral.plan(Say("", calls=[Call("look", "{}", id="abcdefghi")]), Say("Found"))
@@ -113,7 +113,7 @@ async def test_another_goes_on_in_the_middle_of_a_turn(house: House) -> None:
     assert len([each for each in sent if each["role"] == "tool"]) == 3
 
 
-async def test_a_small_one_without_eyes_and_tools_behind_a_big_one(house: House) -> None:
+async def test_a_small_one_without_eyes_and_tools_behind_a_big_one(house: Harness) -> None:
     """The result of the tool that the big one has used is cut to its window."""
     house.claude.say(use("look", "toolu_1"))
     house.small.answer = lambda read: "Noted" if "cannot be shown" in read else "no note"
@@ -123,7 +123,7 @@ async def test_a_small_one_without_eyes_and_tools_behind_a_big_one(house: House)
     assert "tools" not in house.small.requests[-1]
 
 
-async def test_the_window_shrinks_between_two_requests(house: House) -> None:
+async def test_the_window_shrinks_between_two_requests(house: Harness) -> None:
     """The server was started anew with less; the next request fits at once."""
     house.small.models = {"tiny": Pulled(context=40_960)}
     house.small.answer = lambda _: "ok"
@@ -138,7 +138,7 @@ async def test_the_window_shrinks_between_two_requests(house: House) -> None:
     assert "reads 4096 tokens" in house.clients["small"].notes[-1]
 
 
-async def test_tools_are_refused_and_accepted_again(house: House) -> None:
+async def test_tools_are_refused_and_accepted_again(house: Harness) -> None:
     """There is an answer each time, and its owner reads what to do."""
     told = '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set'
     house.mistral.plan(Status(400, told), Say("Without"), Say("Still without"))
@@ -147,7 +147,7 @@ async def test_tools_are_refused_and_accepted_again(house: House) -> None:
     assert "restart" in house.clients["mistral"].notes[0]
 
 
-async def test_a_key_is_refused_and_accepted_again(house: House) -> None:
+async def test_a_key_is_refused_and_accepted_again(house: Harness) -> None:
     """One error names the model; the next question is answered, also by the same pool."""
     house.claude.errors.append((401, "authentication_error", "invalid x-api-key"))
     pool = house.pool("claude")
@@ -161,7 +161,7 @@ async def test_a_key_is_refused_and_accepted_again(house: House) -> None:
 @pytest.mark.parametrize(
     "words", ["Prompt exceeds max length", "input length and `max_tokens` exceed context limit", "nope"]
 )
-async def test_too_long_in_other_words_each_time(house: House, words: str) -> None:
+async def test_too_long_in_other_words_each_time(house: Harness, words: str) -> None:
     """A large request that is refused is shortened once, whatever the reason is called."""
     house.claude.errors.append((400, "invalid_request_error", words))
     house.claude.say(text("Short"))

@@ -15,13 +15,13 @@ from agent_core.prompt import background_text, searched_words, turn_facts
 from agent_core.provenance import Origin, person, untrusted_origin
 from agent_core.storage.search_index import SearchIndex
 from tests.clock import EPOCH
-from tests.search_house import BOB, OWNER, A, B, House, R
+from tests.search_house import BOB, OWNER, A, B, Harness, R
 
 HERE = "matrix/!here"
 ASKED = "What is our cat called, please?"
 
 
-class LookedUp(House):
+class LookedUp(Harness):
     """A house with a manager whose index is up to date, unless ``indexed`` is False."""
 
     indexed = True

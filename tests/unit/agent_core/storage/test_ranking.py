@@ -19,7 +19,7 @@ def ranked(question: str, *, alike: dict[int, float], least: float = 0.0) -> lis
     found = {
         number: Candidate(number, fold(text)) for number, text in SAID.items() if query.matches(fold(text))
     }
-    statistics = Statistics.from_found(
+    statistics = Statistics.from_matches(
         {
             term: [number for number in found if term in query.terms_in(fold(SAID[number]))]
             for term in query.terms

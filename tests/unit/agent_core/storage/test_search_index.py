@@ -16,7 +16,7 @@ from agent_core.provenance import untrusted_origin
 from agent_core.storage.search_index.rows import Rows, SearchLine
 from agent_core.storage.search_index.text import fold, parse_query
 from tests.open_files import opened
-from tests.search_house import BOB, OWNER, A, B, House
+from tests.search_house import BOB, OWNER, A, B, Harness
 
 OLDER = """
 CREATE TABLE scopes (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
@@ -37,12 +37,12 @@ PRAGMA user_version = 5;
 
 @pytest.fixture
 async def plain(tmp_path: Path) -> Any:
-    house = House(tmp_path)
+    house = Harness(tmp_path)
     yield house
     await house.index.aclose()
 
 
-async def test_a_closed_index_does_not_open_its_file_again(plain: House) -> None:
+async def test_a_closed_index_does_not_open_its_file_again(plain: Harness) -> None:
     """What comes late at the end of the program, a search or an update, finds it closed."""
     await plain.say(A, "the boiler is serviced in March")
     await plain.index.update_all()
@@ -55,7 +55,7 @@ async def test_a_closed_index_does_not_open_its_file_again(plain: House) -> None
     assert not opened(plain.home)
 
 
-async def test_the_index_follows_and_survives_a_restart(plain: House) -> None:
+async def test_the_index_follows_and_survives_a_restart(plain: Harness) -> None:
     """What was read is not read again; what is new is found at once, and is in the index after an update."""
     await plain.say(A, "tea one")
     await plain.index.update(A)
@@ -69,7 +69,7 @@ async def test_the_index_follows_and_survives_a_restart(plain: House) -> None:
     assert len(hit.messages) == 2
 
 
-async def test_what_is_found_says_whose_words_it_is_made_of(plain: House) -> None:
+async def test_what_is_found_says_whose_words_it_is_made_of(plain: Harness) -> None:
     """From the histories and from the index; a line that does not say is the owner's where only they were."""
     page = (untrusted_origin("web", "https://example.org"),)
     told = Message(role="assistant", content="tea is blue", id="p", scope=str(OWNER), origins=page)
@@ -87,7 +87,7 @@ async def test_what_is_found_says_whose_words_it_is_made_of(plain: House) -> Non
 @pytest.mark.parametrize(
     "damage", ["gone", "garbage", "truncated", "other version", "older layout", "folder"]
 )
-async def test_a_damaged_index_is_made_again(plain: House, damage: str) -> None:
+async def test_a_damaged_index_is_made_again(plain: Harness, damage: str) -> None:
     """Whatever became of its file: everything is found before and after the next update."""
     await plain.say(A, "tea one", *["filler"] * 50)
     await plain.say(B, "coffee one", *["filler"] * 50)
@@ -122,7 +122,7 @@ async def test_a_damaged_index_is_made_again(plain: House, damage: str) -> None:
     assert plain.index.state()["complete"] == (damage != "folder")
 
 
-async def test_damage_in_the_middle_of_an_update_forgets_no_history(plain: House) -> None:
+async def test_damage_in_the_middle_of_an_update_forgets_no_history(plain: Harness) -> None:
     """What was read before the damaged file was removed is read again."""
     for number in range(4):
         await plain.say(f"matrix/!{number}", f"tea {number}")
@@ -141,7 +141,7 @@ async def test_damage_in_the_middle_of_an_update_forgets_no_history(plain: House
     assert sorted(await plain.found("tea")) == [f"tea {number}" for number in range(4)]
 
 
-async def test_a_process_that_ends_while_the_index_is_filled(plain: House) -> None:
+async def test_a_process_that_ends_while_the_index_is_filled(plain: Harness) -> None:
     """The next one finds all of it, with what is indexed and the rest from the histories, and goes on there."""
     await plain.say(A, "oldest tea", *["filler"] * 900, "newest tea")
     await plain.say(B, "another tea")
@@ -160,7 +160,7 @@ async def test_a_process_that_ends_while_the_index_is_filled(plain: House) -> No
     assert await plain.index._written(lambda: plain.index._open_writer().counts()) == (2, 903)
 
 
-async def test_a_mark_that_the_process_did_not_live_to_index(plain: House) -> None:
+async def test_a_mark_that_the_process_did_not_live_to_index(plain: Harness) -> None:
     """What was taken back is out of the index once it is followed, and out of each search before."""
     await plain.say(A, "wrong tea", "x", turn="t1")
     await plain.index.update_all()
@@ -180,7 +180,7 @@ async def test_a_mark_that_the_process_did_not_live_to_index(plain: House) -> No
 
 
 @pytest.mark.parametrize("indexed", [True, False])
-async def test_one_message_of_a_turn_is_taken_back(plain: House, indexed: bool) -> None:
+async def test_one_message_of_a_turn_is_taken_back(plain: Harness, indexed: bool) -> None:
     """By an id that begins with its turn, as ours do; the other lines keep their ids and stay."""
     lines = [
         Message(role="user", content=f"tea {number}", id=f"t1.{number}", turn="t1", scope="owner")
@@ -196,7 +196,7 @@ async def test_one_message_of_a_turn_is_taken_back(plain: House, indexed: bool) 
     assert {(each.id, each.turn) for hit in hits for each in hit.messages} == {("t1.0", "t1"), ("t1.2", "t1")}
 
 
-async def test_histories_that_are_replaced_or_removed(plain: House) -> None:
+async def test_histories_that_are_replaced_or_removed(plain: Harness) -> None:
     """The index says what the files say."""
     await plain.say(A, "tea one", "tea two")
     await plain.say(B, "tea three")
@@ -214,7 +214,7 @@ async def test_histories_that_are_replaced_or_removed(plain: House) -> None:
     assert (counts["sessions"], counts["messages"], counts["complete"]) == (1, 1, True)
 
 
-async def test_half_a_line_is_waited_for(plain: House) -> None:
+async def test_half_a_line_is_waited_for(plain: Harness) -> None:
     """A line in the middle of being written is read when it is whole, and only once."""
     await plain.say(A, "tea one")
     path = plain.memory.layout.history(SessionKey.parse(A))
@@ -229,7 +229,7 @@ async def test_half_a_line_is_waited_for(plain: House) -> None:
     assert counts == (1, 2)
 
 
-async def test_a_long_history_is_read_in_batches(plain: House) -> None:
+async def test_a_long_history_is_read_in_batches(plain: Harness) -> None:
     """More lines than one batch has are all read; a line over any limit is passed over."""
     await plain.say(A, *[f"word{number} tea" for number in range(1000)])
     path = plain.memory.layout.history(SessionKey.parse(A))
@@ -242,7 +242,7 @@ async def test_a_long_history_is_read_in_batches(plain: House) -> None:
     assert (await plain.found("tea", max_results=1)) == ["last tea"]
 
 
-async def test_while_it_is_built_the_newest_are_found(plain: House) -> None:
+async def test_while_it_is_built_the_newest_are_found(plain: Harness) -> None:
     """Without an index a search looks as far back as its budget goes, and says that it was not all."""
     await plain.say(A, "oldest tea")
     for _ in range(12):
@@ -256,7 +256,7 @@ async def test_while_it_is_built_the_newest_are_found(plain: House) -> None:
     assert len(answer.hits) == 2 and answer.complete
 
 
-async def test_lines_of_one_second_and_without_a_time(plain: House) -> None:
+async def test_lines_of_one_second_and_without_a_time(plain: Harness) -> None:
     """More than a second has numbers, and at one time as many as a long import: each is found, in its order."""
     path = plain.memory.layout.history(SessionKey.parse(A))
     path.parent.mkdir(parents=True)
@@ -274,7 +274,7 @@ async def test_lines_of_one_second_and_without_a_time(plain: House) -> None:
      "\x00 tea" * 100_000, "AND OR NOT NEAR( tea" * 50_000, "猫" * 500_000, "x" * 1_000_000],
     ids=["long", "words", "quotes", "phrases", "NULs", "operators", "unspaced", "one word"],
 )  # fmt: skip
-async def test_no_query_is_slow(plain: House, query: str) -> None:
+async def test_no_query_is_slow(plain: Harness, query: str) -> None:
     """Of any query a bounded part is searched, with a bounded number of words."""
     assert len(parse_query(query).terms) <= 16
     await plain.say(A, "tea " * 100)
@@ -284,7 +284,7 @@ async def test_no_query_is_slow(plain: House, query: str) -> None:
         await plain.index.update_all()
 
 
-async def test_of_many_hits_the_newest_are_read(plain: House) -> None:
+async def test_of_many_hits_the_newest_are_read(plain: Harness) -> None:
     """Of more lines than are rated, which are as good, in the histories and in the index."""
     for number in range(150):
         await plain.say(A, f"tea {number}", "x")
@@ -305,7 +305,7 @@ def test_folding() -> None:
 
 
 async def test_a_scope_that_comes_while_a_search_runs_is_not_found(
-    plain: House, monkeypatch: pytest.MonkeyPatch
+    plain: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With one scope in the index its mark is not asked for, and a second one may come in between."""
     await plain.say(A, "the secret of the owner")

@@ -23,7 +23,7 @@ from agent_core.storage.search_index.vectors_child import sentences
 from gateway.settings import Settings, _soft_warnings
 from tests.contract.vectors import VectorsContract
 from tests.doubles.encoder import SlowEncoder, use_encoder
-from tests.search_house import BOB, OWNER, A, B, House
+from tests.search_house import BOB, OWNER, A, B, Harness
 
 needs_encoder = pytest.mark.skipif(bool(missing_for_vectors()), reason="the extra recall is not installed")
 
@@ -34,7 +34,7 @@ def _slow_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vectors, "_SEARCH_LIMIT_S", 300.0)
 
 
-class _House(House):
+class _House(Harness):
     def opened(self) -> SearchIndex:
         return SearchIndex(self.home / "search.db", self.memory.layout, vectors=True)
 
@@ -67,7 +67,7 @@ async def slow(scripted: _House, monkeypatch: pytest.MonkeyPatch) -> _House:
     return scripted
 
 
-def orphans(house: House) -> int:
+def orphans(house: Harness) -> int:
     """The number of vectors whose text is gone."""
     db = sqlite3.connect(house.home / "search.db")
     return db.execute("SELECT count(*) FROM vectors WHERE line NOT IN (SELECT id FROM lines)").fetchone()[0]
@@ -84,7 +84,7 @@ def rows_of_vectors(index: Path, like: str) -> list[bytes]:
     return []
 
 
-def kept(house: House) -> int:
+def kept(house: Harness) -> int:
     return sqlite3.connect(house.home / "search.db").execute("SELECT count(*) FROM vectors").fetchone()[0]
 
 
@@ -109,7 +109,7 @@ class TestFiles(VectorsContract):
     """In the index of the home folder."""
 
     @pytest.fixture
-    def house(self, scripted: _House) -> House:
+    def house(self, scripted: _House) -> Harness:
         return scripted
 
 
@@ -123,7 +123,7 @@ async def test_without_likeness_only_words_are_found(scripted: _House, monkeypat
 
 async def test_an_index_from_before_the_setting_is_searched_and_kept(scripted: _House):
     """The search comes before anything is written."""
-    before = House(scripted.home)
+    before = Harness(scripted.home)
     before.clock = scripted.clock
     await before.say(A, "Minka is our cat.", "How nice!")
     await before.index.update_all()

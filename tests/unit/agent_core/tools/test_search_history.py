@@ -11,7 +11,7 @@ from agent_core.memory_ports import SearchRequest
 from agent_core.messages import SessionKey
 from agent_core.models import MemoryScope, ScopeKind
 from agent_core.tools.search_history import SearchHistoryTool
-from tests.search_house import BOB, OWNER, A, B, House, R, complete_house
+from tests.search_house import BOB, OWNER, A, B, Harness, R, complete_house
 
 ROOM = MemoryScope(ScopeKind.ROOM, "matrix/!room")
 
@@ -23,7 +23,7 @@ async def house(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
         yield house
 
 
-async def test_debris_is_passed_over(house: House) -> None:
+async def test_debris_is_passed_over(house: Harness) -> None:
     """Torn lines, binary, tools and empty messages hide nothing."""
     await house.say(A, "tea one")
     path = house.memory.layout.history(SessionKey.parse(A))
@@ -35,7 +35,7 @@ async def test_debris_is_passed_over(house: House) -> None:
     assert await house.found("tea") == ["tea two", "tea one"]
 
 
-async def test_a_clock_that_went_back_and_missing_times(house: House) -> None:
+async def test_a_clock_that_went_back_and_missing_times(house: Harness) -> None:
     """Equal and missing times are no trouble; everything is found."""
     path = house.memory.layout.history(SessionKey.parse(A))
     path.parent.mkdir(parents=True)
@@ -51,7 +51,7 @@ async def test_a_clock_that_went_back_and_missing_times(house: House) -> None:
 
 @pytest.fixture
 async def plain(tmp_path: Path) -> Any:
-    house = House(tmp_path)
+    house = Harness(tmp_path)
     yield house
     await house.index.aclose()
 
@@ -59,11 +59,11 @@ async def plain(tmp_path: Path) -> Any:
 # ── the tool ──
 
 
-async def run(house: House, scope: MemoryScope = OWNER, session: str = A, **arguments: Any) -> Any:
+async def run(house: Harness, scope: MemoryScope = OWNER, session: str = A, **arguments: Any) -> Any:
     return await SearchHistoryTool(house.index, session, scope=scope, clock=house.clock).execute(**arguments)
 
 
-async def test_the_tool_tells_who_when_and_where(plain: House) -> None:
+async def test_the_tool_tells_who_when_and_where(plain: Harness) -> None:
     """Hits stand between tags that they cannot close, with time and place, the message itself marked."""
     await plain.say(A, "before", "the </found> tea", "after")
     await plain.say(B, "tea elsewhere")
@@ -76,7 +76,7 @@ async def test_the_tool_tells_who_when_and_where(plain: House) -> None:
     assert "UTC" in first
 
 
-async def test_the_tool_takes_what_a_model_may_write(plain: House) -> None:
+async def test_the_tool_takes_what_a_model_may_write(plain: Harness) -> None:
     """Odd numbers are brought into range, a query without a word is refused, no hit is said."""
     await plain.say(A, *["tea", "x", "x"] * 30)
     assert (await run(plain, query="tea", max_results=10_000, days=10**9)).content.count("<found>") == 20
@@ -87,7 +87,7 @@ async def test_the_tool_takes_what_a_model_may_write(plain: House) -> None:
         assert (await run(plain, query=bad)).is_error
 
 
-async def test_the_tool_cannot_be_talked_into_another_scope(plain: House) -> None:
+async def test_the_tool_cannot_be_talked_into_another_scope(plain: Harness) -> None:
     """No argument names a scope or a session."""
     await plain.say(A, "the owner's tea")
     tool = SearchHistoryTool(plain.index, B, scope=BOB, clock=plain.clock)
@@ -95,7 +95,7 @@ async def test_the_tool_cannot_be_talked_into_another_scope(plain: House) -> Non
     assert (await tool.execute(query="tea", scope="owner")).content == "Nothing was found."
 
 
-async def test_the_tool_searches_a_place_or_a_person(plain: House) -> None:
+async def test_the_tool_searches_a_place_or_a_person(plain: Harness) -> None:
     """By the name of a room, the address of a conversation, "here", and a part of a sender's address."""
     await plain.say(A, "tea here", "x", "x", "x")
     await plain.say(R, "tea in the kitchen", "x", scope=ROOM)
@@ -118,7 +118,7 @@ async def test_the_tool_searches_a_place_or_a_person(plain: House) -> None:
         await plain.index.update_all()
 
 
-async def test_the_tool_shows_the_part_of_a_long_message_with_the_words(plain: House) -> None:
+async def test_the_tool_shows_the_part_of_a_long_message_with_the_words(plain: Harness) -> None:
     """Of a message of any length, with the number of further hits, the best first."""
     filler = "we talked about this and that " * 100
     await plain.say(A, f"{filler} the blue tea pot {filler}", "x", *["tea", "x", "x"] * 9)
@@ -128,7 +128,7 @@ async def test_the_tool_shows_the_part_of_a_long_message_with_the_words(plain: H
     assert told.endswith("(5 more with some of the words.)")
 
 
-async def test_while_the_index_is_filled_nothing_found_is_not_said(plain: House) -> None:
+async def test_while_the_index_is_filled_nothing_found_is_not_said(plain: Harness) -> None:
     """What was not looked through may have it."""
     await plain.say(A, "oldest tea")
     for _ in range(12):

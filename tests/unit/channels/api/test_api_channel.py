@@ -23,7 +23,7 @@ from tests.doubles.inbox import MemoryInbox, running
 ANNA = "@anna:example.org"
 
 
-class World:
+class Scenario:
     """A channel, its inbox, and the gateway's part of a delivery."""
 
     def __init__(self, home) -> None:
@@ -84,7 +84,7 @@ def words(text, conversation="", digest=""):
 
 @pytest.fixture
 async def world(tmp_path):
-    made = World(tmp_path)
+    made = Scenario(tmp_path)
     async with running(made.channel, made.inbox):
         await made.inbox.until_up()
         yield made
@@ -242,7 +242,7 @@ async def test_previews_are_shown_where_the_turn_is(world):
 
 
 async def test_nothing_is_accepted_while_it_does_not_run(tmp_path):
-    world = World(tmp_path)
+    world = Scenario(tmp_path)
     with pytest.raises(ChannelUnavailable):
         async with asked(world, "k", "hello"):
             pass

@@ -15,14 +15,14 @@ from channels.api.server import ApiServer
 from channels.api.tokens import ApiTokens
 from tests.clock import EPOCH
 from tests.doubles.inbox import running
-from tests.unit.channels.api.test_api_channel import ANNA, World
+from tests.unit.channels.api.test_api_channel import ANNA, Scenario
 
 CHAT = {"model": "squidbot", "messages": [{"role": "user", "content": "hello"}]}
 
 
 @pytest.fixture
 async def world(tmp_path):
-    made = World(tmp_path)
+    made = Scenario(tmp_path)
     made.text = ApiTokens(made.channel.services.state).add("test", ANNA, EPOCH)
     app = web.Application()
     app.add_routes(ApiServer(made.channel).routes())

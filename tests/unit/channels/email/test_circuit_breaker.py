@@ -31,7 +31,7 @@ def breaker(**limits: Any) -> CircuitBreaker:
 def send(it: CircuitBreaker, now: float, *, thread: str = "t") -> bool:
     if it.may_send(thread, now) is not None:
         return False
-    it.count_sent(thread, now)
+    it.count_answer(thread, now)
     return True
 
 
@@ -72,12 +72,12 @@ class TestBrake:
         for number in range(11):
             send(it, 0.0, thread=f"t{number}")
         assert it.open_reason("t", 1.0) is not None
-        same = [it.may_send("t", 1.0, owner=True) or it.count_sent("t", 1.0, owner=True) for _ in range(11)]
+        same = [it.may_send("t", 1.0, owner=True) or it.count_answer("t", 1.0, owner=True) for _ in range(11)]
         assert [one is None for one in same] == [True] * 10 + [False]
         assert it.may_send("other", 2.0, owner=True) is None
         it = breaker(answers_per_hour=10)
         for number in range(30):
-            it.count_sent(f"o{number}", 0.0, owner=True)
+            it.count_answer(f"o{number}", 0.0, owner=True)
         assert it.may_send("t", 1.0) is None, "what the owner gets is nobody else's loop"
 
     def test_it_is_told_once(self) -> None:
@@ -157,6 +157,6 @@ class TestPatience:
             clock.advance(error.retry_after_s or 0)
         assert pauses == [300, 600, 1200, 2400, 4800, 7200, 7200, 7200]
         patience.check()
-        patience.note_accepted()
+        patience.note_success()
         assert patience.count_refusal(again := ChannelAuthFailed("no"))
         assert again.retry_after_s == 300

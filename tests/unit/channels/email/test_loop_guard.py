@@ -63,7 +63,7 @@ class TestSafety:
         safety, clock, told = self.make(tmp_path, thread_answers_per_hour=2)
         for _ in range(2):
             safety.before_sending(answer())
-            safety.count_sent(answer(), "<id>")
+            safety.count_sent_mail(answer(), "<id>")
         for _ in range(3):
             with pytest.raises(ChannelUnavailable, match="circuit breaker") as caught:
                 safety.before_sending(answer())
@@ -85,7 +85,7 @@ class TestSafety:
         )
         for _ in range(9):
             safety.before_sending(reminder)
-            safety.count_sent(reminder, "<id>")
+            safety.count_sent_mail(reminder, "<id>")
         safety.before_sending(answer())
         assert told == []
         assert not safety.breaker_is_open(str(THREAD))
@@ -94,7 +94,7 @@ class TestSafety:
         """Whatever kills the process next: the next one knows, says so in the status, and a person can end it."""
         safety, clock, told = self.make(tmp_path, thread_answers_per_hour=1)
         await safety.load()
-        safety.count_sent(answer(), "<id>")
+        safety.count_sent_mail(answer(), "<id>")
         await safety.save()
         assert not (tmp_path / "answer-brake.json").exists(), "counts are kept every few seconds"
         assert safety.describe() == ""
@@ -122,10 +122,10 @@ class TestSafety:
     async def test_counts_are_kept_in_the_end(self, tmp_path: Path) -> None:
         """An orderly stop loses none of them; in between a file is written every few seconds at most."""
         safety, clock, _ = self.make(tmp_path, thread_answers_per_hour=2)
-        safety.count_sent(answer(), "<id>")
+        safety.count_sent_mail(answer(), "<id>")
         await safety.save(now=True)
         first = (tmp_path / "answer-brake.json").read_text()
-        safety.count_sent(answer("other"), "<id2>")
+        safety.count_sent_mail(answer("other"), "<id2>")
         await safety.save()
         assert (tmp_path / "answer-brake.json").read_text() == first
         clock.advance(6)
@@ -139,7 +139,7 @@ class TestSafety:
         def sent(key: str, **more: Any) -> str:
             message = answer(key=key, **more)
             message_id = message_id_of(key, message.session, account="bot@mail.test")
-            safety.count_sent(message, message_id)
+            safety.count_sent_mail(message, message_id)
             return message_id
 
         def came(

@@ -41,7 +41,7 @@ def mail(number, sender, *, has_file=True):
     return made.as_bytes().replace(b"\n", b"\r\n")
 
 
-class World:
+class Scenario:
     """A mailbox, a storage that is away, and the inbox that outlasts the channel."""
 
     def __init__(self, folder, monkeypatch):
@@ -100,7 +100,7 @@ class World:
 
 @pytest.fixture
 def it(tmp_path, monkeypatch):
-    return World(tmp_path, monkeypatch)
+    return Scenario(tmp_path, monkeypatch)
 
 
 @pytest.mark.parametrize("sheds", [True, False])

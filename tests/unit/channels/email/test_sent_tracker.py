@@ -16,10 +16,10 @@ def test_a_doubt_ends_when_somebody_knows() -> None:
     assert it.uncertain_for_s("a") == 5
     it.mark_uncertain("a")
     assert it.uncertain_for_s("a") == 0, "another try begins anew"
-    it.note_refused("a")
+    it.note_rejection("a")
     assert not it.is_uncertain("a")
     it.mark_uncertain("a")
-    it.note_delivered("a", "<a>")
+    it.note_delivery("a", "<a>")
     assert it.is_delivered("a")
     assert not it.is_uncertain("a")
 

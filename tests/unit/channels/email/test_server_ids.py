@@ -45,12 +45,12 @@ async def test_the_first_word_counts_and_outlives_the_process() -> None:
     ids.learn("<1@ses>", OTHER)
     ids.learn(OWN, OTHER)
     ids.learn(None, OWN)
-    assert await ids.ours(inbox, ["<q@p>", "<1@ses>"]) == {"<1@ses>": OWN}
+    assert await ids.translate_references(inbox, ["<q@p>", "<1@ses>"]) == {"<1@ses>": OWN}
     await inbox.accept([], await ids.to_commit(inbox))
     again = ServerIds("bot@mail.test")
     again.learn("<1@ses>", OTHER)
     assert await again.to_commit(inbox) == {}
-    again.note_committed(["<1@ses>"])
-    assert await again.ours(inbox, ["<1@ses>"]) == {"<1@ses>": OWN}
-    assert await again.ours(inbox, [OTHER, "<1@ses>"]) == {}, "our own id needs no table"
-    assert await again.ours(inbox, ["<2@ses>"]) == {}
+    again.note_commit(["<1@ses>"])
+    assert await again.translate_references(inbox, ["<1@ses>"]) == {"<1@ses>": OWN}
+    assert await again.translate_references(inbox, [OTHER, "<1@ses>"]) == {}, "our own id needs no table"
+    assert await again.translate_references(inbox, ["<2@ses>"]) == {}

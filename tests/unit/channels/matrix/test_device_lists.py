@@ -67,12 +67,12 @@ async def test_who_is_known_is_not_asked_for(lists, server):
     await lists.know([ANN, BOB])
     await lists.know([ANN, BOB])
     assert server.queries == [[ANN], [BOB]]
-    lists.note_changed([ANN])
+    lists.note_changes([ANN])
     server.held["fast.test"] = anyio.Event()
     async with anyio.create_task_group() as group:
         group.start_soon(lists.know, [ANN])
         await anyio.wait_all_tasks_blocked()
-        lists.note_changed([ANN])
+        lists.note_changes([ANN])
         server.held.pop("fast.test").set()
     await lists.know([ANN])
     assert server.queries[2:] == [[ANN], [ANN]]
@@ -143,7 +143,7 @@ async def test_a_server_that_says_nothing_is_asked_again_later(lists, server, cl
     """What is known has to do meanwhile; told that they have changed, their server is not asked at once either."""
     server.dead = {"slow.test"}
     await lists.know([BOB])
-    lists.note_changed([BOB])
+    lists.note_changes([BOB])
     await lists.know([BOB])
     assert server.queries == [[BOB]]
     clock.advance(RETRY_S + 1)

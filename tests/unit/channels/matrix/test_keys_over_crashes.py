@@ -23,7 +23,7 @@ from tests.clock import ManualClock
 from tests.doubles.homeserver import ScriptedHomeserver
 
 BOT, ALICE, ROOM = "@bot:hs.test", "@alice:hs.test", "!room:hs.test"
-STEPS = ("receive", "learn_devices", "start_sessions", "room_key_for", "note_key_sent", "encrypt")
+STEPS = ("receive", "learn_devices", "start_sessions", "room_key_for", "note_key_delivery", "encrypt")
 REQUESTS = ("query", "claim", "to_device")
 SAID = ("hello", "again")
 
@@ -32,7 +32,7 @@ class Death(BaseException):
     """Nothing of the process happens after this."""
 
 
-class World:
+class Scenario:
     """A server, somebody's devices, and a bot that dies at one moment."""
 
     def __init__(self, folder, moment="", nth=1, durable=True):
@@ -54,14 +54,14 @@ class World:
         self.add_device("FIRST")
         first = self.start()
         self.bot_keys = first.new_keys(None)
-        first.note_uploaded()
+        first.note_upload()
         first.close()
 
     # ── the person ──
     def add_device(self, name):
         machine = OlmMachine(self.folder, ALICE, name, "key")
         self.uploads[name] = machine.new_keys(None)
-        machine.note_uploaded()
+        machine.note_upload()
         self.devices[name] = machine
 
     def alice_says_something(self):
@@ -208,7 +208,7 @@ def world(tmp_path):
     def make(*moment, **more):
         folder = tmp_path / f"world{len(made)}"
         (folder / "life0").mkdir(parents=True)
-        made.append(World(folder, *moment, **more))
+        made.append(Scenario(folder, *moment, **more))
         return made[-1]
 
     yield make

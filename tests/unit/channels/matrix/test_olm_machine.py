@@ -29,7 +29,7 @@ class Pair:
     def open(tmp_path, name):
         machine = OlmMachine(tmp_path, f"@{name}:hs.test", name.upper(), "key")
         machine.upload = machine.new_keys(None)
-        machine.note_uploaded()
+        machine.note_upload()
         return machine
 
     @staticmethod
@@ -46,7 +46,7 @@ class Pair:
         if self.alice.strangers([device]):
             self.meet()
         [body] = self.alice.room_key_for(ROOM, {device}).values()
-        self.alice.note_key_sent(ROOM, [device])
+        self.alice.note_key_delivery(ROOM, [device])
         return {"type": "m.room.encrypted", "sender": self.alice.user_id, "content": body}
 
     def say(self, text, **content):
@@ -273,7 +273,7 @@ def test_one_time_keys_are_refilled_from_none(pair):
     assert pair.bot.new_keys(None) is None
     assert pair.bot.new_keys(40) is None
     body = pair.bot.new_keys(0)
-    pair.bot.note_uploaded()
+    pair.bot.note_upload()
 
     assert len(body["one_time_keys"]) == 50
     assert "device_keys" not in body

@@ -34,7 +34,7 @@ def shown_at(settings, *, seconds, refused=()):
                 refused = tuple(one for one in refused if one != len(found))
                 pace.slow_down(now, 3.0)
                 continue
-            pace.note_shown(now)
+            pace.note_display(now)
             found.append(now)
     return found
 
@@ -79,7 +79,7 @@ class Sender:
         self.looks.append((name, message.text, previewed))
         return self.events.setdefault(name, f"$e{len(self.events)}")
 
-    async def redact_unfinished(self, preview):
+    async def redact_preview(self, preview):
         if self.errors and (error := self.errors.pop(0)) is not None:
             raise error
         self.looked_for.append((preview.session.conversation, preview.id))
@@ -319,7 +319,7 @@ async def test_marks_leave_seven_of_ten_events_to_answers():
         group.start_soon(marks.run)
         for number in range(20):
             marks.show(ROOM, f"$q{number}", AckState.RECEIVED)
-            marks.note_sent()  # an answer
+            marks.note_event()  # an answer
             marks.show(ROOM, f"$q{number}", AckState.DONE)
             await anyio.sleep(0.1)
         assert len(server.calls) <= 3
@@ -328,7 +328,7 @@ async def test_marks_leave_seven_of_ten_events_to_answers():
         for number in range(5):
             marks.show(ROOM, f"$later{number}", AckState.RECEIVED)
             await anyio.sleep(3)
-            marks.note_sent()
+            marks.note_event()
             marks.show(ROOM, f"$later{number}", AckState.DONE)
             await anyio.sleep(20)
         assert keys(server)[shown:] == [SIGNS[AckState.RECEIVED], SIGNS[AckState.DONE]] * 5

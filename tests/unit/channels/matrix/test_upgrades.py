@@ -124,7 +124,7 @@ def test_what_cannot_be_read_is_nothing(text):
     assert kept.last_of("a") == "a"
 
 
-class World:
+class Scenario:
     def __init__(self, *, allowed=(ALICE,)):
         self.rooms = Rooms(BOT)
         self.server = ScriptedHomeserver()
@@ -150,7 +150,7 @@ POWERS = levels(users={ALICE: 100, CAROL: 100})
 
 def test_an_upgrade_is_joined_and_then_followed():
     """First the room is gone into, and only when it names the old one the session goes on there."""
-    world = World()
+    world = Scenario()
     assert not world.sync(OLD, create(), POWERS, tombstone())
     assert world.following.asked
     assert world.open == [(NEW, OLD, False)]
@@ -164,7 +164,7 @@ def test_an_upgrade_is_joined_and_then_followed():
 
 def test_a_direct_room_stays_one():
     """The partner who upgrades finds the new room marked as direct, for the bot and in its account."""
-    world = World()
+    world = Scenario()
     world.sync(OLD, create(), POWERS, tombstone(), direct={ALICE: [OLD]})
     assert world.open == [(NEW, OLD, True)]
     world.sync(NEW, create(version="12", predecessor={"room_id": OLD}))
@@ -183,7 +183,7 @@ def test_a_direct_room_stays_one():
 )
 def test_nobody_leads_the_bot_away(state, why):
     """Without power, without the right to invite, or without sense a tombstone leads nowhere."""
-    world = World()
+    world = Scenario()
     world.sync(OLD, *state)
 
     assert world.open == [], why
@@ -192,7 +192,7 @@ def test_nobody_leads_the_bot_away(state, why):
 
 def test_a_room_that_does_not_name_the_old_one_gets_no_session():
     """A tombstone alone would show one room's past to another that knows nothing of it."""
-    world = World()
+    world = Scenario()
     world.sync(NEW, create(version="12", predecessor={"room_id": "!else"}))
     world.sync(OLD, create(), POWERS, tombstone())
 
@@ -201,7 +201,7 @@ def test_a_room_that_does_not_name_the_old_one_gets_no_session():
 
 def test_somebody_with_power_upgrades_and_a_friend_invites():
     """The upgrade of a person who may not invite is followed once the bot is in the new room otherwise."""
-    world = World()
+    world = Scenario()
     world.sync(OLD, create(), POWERS, tombstone(sender=CAROL))
     assert world.open == []
     assert world.sync(NEW, create(version="12", predecessor={"room_id": OLD}))

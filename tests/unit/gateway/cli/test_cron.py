@@ -162,7 +162,11 @@ def test_the_ledger_and_what_it_has_cost(home):
     assert "775 tokens, 1 call, " in log
     assert "all clear" in log
     shown = dict(zip(ways, (text for _, text in usage), strict=True))
-    for by, names in (("purpose", ("chat", "heartbeat")), ("session", ("@a:hs.test",)), ("model", ("small",))):
+    for by, names in (
+        ("purpose", ("chat", "heartbeat")),
+        ("session", ("@a:hs.test",)),
+        ("model", ("small",)),
+    ):
         assert all(any(line.startswith(name) for line in shown[by].splitlines()) for name in names)
     assert len([line for line in shown["day"].splitlines() if line.startswith("20")]) == 1  # none before it
     assert all("█" in text and "1,020 tokens in 30 days" in text for text in shown.values())

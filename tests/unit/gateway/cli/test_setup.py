@@ -31,7 +31,7 @@ from gateway.cli.setup.mail_providers import ProviderServer, guess, parse_place
 from gateway.cli.setup.matrix_probe import is_in_clear, resolve
 from gateway.cli.setup.matrix_questions import InitFailed
 from gateway.cli.setup.model_probe import find_offer, offers, ollama_problem, prove
-from gateway.cli.setup.options import Given, InitRefused, parse_given
+from gateway.cli.setup.options import Given, InitRefused, parse_options
 from gateway.cli.setup.owner_questions import _another, ask_model, ask_owner, ask_timezone
 from gateway.cli.setup.wizard import Init, missing
 from gateway.settings import Settings
@@ -77,7 +77,7 @@ def test_the_time_zone_is_asked_and_written():
     assert ask_timezone(Given(), Settings(timezone="Europe/Lisbon"), AnsweringLisbon()) == ""
     assert settings_of(Answers((), timezone="Europe/Lisbon"), {}) == {"timezone": "Europe/Lisbon"}
     with pytest.raises(InitRefused, match="unknown time zone 'Mars'"):
-        parse_given({"timezone": "Mars"}, {})
+        parse_options({"timezone": "Mars"}, {})
 
 
 def test_options_count_before_the_environment(tmp_path):
@@ -92,7 +92,7 @@ def test_options_count_before_the_environment(tmp_path):
         "SQUIDBOT_INIT_HELLO": "no",
         "SQUIDBOT_INIT_EMAIL_ADDRESS": "bot@x",
     }
-    found = parse_given({"matrix_user": "@o:x", "owner": None}, environ)
+    found = parse_options({"matrix_user": "@o:x", "owner": None}, environ)
     assert (found.matrix_user, found.matrix_password) == ("@o:x", "of environment")
     assert (found.email_password, found.owner, found.hello) == (" of file ", ("@a:b", "c@d"), False)
     assert found.email_address == "bot@x"
@@ -103,7 +103,7 @@ def test_all_that_is_wrong_is_said_at_once(tmp_path):
     """A file that is not there, a word that is none, a line break: one sentence each, exit code 2."""
     options = {"matrix_password_file": tmp_path / "no", "model": "a\nb", "install": "both"}
     with pytest.raises(InitRefused) as caught:
-        parse_given(options, {"SQUIDBOT_INIT_PROBE": "perhaps"})
+        parse_options(options, {"SQUIDBOT_INIT_PROBE": "perhaps"})
     said = str(caught.value).splitlines()
     assert caught.value.exit_code == 2
     assert [line.split(" ")[0] for line in said] == [
@@ -403,9 +403,9 @@ def test_a_file_of_certificates_must_be_one(tmp_path):
     with pytest.raises(
         InitRefused, match=r"--tls-ca-file: .*own\.pem is not a readable file of PEM certificates"
     ):
-        parse_given({"tls_ca_file": str(file)}, {})
+        parse_options({"tls_ca_file": str(file)}, {})
     trustme.CA().cert_pem.write_to_path(file)
-    assert parse_given({"tls_ca_file": str(file)}, {}).tls_ca_file == str(file)
+    assert parse_options({"tls_ca_file": str(file)}, {}).tls_ca_file == str(file)
 
 
 class Ollama(BaseHTTPRequestHandler):

@@ -15,7 +15,7 @@ from gateway.cli.setup.dialogue import Silent
 from gateway.cli.setup.email_questions import ask_email
 from gateway.cli.setup.matrix_probe import enter
 from gateway.cli.setup.matrix_questions import InitFailed, ask_matrix
-from gateway.cli.setup.options import parse_given
+from gateway.cli.setup.options import parse_options
 
 
 @contextmanager
@@ -77,7 +77,7 @@ def test_a_long_pause_is_told_and_not_made():
 
 def test_a_homeserver_that_is_not_there_is_named(tmp_path):
     """Which one, and how to name another."""
-    given = parse_given(
+    given = parse_options(
         {"yes": True, "matrix_user": "@bot:127.0.0.1:9", "matrix_homeserver": "http://127.0.0.1:9"}, {}
     )
     with pytest.raises(InitFailed) as caught:
@@ -89,7 +89,7 @@ def test_a_homeserver_that_is_not_there_is_named(tmp_path):
 def test_a_mail_server_that_is_not_there_is_named():
     """Likewise."""
     there = {"imap": "127.0.0.1:1", "smtp": "127.0.0.1:1", "email_address": "bot@mail.test"}
-    given = parse_given({"yes": True, **there}, {"SQUIDBOT_INIT_EMAIL_PASSWORD": "pw"})
+    given = parse_options({"yes": True, **there}, {"SQUIDBOT_INIT_EMAIL_PASSWORD": "pw"})
     with pytest.raises(InitFailed) as caught:
         ask_email(given, None, Silent())
     for word in ("127.0.0.1:1", "--imap and --smtp", "Nothing was written"):
@@ -111,7 +111,7 @@ def test_what_went_wrong_with_the_mailbox_names_its_options(monkeypatch, error, 
         raise error
 
     monkeypatch.setattr(email_questions, "look_into", fails)
-    given = parse_given(
+    given = parse_options(
         {"yes": True, "email_address": "b@mail.test", "imap": "a", "smtp": "a"},
         {"SQUIDBOT_INIT_EMAIL_PASSWORD": "p"},
     )

@@ -22,7 +22,7 @@ from gateway.cli.setup.config_write import plan, read_existing, write_setup
 from gateway.cli.setup.dialogue import Silent
 from gateway.cli.setup.matrix_questions import InitFailed
 from gateway.cli.setup.model_probe import ModelOffer
-from gateway.cli.setup.options import Given, InitRefused, parse_given
+from gateway.cli.setup.options import Given, InitRefused, parse_options
 from gateway.cli.setup.owner_questions import ask_voice
 from gateway.settings import Settings
 from gateway.system.clock import SystemClock
@@ -90,7 +90,7 @@ def test_nothing_is_asked_twice():
         with pytest.raises(InitFailed, match=f"--voice {given}"):
             ask_voice(Given(voice=given), Settings(), person, chosen=offer)
     with pytest.raises(InitRefused, match="--voice is no, listen or answer"):
-        parse_given({"voice": "loud"}, {})
+        parse_options({"voice": "loud"}, {})
 
 
 async def test_what_is_written_works(servers, tmp_path):

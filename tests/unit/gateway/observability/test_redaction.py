@@ -125,6 +125,6 @@ class TestSecrets:
     @given(st.text(min_size=8, max_size=30), st.text(max_size=30), st.text(max_size=30))
     def test_a_long_secret_is_masked_wherever_it_stands(self, secret, before, after):
         """Any text around any secret."""
-        assert Redactor([secret]).redact_configured(before + secret + after).count(secret) <= (
+        assert Redactor([secret]).redact_configured_secrets(before + secret + after).count(secret) <= (
             before + after
         ).count(secret)

@@ -338,7 +338,7 @@ class TestStatus:
         )
         await bench.store.outbox.sending(apology)
         if delivered:
-            await bench.store.outbox.record_sent(apology, "$x")
+            await bench.store.outbox.record_send(apology, "$x")
         else:
             await bench.store.outbox.record_failure(apology, "no such room", delay_s=None)
         report = await bench.ask.status()
@@ -387,7 +387,7 @@ async def test_answered_messages_do_not_count_as_stuck(bench):
         turn, Completion(outbound=[NewOutbound("matrix", "bot", ROOM, "hi")])
     )
     await bench.store.outbox.sending(rows[0])
-    await bench.store.outbox.record_sent(rows[0], "$x")
+    await bench.store.outbox.record_send(rows[0], "$x")
     report = await bench.ask.status()
     assert report["stuck"] == []
     assert report["work"]["inbox"]["settled"] == 1

@@ -126,7 +126,7 @@ async def test_what_one_person_is_told_is_shown_to_nobody_who_comes_later(store,
     arrived = SessionKey(channel, "!where-it-arrived")
     (row,) = await store.outbox.rows()
     await store.outbox.sending(row)
-    await store.outbox.record_sent(row, "$1", into=arrived)
+    await store.outbox.record_send(row, "$1", into=arrived)
     (entry,) = await store.journal.lines()
 
     def sees(audience, person):

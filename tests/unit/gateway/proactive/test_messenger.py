@@ -49,14 +49,14 @@ def messenger(
 def counting(store: SqliteQueue) -> list[int]:
     """How many rows each look at what was written has read from now on."""
     read: list[int] = []
-    taken = store.inbox.accepted
+    taken = store.inbox.list_accepted_messages
 
     async def counted(*given: object, **more: object) -> list[object]:
         found = await taken(*given, **more)
         read.append(len(found))
         return found
 
-    store.inbox.accepted = counted
+    store.inbox.list_accepted_messages = counted
     return read
 
 

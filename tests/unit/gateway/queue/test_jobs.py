@@ -44,7 +44,7 @@ class TestJobs:
         with pytest.raises(TooManyJobs):
             await store.jobs.add_job(a_job("b", "a@x"), at_most=1, persons=["@a:x", "a@x"])
         await store.jobs.add_job(a_job("c", "@b:x"), at_most=1)
-        assert await store.jobs.record_fired("a", 1, AT, None)
+        assert await store.jobs.record_run("a", 1, AT, None)
         await store.jobs.add_job(a_job("d"), at_most=1)
         assert {job.id for job in await store.jobs.jobs()} == {"c", "d"}
         assert {job.id for job in await store.jobs.jobs(done=True)} == {"a", "c", "d"}
@@ -54,7 +54,7 @@ class TestJobs:
         await store.jobs.add_job(a_job(), at_most=1)
         paused = await store.jobs.set_job_state("abcde", JobState.PAUSED, AT)
         assert paused is not None
-        assert not await store.jobs.record_fired("abcde", 1, AT, AT + timedelta(days=1))
+        assert not await store.jobs.record_run("abcde", 1, AT, AT + timedelta(days=1))
         assert (await store.jobs.job("abcde")).next_at == AT
         assert await store.jobs.set_job_state("nobody", JobState.PAUSED, AT) is None
         assert await store.jobs.remove_job("abcde")
@@ -131,7 +131,7 @@ class TestLedger:
             for number in range(5):
                 await store.jobs.note(LedgerEntry("h", AT + timedelta(days=number), RunOutcome.SILENT))
             await store.jobs.add_job(a_job(), at_most=1)
-            await store.jobs.record_fired("abcde", 1, AT, None)
+            await store.jobs.record_run("abcde", 1, AT, None)
             clock.advance(100 * 86_400)
             assert await store.jobs.prune_plans(older_than_s=90 * 86_400) == 5
             assert len(await store.jobs.ledger()) == 1
@@ -158,7 +158,7 @@ class TestTogether:
             await store.turns.complete(lost, completion)
         assert (
             await store.jobs.ledger(),
-            await store.jobs.list_collected(),
+            await store.jobs.list_collected_alerts(),
             await store.journal.lines(other),
         ) == (
             [],
@@ -167,7 +167,7 @@ class TestTogether:
         )
         await store.turns.complete(turn, completion)
         assert [one.said for one in await store.jobs.ledger()] == ["f"]
-        assert [one.text for one in await store.jobs.list_collected()] == ["milk"]
+        assert [one.text for one in await store.jobs.list_collected_alerts()] == ["milk"]
         assert [one.message for one in await store.journal.lines(other)] == [line]
 
     async def test_a_digest_is_posted_once(self, store):
@@ -175,11 +175,11 @@ class TestTogether:
         await store.inbox.accept("matrix", "@bot:hs.test", [Pending(message("m1"))], {})
         turn = await store.turns.claim(message("m1").session)
         await store.turns.complete(turn, Completion(collected=(Collected("email", "a@x", "milk", AT),)))
-        [one] = await store.jobs.list_collected()
+        [one] = await store.jobs.list_collected_alerts()
         new = [NewOutbound("email", "bot", SessionKey("email", "t"), "milk")]
         assert await store.outbox.post(new, once=("digest", "monday"), collected=[one.id])
         assert not await store.outbox.post(new, once=("digest", "monday"))
-        assert await store.jobs.list_collected() == []
+        assert await store.jobs.list_collected_alerts() == []
         assert len(await store.outbox.rows()) == 1
         assert await store.outbox.post(new, once=("digest", "tuesday"))
 
@@ -188,7 +188,7 @@ class TestTogether:
         await store.inbox.accept("matrix", "@bot:hs.test", [Pending(message("m1"))], {})
         turn = await store.turns.claim(message("m1").session)
         await store.turns.complete(turn, Completion(collected=(Collected("email", "a@x", "milk", AT),)))
-        [one] = await store.jobs.list_collected()
+        [one] = await store.jobs.list_collected_alerts()
         new = [NewOutbound("email", "bot", SessionKey("email", "t"), "milk")]
         refuse = "CREATE TEMP TRIGGER full BEFORE INSERT ON outbox BEGIN SELECT RAISE(ABORT, 'full'); END"
         await store.database.writer.call("spoil", lambda db: db.execute(refuse) and None)
@@ -197,6 +197,6 @@ class TestTogether:
         await store.database.writer.call(
             "mend", lambda db: db.execute("DROP TRIGGER IF EXISTS temp.full") and None
         )
-        assert await store.jobs.list_collected() == [one]
+        assert await store.jobs.list_collected_alerts() == [one]
         assert await store.outbox.post(new, once=("digest", "monday"), collected=[one.id])
-        assert await store.jobs.list_collected() == []
+        assert await store.jobs.list_collected_alerts() == []

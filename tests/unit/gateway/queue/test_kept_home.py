@@ -113,7 +113,7 @@ async def test_plans_are_there(home):
     async with await SqliteQueue.open(home.database, clock=ManualClock()) as store:
         assert {job.state for job in await store.jobs.jobs(done=True)} == set(JobState)
         assert {entry.outcome for entry in await store.jobs.ledger()} == set(RunOutcome)
-        assert [one.text for one in await store.jobs.list_collected()] == ["an alert"]
+        assert [one.text for one in await store.jobs.list_collected_alerts()] == ["an alert"]
 
 
 async def test_histories_memory_and_search_are_there(home):

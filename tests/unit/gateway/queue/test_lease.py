@@ -62,7 +62,7 @@ class Server:
         return [Lease(*row) for row in leases.leases(self.db, now())]
 
 
-class World:
+class Scenario:
     """Processes of several homes on one server."""
 
     def __init__(self, folder) -> None:
@@ -95,7 +95,7 @@ class World:
 def world(tmp_path):
     for home in ("one", "two", "other"):
         (tmp_path / home).mkdir()
-    return World(tmp_path)
+    return Scenario(tmp_path)
 
 
 async def test_it_is_kept_for_as_long_as_it_is_renewed_with_one_fence(world):

@@ -286,7 +286,7 @@ async def test_forgetting_takes_no_statement_for_each_row(tmp_path):
             await accept(store, "last")
             for row in await store.outbox.post([out(f"{number}") for number in range(rows)]):
                 await store.outbox.sending(row)
-                await store.outbox.record_sent(row, f"id{row.id}")
+                await store.outbox.record_send(row, f"id{row.id}")
             clock.advance(400 * 86_400)
             seen: list[str] = []
             trace = partial(_traced, seen)

@@ -34,7 +34,7 @@ NOTE = NewOutbound("email", "bot@mail.test", ROOM, "Hello", OutboundKind.NOTICE)
 DRAFT = NewOutbound("email", "bot@mail.test", ROOM, "Hello", OutboundKind.REPLY, hold=True)
 
 
-class House:
+class Harness:
     """A store whose signals are counted."""
 
     def __init__(self, store: Queue, wakeups: Wakeups, clock: ManualClock) -> None:
@@ -61,35 +61,35 @@ async def house(tmp_path: Path):
     wakeups, clock = Wakeups(), ManualClock()
     path = tmp_path / "gateway.db"
     async with await SqliteQueue.open(path, clock=clock, wakeups=wakeups, busy_timeout_s=0.05) as store:
-        yield House(store, wakeups, clock)
+        yield Harness(store, wakeups, clock)
 
 
-async def running(house: House):
+async def running(house: Harness):
     """A turn that is claimed."""
     await accept(house.store, "a")
     return await claim(house.store)
 
 
-async def sent_once(house: House):
+async def sent_once(house: Harness):
     """A row of the outbox on its way."""
     [row] = await house.store.outbox.post([NOTE])
     await house.store.outbox.sending(row)
     return row
 
 
-async def posted(house: House):
+async def posted(house: Harness):
     return house.store.outbox.post([NOTE])
 
 
-async def once(house: House):
+async def once(house: Harness):
     return house.store.outbox.post([NOTE], once=("budget", "today"))
 
 
-async def completed(house: House):
+async def completed(house: Harness):
     return house.store.turns.complete(await running(house), reply("Hi"))
 
 
-async def buried(house: House):
+async def buried(house: Harness):
     return house.store.turns.dead_letter(await running(house), "gone", [NOTE])
 
 
@@ -99,51 +99,51 @@ def question() -> Step:
     return Step(0, "approval", "d", request, {"verdict": "expired"})
 
 
-async def asked(house: House):
+async def asked(house: Harness):
     return house.store.approvals.ask(await running(house), question(), [NOTE], why="waits", delay_s=60.0)
 
 
-async def settled(house: House):
+async def settled(house: Harness):
     return house.store.approvals.settle(await running(house), question(), [NOTE])
 
 
-async def approved(house: House):
+async def approved(house: Harness):
     [row] = await house.store.outbox.post([DRAFT])
     return house.store.outbox.approve(row.id)
 
 
-async def apologised(house: House):
+async def apologised(house: Harness):
     row = (await house.store.turns.complete(await running(house), reply("Hi")))[0]
     await house.store.outbox.sending(row)
     return house.store.outbox.record_failure(row, "no", delay_s=None, apology="Sorry")
 
 
-async def link_up(house: House):
+async def link_up(house: Harness):
     row = await sent_once(house)
     await house.store.outbox.record_failure(row, "no link", delay_s=600.0, waits_for="link:email")
     return house.store.maintenance.due_now("link:email")
 
 
-async def unsure_link_up(house: House):
+async def unsure_link_up(house: Harness):
     row = await sent_once(house)
     await house.store.outbox.uncertain(row)
     await house.store.outbox.record_failure(row, "?", delay_s=600.0, certain=False, waits_for="link:email")
     return house.store.maintenance.due_now("link:email")
 
 
-async def requeued(house: House):
+async def requeued(house: Harness):
     rows = await house.store.turns.complete(await running(house), reply("Hi"))
     await house.store.outbox.sending(rows[0])
     await house.store.outbox.record_failure(rows[0], "no", delay_s=None)
     return house.store.inbox.requeue(rows[0].inbox_id)
 
 
-async def dropped(house: House):
+async def dropped(house: Harness):
     rows = await house.store.turns.complete(await running(house), reply("Hi"))
     return house.store.inbox.drop(rows[0].inbox_id)
 
 
-SENDS: list[Callable[[House], Awaitable[Awaitable[object]]]] = [
+SENDS: list[Callable[[Harness], Awaitable[Awaitable[object]]]] = [
     posted, once, completed, buried, asked, settled, approved, apologised, link_up,
     unsure_link_up, requeued, dropped,
 ]  # fmt: skip
@@ -163,7 +163,7 @@ async def test_what_cannot_be_sent_yet_is_not_told(house):
     for call in (
         house.store.outbox.sending(row),
         house.store.outbox.uncertain(row),
-        house.store.outbox.record_sent(row, "id"),
+        house.store.outbox.record_send(row, "id"),
         house.store.outbox.next_sends("email", "bot@mail.test"),
         house.store.outbox.post([], once=("budget", "today")),
     ):
@@ -277,8 +277,8 @@ async def test_lines_of_every_history_are_told(house):
     assert await house.told("history", digest) == [OTHER]
     [row] = await house.store.outbox.post([replace(NOTE, remembered=True)])
     await house.store.outbox.sending(row)
-    assert await house.told("history", house.store.outbox.record_sent(row, "id", into=OTHER)) == [OTHER]
-    done = house.store.journal.delete_filed([line.id for line in await house.store.journal.lines()])
+    assert await house.told("history", house.store.outbox.record_send(row, "id", into=OTHER)) == [OTHER]
+    done = house.store.journal.delete_filed_lines([line.id for line in await house.store.journal.lines()])
     assert await house.told("history", done) == []
 
 
@@ -297,7 +297,7 @@ async def test_a_job_that_is_due_sooner_is_told(house):
     """A new one, one that goes on, one that is earlier; not one that is paused, has run or was removed."""
     store, soon, later = house.store, EPOCH, EPOCH + timedelta(hours=2)
     assert await house.told("jobs", store.jobs.add_job(JOB, at_most=9)) == ["j1"]
-    assert await house.told("jobs", store.jobs.record_fired("j1", 0, soon, later)) == []
+    assert await house.told("jobs", store.jobs.record_run("j1", 0, soon, later)) == []
     assert await house.told("jobs", store.jobs.set_job_state("j1", JobState.PAUSED, later)) == []
     assert await house.told("jobs", store.jobs.set_job_state("j1", JobState.ACTIVE, later)) == ["j1"]
     assert await house.told("jobs", store.jobs.set_job_state("j1", JobState.ACTIVE, soon)) == ["j1"]

@@ -255,7 +255,7 @@ async def test_what_the_server_took_is_told_to_the_store_even_at_a_stop(store: S
     """A cancellation between the server's yes and its record would park a message that has arrived."""
 
     class Slow:
-        """A store whose ``record_sent`` takes a moment."""
+        """A store whose ``record_send`` takes a moment."""
 
         def __init__(self) -> None:
             self.telling = anyio.Event()
@@ -263,10 +263,10 @@ async def test_what_the_server_took_is_told_to_the_store_even_at_a_stop(store: S
         def __getattr__(self, name: str) -> Any:
             return getattr(store.outbox, name)
 
-        async def record_sent(self, row: OutboxRow, provider_id: str, **more: Any) -> None:
+        async def record_send(self, row: OutboxRow, provider_id: str, **more: Any) -> None:
             self.telling.set()
             await anyio.sleep(0.2)
-            await store.outbox.record_sent(row, provider_id, **more)
+            await store.outbox.record_send(row, provider_id, **more)
 
     slow = Slow()
     await post(store, ANN, "one")
@@ -286,11 +286,11 @@ async def test_a_full_disk_after_the_servers_yes_sends_nothing_twice(store: Sqli
         def __getattr__(self, name: str) -> Any:
             return getattr(store.outbox, name)
 
-        async def record_sent(self, row: OutboxRow, provider_id: str, **more: Any) -> None:
+        async def record_send(self, row: OutboxRow, provider_id: str, **more: Any) -> None:
             if self.failures:
                 self.failures -= 1
                 raise StoreUnavailable("the disk is full")
-            await store.outbox.record_sent(row, provider_id, **more)
+            await store.outbox.record_send(row, provider_id, **more)
 
     channel = There()
     await post(store, ANN, "one")
@@ -402,7 +402,7 @@ async def test_what_is_remembered_is_remembered_where_it_arrived(store: SqliteQu
     ]
 
     for row in rows:  # told again, as after a crash
-        await store.outbox.record_sent(row, "taken", into=BOB)
+        await store.outbox.record_send(row, "taken", into=BOB)
     assert len(await store.journal.lines()) == 1
 
 

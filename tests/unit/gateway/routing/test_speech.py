@@ -62,7 +62,7 @@ class Left(To):
         return False
 
 
-class World:
+class Scenario:
     """A queue with an answer, whose row for its sound is being delivered by hand."""
 
     def __init__(self, store: SqliteQueue, folder: Path, clock: ManualClock) -> None:
@@ -116,20 +116,20 @@ class World:
 
 
 @pytest.fixture
-async def world(tmp_path: Path) -> AsyncIterator[World]:
+async def world(tmp_path: Path) -> AsyncIterator[Scenario]:
     clock = ManualClock(EPOCH)
     async with await SqliteQueue.open(tmp_path / "gateway.db", clock=clock) as store:
-        yield World(store, tmp_path, clock)
+        yield Scenario(store, tmp_path, clock)
 
 
-async def test_where_the_bot_has_left_nothing_is_spoken(world: World) -> None:
+async def test_where_the_bot_has_left_nothing_is_spoken(world: Scenario) -> None:
     """Nobody is paid, and there is no dead letter; where that cannot be said now the row waits."""
     _, row = await world.answer()
     with pytest.raises(ChannelUnavailable):
         await world.deliver(row, world.channel(to=Left(knows=False)))
     await world.store.outbox.record_failure(row, "not connected", delay_s=0.0)
     receipt = await world.deliver(row, world.channel(to=Left()))
-    await world.store.outbox.record_sent(row, receipt.provider_id)
+    await world.store.outbox.record_send(row, receipt.provider_id)
     assert world.voice.asked == []
     assert [each.state for each in await world.rows()] == [OutboxState.PENDING, OutboxState.SENT]
     assert world.counts.state() == {
@@ -139,7 +139,7 @@ async def test_where_the_bot_has_left_nothing_is_spoken(world: World) -> None:
     }
 
 
-async def test_what_was_paid_while_the_bot_was_removed_counts(world: World) -> None:
+async def test_what_was_paid_while_the_bot_was_removed_counts(world: Scenario) -> None:
     """The row is given up while the provider speaks: nothing is sent, and the budget knows of it."""
     _, row = await world.answer()
     speak = world.voice.speak
@@ -156,7 +156,7 @@ async def test_what_was_paid_while_the_bot_was_removed_counts(world: World) -> N
     assert world.paid == [(ROOM, "Read this.")]
 
 
-async def test_what_is_spoken_goes_out_behind_its_text(world: World) -> None:
+async def test_what_is_spoken_goes_out_behind_its_text(world: Scenario) -> None:
     """A reply without text that brings the sound and what is known of it; its cost is noted, the row is done."""
     _, row = await world.answer()
     receipt = await world.deliver(row)
@@ -191,7 +191,7 @@ async def test_what_is_spoken_goes_out_behind_its_text(world: World) -> None:
     assert (await world.store.approvals.newest_rows(ROOM))[0].message.text == "*Read* this"
 
 
-async def test_a_mail_says_what_it_brings(world: World) -> None:
+async def test_a_mail_says_what_it_brings(world: Scenario) -> None:
     """Where every message has a text, it begins with what is spoken, and says how long."""
     _, row = await world.answer()
     await world.deliver(row, world.channel(email_style=True))
@@ -199,14 +199,14 @@ async def test_a_mail_says_what_it_brings(world: World) -> None:
     assert voice.message.text == "My last answer, spoken (0:02): “Read this.”"
 
 
-async def test_what_was_refused_for_good_leaves_no_dead_letter(world: World) -> None:
+async def test_what_was_refused_for_good_leaves_no_dead_letter(world: Scenario) -> None:
     """The row is done, the message is settled with its text, and the reason is told."""
     text, row = await world.answer()
     world.voice.script = [ModelRefused("no such voice")]
     receipt = await world.deliver(row)
-    await world.store.outbox.record_sent(row, receipt.provider_id)
+    await world.store.outbox.record_send(row, receipt.provider_id)
     await world.store.outbox.sending(text)
-    await world.store.outbox.record_sent(text, "$text")
+    await world.store.outbox.record_send(text, "$text")
     assert [each.state for each in await world.rows()] == [OutboxState.SENT] * 2
     assert world.counts.state() == {"spoken": 0, "not_spoken": 1, "trouble": "no such voice"}
     [question] = await world.store.inbox.rows()
@@ -214,7 +214,7 @@ async def test_what_was_refused_for_good_leaves_no_dead_letter(world: World) -> 
     assert (await world.store.usage.rows(), world.paid) == ([], [])
 
 
-async def test_an_answer_that_cannot_be_read_counts_as_paid(world: World) -> None:
+async def test_an_answer_that_cannot_be_read_counts_as_paid(world: Scenario) -> None:
     """The provider has worked, whatever it sent; nobody is asked again."""
     _, row = await world.answer()
     world.voice.script = [ModelUnreadable("a page")]
@@ -222,7 +222,7 @@ async def test_an_answer_that_cannot_be_read_counts_as_paid(world: World) -> Non
     assert (world.voice.asked, world.paid) == (["Read this."], [(ROOM, "Read this.")])
 
 
-async def test_a_provider_that_is_away_is_asked_again_until_it_is_too_late(world: World) -> None:
+async def test_a_provider_that_is_away_is_asked_again_until_it_is_too_late(world: Scenario) -> None:
     """Ten minutes long; then nobody is asked any more, also not when it was left open by a crash."""
     _, row = await world.answer()
     world.voice.script = [ModelUnavailable("away"), ModelUnavailable("away")]
@@ -234,7 +234,7 @@ async def test_a_provider_that_is_away_is_asked_again_until_it_is_too_late(world
     assert world.counts.state()["trouble"] == "it is too long ago"
 
 
-async def test_where_the_budget_is_spent_nobody_is_asked(world: World) -> None:
+async def test_where_the_budget_is_spent_nobody_is_asked(world: Scenario) -> None:
     """The text stands."""
     _, row = await world.answer()
     world.budget = "the budget of the day is spent"
@@ -243,7 +243,7 @@ async def test_where_the_budget_is_spent_nobody_is_asked(world: World) -> None:
     assert world.counts.state()["trouble"] == "the budget of the day is spent"
 
 
-async def test_without_its_text_nothing_is_spoken(world: World) -> None:
+async def test_without_its_text_nothing_is_spoken(world: Scenario) -> None:
     """A voice message never comes alone: a text that was refused for good is not read out either."""
     text, row = await world.answer()
     await world.store.outbox.sending(text)
@@ -254,7 +254,7 @@ async def test_without_its_text_nothing_is_spoken(world: World) -> None:
 
 
 async def test_while_the_disk_is_full_a_sound_is_paid_once(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: Scenario, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither a file that cannot be kept nor a queue that takes nothing makes it be spoken again."""
     _, row = await world.answer()
@@ -280,7 +280,7 @@ async def test_while_the_disk_is_full_a_sound_is_paid_once(
     assert len(await world.rows()) == 3
 
 
-async def test_what_waits_is_given_up_where_speaking_was_switched_off(world: World) -> None:
+async def test_what_waits_is_given_up_where_speaking_was_switched_off(world: Scenario) -> None:
     """Nothing stays open in the outbox."""
     _, row = await world.answer()
     await world.deliver(row, world.channel(voice=False))
@@ -288,7 +288,7 @@ async def test_what_waits_is_given_up_where_speaking_was_switched_off(world: Wor
     assert world.voice.asked == []
 
 
-async def test_after_a_crash_it_is_only_asked_for_if_it_was_not_passed_on(world: World) -> None:
+async def test_after_a_crash_it_is_only_asked_for_if_it_was_not_passed_on(world: Scenario) -> None:
     """What is uncertain is surely not there, and what was passed on is never found uncertain."""
     _, row = await world.answer()
     await world.store.outbox.sending(row)

@@ -19,7 +19,7 @@ A, B = SessionKey("test", "a"), SessionKey("test", "b")
 ALLOWED_S = allowed_seconds(600)
 
 
-class World:
+class Scenario:
     """A dispatcher with runs that take as long as is said, and a store that has what is said."""
 
     def __init__(self):
@@ -51,7 +51,7 @@ class World:
 
 @asynccontextmanager
 async def running(*, dispatching=True):
-    world = World()
+    world = Scenario()
     async with anyio.create_task_group() as tasks:
         if dispatching:
             tasks.start_soon(world.dispatcher.run, world.watchdog.over(world.run_session))
@@ -203,7 +203,7 @@ async def test_a_drain_is_no_alarm():
 
 async def test_the_watch_is_watched():
     """When nobody looks any more, that is told as well."""
-    world = World()
+    world = Scenario()
     await world.watchdog.check_once()
     assert world.watchdog.reason() is None
     await anyio.sleep(3600)

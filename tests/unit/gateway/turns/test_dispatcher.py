@@ -95,7 +95,7 @@ async def test_a_delayed_wake_up_comes_in_its_time():
         dispatcher.wake(B, after_s=30)
         dispatcher.wake(A)
         await anyio.sleep(100)
-        assert dispatcher.count_delayed() == 0
+        assert dispatcher.count_delayed_sessions() == 0
     assert [name for name, _ in runs.begun] == ["a", "b", "a"]
     assert [at for _, at in runs.begun] == pytest.approx([0, 30, 60], abs=0.3)
 
@@ -117,7 +117,7 @@ async def test_many_delays_of_one_session_are_joined_never_lost():
     async with running(dispatcher, runs):
         for delay_s in range(1, 5001):
             dispatcher.wake(A, after_s=delay_s)
-        assert dispatcher.count_delayed() == 1
+        assert dispatcher.count_delayed_sessions() == 1
         assert len(dispatcher._heap) < 2000
         await anyio.sleep(6000)
     times = [at for _, at in runs.begun]

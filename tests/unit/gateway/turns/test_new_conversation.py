@@ -31,7 +31,7 @@ async def is_wished(conversation: NewConversation, store: SqliteQueue, session: 
     await accept(store, f"!new in {session}", session=session, alone=True)
     await claim(store, session)
     command = await store.turns.claim(session, out_of_band=True)
-    assert command is not None and await conversation.wish(command) == 1
+    assert command is not None and await conversation.request_reset(command) == 1
 
 
 async def test_what_several_processes_keep_is_kept(store: SqliteQueue) -> None:

@@ -39,7 +39,7 @@ async def test_a_command_that_was_put_back_beside_a_running_turn_is_due_in_its_t
         await store.inbox.accept("matrix", "bot", [Pending(said("a long question"))], {})
         assert await store.turns.claim(PLACE) is not None
 
-        async def run_claimed(turn) -> None:
+        async def run_claimed_turn(turn) -> None:
             ran.append(anyio.current_time())
             if len(ran) == 1:
                 await store.turns.retry(turn, "the disk is away", delay_s=30, deferral=True)
@@ -56,7 +56,7 @@ async def test_a_command_that_was_put_back_beside_a_running_turn_is_due_in_its_t
             history=SimpleNamespace(flush=flush),
             commands=SimpleNamespace(is_quick=lambda _: True),
             channels=["matrix"],
-            run_claimed=run_claimed,
+            run_claimed_turn=run_claimed_turn,
             dispatcher=SessionDispatcher(),
         )
         wakeups.session.connect(turns.handle_work)

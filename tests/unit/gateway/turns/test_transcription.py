@@ -116,7 +116,7 @@ class Slow:
         pass
 
 
-class World:
+class Scenario:
     def __init__(self, server, **limits):
         self.files, self.meter, self.journal, self.server = Files(), Meter(), Journal(), server
         told = {
@@ -163,7 +163,7 @@ def server():
 
 @pytest.fixture
 async def world(server):
-    world = World(server)
+    world = Scenario(server)
     yield world
     await world.transcription.aclose()
 
@@ -264,7 +264,7 @@ async def test_one_turn_does_not_listen_without_end(world):
     """
     However many sounds there are and however slow the provider is: the watch over turns would end the daemon.
     """
-    world = World(world.server, longest_s=0.0)
+    world = Scenario(world.server, longest_s=0.0)
     world.engine = Slow()
     hearing = await world.hear(*(world.voice(wav(2)) for _ in range(20)))
 
@@ -432,7 +432,7 @@ async def test_a_provider_fills_no_memory_with_an_answer_to_a_short_sound(server
     """Some bytes of brackets are many in memory, so an answer has a bound by the length of its sound."""
     server.always = Reply(body=b'{"text": "long", "usage": [' + b"[]," * 400_000 + b"[]]}")
     assert "an answer that I cannot read" in (await world.hear(world.voice(wav(2)))).note
-    patient = World(server, seconds=600.0)  # the control: such a long one may have so much
+    patient = Scenario(server, seconds=600.0)  # the control: such a long one may have so much
     hearing = await patient.hear(patient.voice(ogg_opus(600)))
     await patient.transcription.aclose()
     assert "] long" in question(hearing)

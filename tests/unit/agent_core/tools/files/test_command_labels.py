@@ -474,7 +474,7 @@ def test_a_label_of_the_command_alone_would_be_seen_through(tmp_path, monkeypatc
 
 def test_commands_that_do_not_know_of_each_other_would_be_seen_through(tmp_path, monkeypatch):
     """The negative control of those that run at the same time."""
-    monkeypatch.setattr(CommandFiles, "_tell_others", lambda *_, **__: None)
+    monkeypatch.setattr(CommandFiles, "_label_others", lambda *_, **__: None)
     desk = Desk(tmp_path)
     own = desk.files.begin(())
     theirs = desk.files.begin(PAGE)
