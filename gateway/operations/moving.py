@@ -156,7 +156,7 @@ def move_to_embedded(
                 if not is_there:
                     write_accounts(home, source.accounts, key)
                     moved.already = False
-                    stage = _make_beside(home, layout, source, clock, moved)
+                    stage = _make_copy(home, layout, source, clock, moved)
                     is_there = True
                     left = [
                         path.name for name in ("gateway.db*", "search.db*") for path in home.root.glob(name)
@@ -195,7 +195,7 @@ def _home_has_it(home: Home, layout: Layout, secret: str, marker: Marker | None)
     return False
 
 
-def _make_beside(home: Home, layout: Layout, source: PostgresTables, clock: Clock, moved: Moved) -> Path:
+def _make_copy(home: Home, layout: Layout, source: PostgresTables, clock: Clock, moved: Moved) -> Path:
     """Write everything into a folder beside the content of the home; return the folder."""
     for old in home.root.glob(".restore-*"):
         shutil.rmtree(old) if old.is_dir() else old.unlink()

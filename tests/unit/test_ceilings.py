@@ -14,10 +14,10 @@ from tests.ceilings import measure
 ROOT = Path(__file__).resolve().parents[2]
 CEILINGS = {
     "docstrings that begin with a clause": 0,
-    "private words in names": 40,
+    "private words in names": 0,
     "wide constructors": 27,
     "long functions": 17,
-    "names that are pieces of a sentence": 130,
+    "names that are pieces of a sentence": 22,
     "lines of gateway that name a channel": 72,
     "full folders": 3,
     "class names used twice": 0,
