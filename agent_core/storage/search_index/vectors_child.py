@@ -101,16 +101,15 @@ class _Scope:
         mean = self._sum / (_SCALE * (_FEW + len(self)))
         more = asked - mean
         more /= np.linalg.norm(more, axis=1, keepdims=True)
-        factors = np.vstack([more, mean]).T.astype(np.float32)
-        of_mean = mean @ factors
+        factors, of_mean = more.T.astype(np.float32) / _SCALE, (more @ mean).astype(np.float32)
         likeness = np.empty(len(self), np.float32)
         for at in range(0, len(self), _ROWS):
-            products = self._vectors[at : at + _ROWS].astype(np.float32) @ factors / _SCALE
-            longer = np.sqrt(1 + of_mean[-1] - 2 * products[:, -1])
-            likeness[at : at + _ROWS] = (products - of_mean)[:, :-1].max(axis=1) / longer
+            block = self._vectors[at : at + _ROWS].astype(np.float32)
+            likeness[at : at + _ROWS] = (block @ factors - of_mean).max(axis=1)
         likeness[self._times < since_ms] = -1
         best = np.argpartition(likeness, -_LOOKED_AT)[-_LOOKED_AT:] if len(self) > _LOOKED_AT else slice(None)
         numbers = np.arange(len(self))[best]
+        likeness[numbers] /= np.sqrt(1 + mean @ mean - self._vectors[numbers] @ mean * (2 / _SCALE))
         found: dict[int, float] = {}
         said: set[bytes] = set()
         for number in numbers[np.lexsort((-self._times[numbers], -likeness[numbers]))]:
