@@ -159,12 +159,20 @@ class OperationContext:
 
         from channels.base import ChannelError
         from gateway.operations.arguments import RequestInvalid
-        from gateway.operations.views import with_people, with_room_names
+        from gateway.operations.views import (
+            conversation_name,
+            sessions_without_room,
+            with_people,
+            with_room_names,
+        )
 
         operation = validate_call(partial(find_operation(key).run, self))
         try:
             answer = with_room_names(await operation(**arguments), self.channels)
-            return dict(await with_people(answer, self._name_conversation, {}))
+            nameless = sessions_without_room(answer)
+            newest = await self.store.inbox.newest_messages(nameless) if nameless else {}
+            names = {each: conversation_name(row, words=self.may_show(row)) for each, row in newest.items()}
+            return dict(with_people(answer, names))
         except ValidationError as error:
             said = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors())
             raise RequestInvalid(f"{key}: {said}") from error
@@ -175,9 +183,3 @@ class OperationContext:
         """Return True if an operator may see the words of a message."""
         message = row.message
         return self.access.may_show(message.session, message.sender.address, verified=message.sender.verified)
-
-    async def _name_conversation(self, session: SessionKey) -> str:
-        from gateway.operations.views import conversation_name
-
-        newest = await self.store.inbox.list_accepted_messages(session.channel, session=session, limit=1)
-        return conversation_name(newest[0], words=self.may_show(newest[0])) if newest else ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -13,7 +13,9 @@ from gateway.operations.context import OperationContext
 from gateway.operations.render import usage
 
 if TYPE_CHECKING:
+    from agent_core.messages import SessionKey
     from gateway.queue.model import Spent
+    from gateway.queue.stores import InboxRow
 
 _MOST_SESSIONS = 50
 _MOST_DAYS = 3660
@@ -72,28 +74,32 @@ async def show_usage(
 
 
 async def _by_person(context: OperationContext, sessions: Sequence[Spent]) -> list[Spent]:
+    from gateway.operations.views import key_of
+
+    keys = {spent.name: key_of(spent.name) for spent in sessions}
+    newest = await context.store.inbox.newest_messages({key for key in keys.values() if key is not None})
     found: dict[str, list[Spent]] = {}
     for spent in sessions:
-        found.setdefault(await _person_of(context, spent.name), []).append(spent)
+        found.setdefault(_person_of(context, spent.name, keys[spent.name], newest), []).append(spent)
     sums = [_sum(name, rows) for name, rows in found.items()]
     return sorted(sums, key=lambda one: -(one.usage.prompt_tokens + one.usage.completion_tokens))
 
 
-async def _person_of(context: OperationContext, name: str) -> str:
+def _person_of(
+    context: OperationContext, name: str, session: SessionKey | None, newest: Mapping[SessionKey, InboxRow]
+) -> str:
     from agent_core.messages import Audience
-    from gateway.operations.views import key_of
     from gateway.queue.shared import SHARED
     from gateway.routing.access import normalise
 
-    session = key_of(name)
     if session is None or session.channel == "heartbeat":
         return name
     if session == SHARED:
         return "owner"
-    rows = await context.store.inbox.rows(session=session, limit=1)
-    if not rows or rows[0].message.audience is not Audience.DIRECT:
+    row = newest.get(session)
+    if row is None or row.message.audience is not Audience.DIRECT:
         return name
-    sender = rows[0].message.sender.address
+    sender = row.message.sender.address
     return "owner" if normalise(sender) in context.access.owner_on(session.channel) else sender
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from agent_core.messages import Audience, SessionKey
@@ -86,21 +86,23 @@ def with_room_names(answer: Any, channels: Mapping[str, Channel]) -> Any:
     return named
 
 
-async def with_people(
-    answer: Any, name_of: Callable[[SessionKey], Awaitable[str]], known: dict[str, str]
-) -> Any:
-    """The same answer with the names of conversations (``called``) where `with_room_names` found no room."""
+def sessions_without_room(answer: Any) -> set[SessionKey]:
+    """The conversations of an answer for which `with_room_names` found no room."""
+    rows = answer.values() if isinstance(answer, dict) else answer if isinstance(answer, list) else ()
+    found = {key for row in rows for key in sessions_without_room(row)}
+    key = key_of(answer.get("session")) if isinstance(answer, dict) and not answer.get("room") else None
+    return found if key is None or key == SHARED else {*found, key}
+
+
+def with_people(answer: Any, names: Mapping[SessionKey, str]) -> Any:
+    """The same answer, in which rows of these conversations also have their name (``called``)."""
     if isinstance(answer, list):
-        return [await with_people(each, name_of, known) for each in answer]
+        return [with_people(one, names) for one in answer]
     if not isinstance(answer, dict):
         return answer
-    named = {name: await with_people(value, name_of, known) for name, value in answer.items()}
-    key = key_of(answer.get("session"))
-    if key is None or key == SHARED or named.get("room"):
-        return named
-    if str(key) not in known:
-        known[str(key)] = await name_of(key)
-    return named | ({"called": known[str(key)]} if known[str(key)] else {})
+    named = {name: with_people(value, names) for name, value in answer.items()}
+    key = None if named.get("room") else key_of(answer.get("session"))
+    return named | {"called": names[key]} if key is not None and names.get(key) else named
 
 
 def conversation_name(row: InboxRow, *, words: bool) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agent_core.messages import Amendment, Audience, InboundMessage, MessageContext
+from agent_core.messages import Amendment, Audience, InboundMessage, MessageContext, SessionKey
 from gateway.queue.background import job_message
 from gateway.queue.states import IGNORED_S, IllegalMove, InboxState, OutboxState
 from gateway.queue.stores import Completion, Pending, Queue
@@ -50,6 +50,18 @@ class MaintenanceContract:
         await store.turns.postpone(await claim(store), "later", delay_s=60)
         await store.maintenance.due_now("budget")
         assert await store.turns.due_in(ROOM) == pytest.approx(60)
+
+    async def test_the_newest_message_of_each_conversation(self, store: Queue):
+        """Of a person and accepted: what is ignored or in quarantine does not count, and no other session."""
+        await accept(store, "a", "b")
+        await accept(store, "x", session=OTHER)
+        refused = [pending("i", ignore="no"), pending("q", quarantine="sender_not_verified")]
+        await store.inbox.accept("matrix", BOT, refused, {})
+        nowhere = SessionKey("matrix", "elsewhere")
+        found = await store.inbox.newest_messages([ROOM, OTHER, nowhere])
+        assert {key: row.message.native_id for key, row in found.items()} == {ROOM: "b", OTHER: "x"}
+        assert list(await store.inbox.newest_messages([OTHER])) == [OTHER]
+        assert await store.inbox.newest_messages([]) == {}
 
     async def test_open_sessions_are_those_with_something_to_do(self, store: Queue, clock: ManualClock):
         """Each session with a waiting head comes once, with the seconds until it is due."""

@@ -208,6 +208,12 @@ class InboxStore(Store):
         )
         return await self._found("taken", query, channel, *values, limit)
 
+    async def newest_messages(self, sessions: Collection[SessionKey]) -> dict[SessionKey, InboxRow]:
+        """Return the newest accepted message of a person in each of these conversations that has one."""
+        names = {str(session) for session in sessions}
+        raws = await self._reader.call("newest", lambda db: maintenance_sql.newest_messages(db, names))
+        return {row.message.session: row for row in map(inbox_row, raws)}
+
     async def row(self, inbox_id: int) -> tuple[InboxRow, list[OutboxRow]] | None:
         """Return one row and the messages that were or will be sent for it."""
         found = await self._reader.call("inbox_row", lambda db: maintenance_sql.inbox_row(db, inbox_id))

@@ -179,6 +179,14 @@ def _newest(
     return sorted(found, key=lambda row: -row[0])[:limit]
 
 
+def newest_messages(db: ConnectionPort, sessions: Collection[str]) -> list[Raw]:
+    """Return the newest accepted message of a person in each session that has one."""
+    accepted = (InboxState.READY, InboxState.RUNNING, InboxState.ANSWERED, InboxState.SETTLED)
+    select, where = f"SELECT {INBOX} FROM inbox", " AND kind IN ('message', 'alone') AND session = ?"
+    found = [_newest(db, select, accepted, 1, where=where, arguments=(session,)) for session in sessions]
+    return [raw for rows in found for raw in rows]
+
+
 def requeue(db: ConnectionPort, inbox_id: int) -> str | None:
     """Retry what failed permanently; return the session. Not what was forgotten or taken back."""
     row = db.execute(
