@@ -89,7 +89,7 @@ def test_it_shows_and_leaves_the_terminal_as_it_was(daemon, leave):
     """The status on a screen of its own; q, Ctrl-C, Ctrl-D and SIGTERM end it at once with code 0."""
     with terminal(daemon.home) as one:
         before = termios.tcgetattr(one.master)
-        shown = one.until(rb"terminal +up")
+        shown = one.until(rb"local chat +up")
         assert shown.index(b"\x1b[?1049h") < shown.index(b"squidbot")
         if leave == "SIGTERM":
             one.process.send_signal(signal.SIGTERM)
@@ -103,7 +103,7 @@ def test_it_shows_and_leaves_the_terminal_as_it_was(daemon, leave):
 def test_it_draws_again_at_once_when_the_window_changes(daemon):
     """A smaller window: nothing is wider or longer than it, and that does not wait for the next look."""
     with terminal(daemon.home, every_s=600.0) as one:
-        one.until(rb"terminal +up")
+        one.until(rb"local chat +up")
         one.resize(4, 30)
         one.until(rb"\x1b\[H(?:[^\r\n]{30,36}\r?\n){3}[^\r\n]{30,36}$", within_s=20)
         one.key(b"q")
@@ -113,7 +113,7 @@ def test_it_draws_again_at_once_when_the_window_changes(daemon):
 def test_it_does_nothing_between_two_looks(daemon):
     """No busy loop: in four seconds it uses the processor for less than a quarter of one."""
     with terminal(daemon.home) as one:
-        one.until(rb"terminal +up")
+        one.until(rb"local chat +up")
 
         def used_s():
             fields = Path(f"/proc/{one.process.pid}/stat").read_text().rpartition(")")[2].split()
@@ -122,7 +122,7 @@ def test_it_does_nothing_between_two_looks(daemon):
         before = used_s()
         time.sleep(4)
         assert used_s() - before < 0.25
-        one.until(rb"terminal +up")
+        one.until(rb"local chat +up")
 
 
 def test_without_a_terminal_it_tells_once(daemon):
@@ -131,5 +131,5 @@ def test_without_a_terminal_it_tells_once(daemon):
         [sys.executable, "-m", "gateway", "status", "--watch", "--home", str(daemon.home)],
         env=ENVIRONMENT, capture_output=True, text=True, check=True, stdin=subprocess.DEVNULL, timeout=20,
     )  # fmt: skip
-    assert "terminal" in done.stdout
+    assert "local chat" in done.stdout
     assert "\x1b" not in done.stdout
