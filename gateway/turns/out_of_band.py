@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Awaitable, Callable, Collection
+from dataclasses import replace
 
 import structlog
 
@@ -25,6 +26,8 @@ from gateway.turns.history_writer import HistoryWriter
 
 CONCURRENCY = 4
 """How many out-of-band turns run at once."""
+_ROUNDING_S = 0.01
+"""More than what two clocks differ in, of which one says when a command is due and one wakes its session."""
 _log = structlog.get_logger(__name__)
 
 
@@ -62,7 +65,8 @@ class OutOfBandTurns:
     def handle_work(self, work: Work) -> None:
         """The queue says that there is work (`Wakeups.session`)."""
         if work.is_quick:
-            self._sessions.handle_work(work)
+            # Not too early by a rounding: nobody would look at it again.
+            self._sessions.handle_work(replace(work, after_s=work.after_s and work.after_s + _ROUNDING_S))
 
     async def run(self, over: Callable[[RunSession], RunSession] = lambda run: run) -> None:
         """Serve until `stop`, and until running turns have ended; ``over`` wraps each run of a session."""
