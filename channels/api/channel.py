@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 MOST_OPEN = 16
 _ACCEPT_LIMIT_S = 20.0
 _LOOK_EVERY_S = 2.0
+_KEPT_LIMIT_S = 1.0
+"""So long an answer waits for what is kept for its person; it is there within milliseconds."""
 _APPROVED = "approved"
 
 
@@ -65,6 +67,7 @@ class OpenRequest:
         self.digest = digest
         self.preview = ""
         self.users = 0
+        self.awaits_kept = False  # a message that waited for a request is on its way into it
         self.parts: list[OutboundMessage] = []
         self.changed = anyio.Event()
 
@@ -98,6 +101,7 @@ class OpenRequest:
         own = next((part for part in self.parts if _id_of(part) == self.native_id), None)
         if own is not None and own.id == message.id:
             return _own(self.native_id)
+        self.awaits_kept = False
         further = [part.id for part in self.parts if part is not own]
         return f"{self.native_id}.{further.index(message.id)}"
 
@@ -172,7 +176,7 @@ class ApiChannel:
                 raise KeyReused(str(KeyReused.__doc__))
             if not request.answers:
                 await self._accept(inbox, token, session, native_id, words)
-                self._send_kept(token.person)
+                request.awaits_kept = self._send_kept(token.person)
             yield request
         finally:
             request.users -= 1
@@ -185,8 +189,13 @@ class ApiChannel:
         while True:
             changed = request.changed
             yield request.text
-            if request.answers:
+            if request.answers and not request.awaits_kept:
                 return
+            if request.answers:
+                with anyio.move_on_after(_KEPT_LIMIT_S):
+                    await changed.wait()
+                request.awaits_kept = False
+                continue
             look_s = min(look_s * 2, _LOOK_EVERY_S)
             with anyio.move_on_after(look_s) as waited:
                 await changed.wait()
@@ -268,16 +277,19 @@ class ApiChannel:
         if limit.cancelled_caught:
             raise ChannelUnavailable("it cannot be stored now")
 
-    def _send_kept(self, person: str) -> None:
-        for session in [each for each in self._kept if each.thread == person]:
+    def _send_kept(self, person: str) -> bool:
+        """Have what waits for the person delivered; return True if there is something."""
+        found = [each for each in self._kept if each.thread == person]
+        for session in found:
             self._kept.discard(session)
             if self.services.arrived is not None:
                 self.services.arrived(session)
+        return bool(found)
 
     def _someone_of(self, session: SessionKey) -> OpenRequest | None:
         """The request that gets what answers none: one that waits for an outcome, there before elsewhere."""
         theirs = [one for one in self._open.values() if one.session.thread == session.thread]
-        theirs = [one for one in theirs if not one.answers]
+        theirs = [one for one in theirs if not one.answers or one.awaits_kept]
         theirs.sort(key=lambda one: (not one.waits_for_outcome, one.session != session))
         return theirs[0] if theirs else None
 

@@ -17,8 +17,7 @@ from agent_core.storage.layout import Layout
 from channels.attachments import PATH, AttachmentStore, StorageAway
 from channels.attachments.file_storage import LocalFiles
 from channels.base import ChannelUnavailable
-from channels.matrix.sync import fetching
-from channels.matrix.sync.downloads import Downloads
+from channels.matrix.sync import downloads, fetching
 from devservers import MailServer, MatrixPeer
 from gateway.cli.check.attachments import attachment_contents, attachment_files, storage_answers
 from gateway.operations.backup.config import kept_config
@@ -147,7 +146,7 @@ async def test_matrix_messages_with_files_wait_and_others_do_not(
     be looked up at the homeserver; the file comes afterwards, before what its sender wrote later, over an end of the
     channel, each once.
     """
-    monkeypatch.setitem(Downloads.__init__.__kwdefaults__, "limit_s", 1.0)
+    monkeypatch.setattr(downloads, "ALL_LIMIT_S", 1.0)
     monkeypatch.setattr(fetching, "_AT_ONCE_PER_SERVER", 1)
     bot = make_bot(allow_from=[alice.user_id, bob.user_id])
     bot.attachments = AttachmentStore(
