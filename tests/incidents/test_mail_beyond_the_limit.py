@@ -171,7 +171,7 @@ def test_only_the_first_that_waits_is_told() -> None:
     assert again.load(it.dump())
     assert ask(again, 1) == AnswerSlot(3600, True)
     assert ask(again, "later", minute=150) == AnswerSlot(1800, True)
-    assert again.load('[["old", 1, "a", "t", true, true, 1, false, ""]]')
+    assert not again.load('[["old", 1, "a", "t", true, true, 1, false, ""]]'), "another form is damaged"
 
 
 def test_what_waits_is_bounded() -> None:
