@@ -113,6 +113,12 @@ async def desk(
         await built._close()
 
 
+@pytest.fixture(autouse=True)
+def without_chance(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chance may make the next pause a long one in any outage."""
+    monkeypatch.setattr(random, "random", lambda: 0.5)
+
+
 async def test_it_is_said_once_in_the_chat_and_answered_afterwards(tmp_path: Path) -> None:
     """Two messages of one conversation and an hour have one notice, also over a restart."""
     model, clock = Model(), ManualClock()
@@ -151,10 +157,9 @@ async def test_a_second_outage_is_said_again(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("session", "short_s"), [(CHAT, 3.0), (MAIL, 100.0)])
 async def test_a_short_outage_is_not_worth_a_word(
-    session: SessionKey, short_s: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    session: SessionKey, short_s: float, tmp_path: Path
 ) -> None:
-    """Control: seconds in a chat, minutes by mail. Chance may make the next pause a long one in any outage."""
-    monkeypatch.setattr(random, "random", lambda: 0.5)
+    """Control: seconds in a chat, minutes by mail."""
     model, clock = Model(), ManualClock()
     async with desk(tmp_path, model, clock) as at:
         await at.say(session, "hello")
