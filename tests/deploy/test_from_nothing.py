@@ -201,7 +201,7 @@ def test_as_a_service_of_the_machine(computer: Booted, synapse: Synapse, mail_se
         "cd squidbot",
         *(line.replace("pip install", "pip install -q") for line in commands_of("Upgrade")),
     )
-    assert "terminal" in told
+    assert "local chat" in told
     people.have_an_answer_each()
     kept = conversations(computer, *shell)
     computer.shell(*shell, *commands_of("Backup"))

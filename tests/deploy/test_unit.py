@@ -112,7 +112,7 @@ def test_one_command_shows_how_it_is(service: Machine) -> None:
     """`squidbot status` works for root while the service runs under a user that has no name."""
     told = service.run("env", f"SQUIDBOT_HOME={HOME}", "squidbot", "status", check=False)
     assert told.returncode in (0, 1), told.stderr
-    assert "terminal" in told.stdout
+    assert "local chat" in told.stdout
 
 
 def test_root_can_check_it_and_talk_to_it(service: Machine) -> None:
