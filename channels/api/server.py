@@ -12,6 +12,7 @@ import json
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import aclosing
+from functools import partial
 from typing import Any
 
 import anyio
@@ -114,7 +115,8 @@ class ApiServer:
     async def _answered(
         self, request: web.Request, token: ApiToken, key: str, shape: type[ReplyShape]
     ) -> web.StreamResponse:
-        words = read_body(
+        read = partial(
+            read_body,
             await _body_of(request),
             key=key,
             model=self._channel.model,
@@ -122,6 +124,7 @@ class ApiServer:
             ours=self._channel.account,
             conversation=request.headers.get("X-OpenWebUI-Chat-Id", ""),
         )
+        words = await to_thread.run_sync(read)  # megabytes of images would hold up everybody
         async with self._channel.ask(token, _key_of(request), words) as asked:
             name = hashlib.sha256(asked.native_id.encode()).hexdigest()[:29]
             reply = shape(name, self._channel.model, self._channel.services.clock.now())

@@ -77,6 +77,8 @@ async def planted(root):
     await memory.save_consolidation(str(BOB), summary="canary-summary", cursor=2)
     await memory.save_consolidation(str(ROOM), summary="canary-room-summary", cursor=4)
     await memory.save_consolidation(str(ROOM), summary="canary-room-summary again", cursor=5)
+    # The spare record of an earlier squidbot.
+    Layout(root, root / "workspace").summary(ROOM).with_name("meta.json").write_text("canary-room-summary")
     async with await SqliteQueue.open(filled.home.database, clock=filled.clock) as store:
         await store.outbox.post([NewOutbound("matrix", BOT, BOB, "canary-to-be-sent")])
     index = SearchIndex(root / "search.db", Layout(root, root / "workspace"))

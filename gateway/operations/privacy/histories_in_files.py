@@ -122,6 +122,7 @@ class _History:
         layout, key = self.layout, self.key
         for path in layout.sessions.glob(f"{_literal(layout.name(key))}.meta.json.*"):
             path.unlink()
+        layout.summary(key).with_name("meta.json").unlink(missing_ok=True)  # as an earlier squidbot left it
         if layout.record(key).exists() or layout.summary(key).exists():
             RecordFile(layout.record(key), layout.summary(key), key).save(Record())
 
