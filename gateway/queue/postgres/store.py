@@ -27,10 +27,9 @@ from gateway.queue.postgres import schema
 from gateway.queue.postgres.account_state import AccountState
 from gateway.queue.postgres.connection import connect, place_of
 from gateway.queue.postgres.errors import may_not, open_error
-from gateway.queue.postgres.failover import Failover
 from gateway.queue.postgres.histories.memory import PostgresMemory, PostgresSearch, journal_of
 from gateway.queue.postgres.pool import ReadCall, WriteCall
-from gateway.queue.postgres.restore_detection import begin, note_server
+from gateway.queue.postgres.restore_detection import Failover, begin, note_server
 from gateway.queue.postgres.schema import without_rights
 from gateway.queue.rollback_guard import Extent, Gap, HighWaterMark
 from gateway.queue.snapshots import Snapshot

@@ -10,7 +10,7 @@ import structlog
 
 from gateway.queue.model import Stopped
 from gateway.queue.sql.codec import session_or_none
-from gateway.queue.sql.due import wait_s
+from gateway.queue.sql.moves import wait_s
 from gateway.queue.wakeups import Wakeups, Work
 
 _log = structlog.get_logger(__name__)
