@@ -40,7 +40,6 @@ _MEGABYTE = 1_000_000
 _MOST_FILES = 500_000
 """There are never more: each counts as one part of so many at least. A disk gives small ones a block, too."""
 _REMOTE_BLOCK_BYTES = 4 * 1024 * 1024
-_REMOTE_THREADS = 8
 _REMOTE_LIMIT_S = 45.0
 _PATIENCE_S = 5.0
 """A shared storage counts as away when it has not answered for so long; it is waited for nevertheless."""
@@ -327,7 +326,7 @@ class AttachmentStore:
         """Call the storage in a thread; a shared one with a deadline and threads of its own."""
         if not self._storage.is_shared:
             return await anyio.to_thread.run_sync(do)
-        self._threads = self._threads or anyio.CapacityLimiter(_REMOTE_THREADS)
+        self._threads = self._threads or anyio.CapacityLimiter(8)
         why: str | None = None
         patience_s = _PATIENCE_S + max(0.0, limit_s - _REMOTE_LIMIT_S)
         slow: asyncio.TimerHandle | None = None

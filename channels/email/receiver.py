@@ -50,11 +50,9 @@ from channels.email.verification_queue import ReadMail, VerificationQueue
 BATCH_MAILS = 50
 OUTLINE_LIMIT_S = 10.0
 REFILE_UIDS = 200
-_KEPT_AT_ONCE = 4
 _LOOK_S = 5.0
 _PATIENCE_OF_OWNER_S = 1.0
 """So long mails that name the owner are read before others."""
-_FILES_RETRY = BackoffPolicy(first_s=2.0, cap_s=60.0, factor=1.75, jitter=0.2)
 PATIENCE_S = 1.0
 """So long mails wait together for proofs, in one look at the mailbox; then what is proven goes before."""
 BOUNCE = str(NotAnswered.BOUNCE)
@@ -120,7 +118,7 @@ class MailReceiver:
         self._looking = False
         self._asking = anyio.Lock()
         """Held by the one mail that asks the storage for all whether it answers."""
-        self._keeping = anyio.CapacityLimiter(_KEPT_AT_ONCE)
+        self._keeping = anyio.CapacityLimiter(4)
         self._read_to = 0
         self._ahead: set[int] = set()
         """Mails of the owner behind that, which were read all the same."""
@@ -430,7 +428,7 @@ class MailReceiver:
 
     async def _wait_for_storage(self, keeper: Keeper, mail: ReadMail) -> None:
         """Wait until it makes sense to fetch a mail again: its files can be kept, or are given up."""
-        backoff = Backoff(_FILES_RETRY)
+        backoff = Backoff(BackoffPolicy(first_s=2.0, cap_s=60.0, factor=1.75, jitter=0.2))
         while keeper.is_away and not self._waiting.is_crowded(mail):
             await anyio.sleep(backoff.note_failure(random=random.random()))
             if not self._asking.locked():

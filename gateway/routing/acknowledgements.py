@@ -22,7 +22,6 @@ from gateway.observability import metrics
 from gateway.queue.stores import Queue, StoreUnavailable
 
 _EVERY_S = 30.0
-_AGE_S = 86_400.0
 _LINES = 4
 _WAITING = 64
 _log = structlog.get_logger(__name__)
@@ -58,7 +57,7 @@ class StaleAcknowledgements:
 
     async def clear_stale(self) -> None:
         """Report once. Raises `StoreUnavailable`."""
-        found = await self._store.inbox.recently_withdrawn(within_s=_AGE_S)
+        found = await self._store.inbox.recently_withdrawn(within_s=86_400.0)
         for row in found:
             if row.id not in self._told:
                 # What is kept of it is where and under which id it was said.

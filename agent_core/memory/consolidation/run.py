@@ -47,7 +47,6 @@ _SMALLEST_SEGMENT_TOKENS = 500
 _PAGE = 5000
 _GIANTS = (8, 64)
 _READ_MORE = 4
-_EXCERPT_CHARS = 8000
 _CHARS_PER_LIST_TOKEN = 3
 _LONGEST = 2  # times its share of a prompt: a summary that was not made shorter once is kept whole
 
@@ -264,7 +263,7 @@ class Consolidation(ABC):
         self, summary: str, lost: Sequence[KeyFact], said: Sequence[tuple[str, str]], attempt: Attempt
     ) -> str:
         """The summary with what it had left out, as far as the model gives it now. Asked once."""
-        source = excerpts(lost, said, max_chars=_EXCERPT_CHARS)
+        source = excerpts(lost, said, max_chars=8000)
         sentences = policy.sentence_budget(len(lost))
         answer = await self._call_llm(
             prompts.addition_messages(source, [item.snippet for item in lost]),

@@ -20,7 +20,6 @@ from channels.matrix.events.inbound import Skip, message_text
 from channels.matrix.events.threads import EVENT_ID
 
 _MAX_EARLY = 200
-_MAX_SENDERS = 2000
 _TARGET_BESIDE = frozenset(str(number) for number in range(1, 11))
 _USER_ID = re.compile(r"@[!-~]{0,253}:[!-~]{1,253}")
 
@@ -124,7 +123,7 @@ class Senders:
         """Record an event's sender."""
         if isinstance(event_id, str) and isinstance(sender, str):
             self._by_event[room_id, event_id] = sender
-            while len(self._by_event) > _MAX_SENDERS:
+            while len(self._by_event) > 2000:
                 self._by_event.popitem(last=False)
 
     def sender_of(self, room_id: str, event_id: str) -> str:

@@ -30,7 +30,6 @@ from channels.matrix.rooms.state import Rooms
 
 SIGNS = {AckState.RECEIVED: "👀", AckState.DONE: "✅", AckState.FAILED: "⚠️"}
 
-_MAX_KEY = 100
 _MAX_WAITING = 500
 _MAX_KNOWN = 1000
 _TRIES = 4
@@ -61,7 +60,7 @@ def read_reaction(
 ) -> InboundMessage | Skip:
     """A reaction to something of ours, which left under the key ``outbound``, as a message."""
     event_id, sender = text_of(event, "event_id"), text_of(event, "sender")
-    key = text_of(object_of(object_of(event, "content"), "m.relates_to"), "key")[:_MAX_KEY]
+    key = text_of(object_of(object_of(event, "content"), "m.relates_to"), "key")[:100]
     if not EVENT_ID.fullmatch(event_id) or "state_key" in event:
         return Skip("malformed")
     direct = rooms.is_direct(room_id, sender)

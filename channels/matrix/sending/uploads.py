@@ -24,7 +24,6 @@ from channels.matrix.events.media import FileEncryption
 
 _UPLOAD = "/_matrix/media/v3/upload"
 _SETTINGS = ("/_matrix/client/v1/media/config", "/_matrix/media/v3/config")
-_UPLOAD_LIMIT_S = 90.0
 _KEPT = 20
 _log = structlog.get_logger(__name__)
 
@@ -84,7 +83,7 @@ class Uploads:
                 size_bytes=attachment.size_bytes,
                 media_type="application/octet-stream" if encrypted else attachment.media_type,
                 query=query,
-                timeout_s=_UPLOAD_LIMIT_S,
+                timeout_s=90.0,
             )
         except LinkBroken as error:
             if pieces.trouble is not None:

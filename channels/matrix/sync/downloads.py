@@ -39,7 +39,6 @@ ALL_LIMIT_S = 45.0
 """For all files that are fetched together."""
 
 _AT_ONCE = 4
-_MEDIA_RETRY = BackoffPolicy(first_s=0.5, cap_s=5.0, jitter=0.4)
 _TRIES = 3
 _NEW_DOOR = "/_matrix/client/v1/media/download"
 _OLD_DOOR = "/_matrix/media/v3/download"
@@ -181,7 +180,7 @@ class Downloads:
     async def _fetched(
         self, store: AttachmentStore, message: InboundMessage, media: Media, came: Callable[[], None]
     ) -> Attachment:
-        backoff = Backoff(_MEDIA_RETRY)
+        backoff = Backoff(BackoffPolicy(first_s=0.5, cap_s=5.0, jitter=0.4))
         while True:
             try:
                 return await self._once(store, message, media, came)

@@ -61,7 +61,6 @@ from channels.matrix.sending.reactions import reacts_to, read_reaction
 from channels.matrix.sending.sent_lookup import SentLookup
 from channels.matrix.sync.reply_context import Asker, Decrypt, ReplyContext
 
-_MARK_RETRY = BackoffPolicy(first_s=0.3, cap_s=2.0, jitter=0.4)
 _MARK_LIMIT_S = 10.0
 _MAX_PLACES = 1000
 _Value = TypeVar("_Value")
@@ -485,7 +484,7 @@ class EventHandler:
 
     async def _outbound(self, room_id: str, event_id: str) -> str | None:
         """Return the outbox id of our event on the server; None also after `_MARK_LIMIT_S`."""
-        mark, backoff = None, Backoff(_MARK_RETRY)
+        mark, backoff = None, Backoff(BackoffPolicy(first_s=0.3, cap_s=2.0, jitter=0.4))
         with anyio.move_on_after(_MARK_LIMIT_S):
             while mark is None:
                 try:

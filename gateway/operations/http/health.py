@@ -32,7 +32,6 @@ Everybody on this machine may connect, and each connection costs one of the proc
 more comes, the oldest one that has not asked for anything yet has to go.
 """
 
-_BODY_LIMIT = 65_536
 _log = structlog.get_logger(__name__)
 
 StatusReport = Callable[[], Awaitable[Mapping[str, Any]]]
@@ -84,7 +83,7 @@ class Health:
         ``more`` are routes besides those of health.
         """
         guards = [_known_host] if is_loopback(host) else []
-        app = web.Application(client_max_size=_BODY_LIMIT, middlewares=guards)
+        app = web.Application(client_max_size=65_536, middlewares=guards)
         app.add_routes([*self.routes(), *more])
         return app
 

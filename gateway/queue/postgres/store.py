@@ -42,8 +42,6 @@ from gateway.queue.wakeups import Wakeups
 
 HOME = 1
 """The one home of a deployment."""
-_WRITERS = 4
-_READERS = 2
 _NAMED = 3
 _log = structlog.get_logger(__name__)
 
@@ -179,9 +177,9 @@ class PostgresQueue(Queue):
             raise psycopg.OperationalError("another database is in its place")
 
         writer = WriteCall(
-            "store-writer", where, opened, home=home, size=_WRITERS, look_only=False, heard=note_facts
+            "store-writer", where, opened, home=home, size=4, look_only=False, heard=note_facts
         )
-        reader = ReadCall("store-reader", where, opened, home=home, size=_READERS, look_only=True)
+        reader = ReadCall("store-reader", where, opened, home=home, size=2, look_only=True)
         database = Database(
             writer,
             reader,

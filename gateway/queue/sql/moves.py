@@ -13,7 +13,7 @@ from functools import cache
 from gateway.queue.states import INBOX_MOVES, OFFLINE_INBOX_MOVES, OUTBOX_MOVES, InboxState, OutboxState
 
 LONGEST_S = 2 * 3600.0
-"""No row waits longer: a wrong clock wrote any instant that is later than that from now, so it is due at once."""
+"""No row waits longer: a wrong clock wrote any instant that is later from now, and the row is due at once."""
 
 UNINDEXED_STATE = "(state || '')"
 """The state as an expression that no index matches: for states that most rows share."""
