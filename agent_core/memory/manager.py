@@ -21,7 +21,7 @@ import structlog
 from agent_core import prompt
 from agent_core.errors import SkillInvalid
 from agent_core.memory.consolidation.policy import ConsolidationRules
-from agent_core.memory.consolidation.run import CALL_LIMIT_S, Consolidation
+from agent_core.memory.consolidation.run import Consolidation
 from agent_core.memory.lookup import SHARE, QuestionLookup
 from agent_core.memory.scopes import OWNER, hidden_from, private_in
 from agent_core.memory.withdrawn_messages import in_force
@@ -84,7 +84,6 @@ class MemoryManager(Consolidation):
         window: Callable[[], int] | None = None,
         always_skills: Collection[str] = (),
         estimate: Callable[[], TokenEstimate] = TokenEstimate,
-        call_limit_s: float = CALL_LIMIT_S,
         pictures: int = 0,
         on_unusable: Callable[[str], None] = lambda _: None,
     ) -> None:
@@ -95,7 +94,6 @@ class MemoryManager(Consolidation):
             storage,
             llm,
             estimate=estimate,
-            call_limit_s=call_limit_s,
             on_unusable=on_unusable,
         )
         self._skills = skills

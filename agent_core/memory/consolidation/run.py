@@ -86,14 +86,12 @@ class Consolidation(ABC):
         llm: LLMPort | None,
         *,
         estimate: Callable[[], TokenEstimate],
-        call_limit_s: float = CALL_LIMIT_S,
         on_unusable: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._storage = storage
         self.remembered = DocumentCache(storage, on_unusable)
         self._llm = llm
         self._estimated_by = estimate
-        self._call_limit_s = call_limit_s
         self._consolidating: set[str] = set()
 
     @property
@@ -304,7 +302,7 @@ class Consolidation(ABC):
         text, end = "", AnswerEnd()
         before = attempt.usage
         try:
-            with anyio.fail_after(self._call_limit_s):
+            with anyio.fail_after(CALL_LIMIT_S):
                 chunks = await llm.chat(messages, [])
                 async with aclosing(cast("AsyncGenerator[ModelChunk, None]", chunks)) as answer:
                     async for chunk in answer:
@@ -315,7 +313,7 @@ class Consolidation(ABC):
                             break
         except TimeoutError:
             attempt.timed_out = True
-            attempt.failure = f"no answer within {self._call_limit_s:g} s"
+            attempt.failure = f"no answer within {CALL_LIMIT_S:g} s"
         except Exception as error:  # noqa: BLE001 - consolidation can always wait, whatever the reason
             attempt.too_long = isinstance(error, ContextTooLong)
             attempt.failure = _reason(error)
