@@ -61,7 +61,7 @@ class Signals:
             _log.exception("signal.unreadable", signal=str(fact[:1]))
 
     def _work(self, session: str, next_at: float | None, *of: Any) -> None:
-        channel, kind, *_, sender, verified = of  # triggers of PostgreSQL say whether it is new, too
+        channel, kind, *_, sender, verified = of  # triggers of older homes say whether it is new, too
         key = session_or_none(session)
         if key is not None:
             due_s = wait_s(next_at, self._now())
