@@ -8,13 +8,13 @@ answer, because it chooses its DNS. Mails of people who may not write are not ve
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import anyio
 import anyio.to_thread
 
+from agent_core.bounded import Bounded
 from channels.email.parsing.addresses import without_tag
 from channels.email.trust.dkim import DkimInvalid, Key, Signature, find_signatures, parse_key, verify
 from channels.email.trust.dns import NamesUnavailable, TextRecords
@@ -56,7 +56,7 @@ class SenderVerifier:
         self._own = without_tag(own)
         self._knows = knows
         self._ingested = ingested
-        self._slow: OrderedDict[str, float] = OrderedDict()
+        self._slow: Bounded[str, float] = Bounded(MAX_SLOW)
         """Domains whose DNS did not answer, and when."""
 
     async def find(self, raw: bytes, sender: str) -> Verification:
@@ -71,18 +71,12 @@ class SenderVerifier:
         if not why:
             self._slow.pop(domain, None)
         elif anyio.current_time() - began >= SLOW_LIMIT_S:
-            self._was_slow(domain)
+            self._slow[domain] = anyio.current_time()
         return Verification(lacks=why) if why else Verification(by=f"signed by {domain}")
 
     def _limit_s(self, domain: str) -> float:
         slow = anyio.current_time() - self._slow.get(domain, -SLOW_FOR_S) < SLOW_FOR_S
         return SLOW_LIMIT_S if slow else LIMIT_S
-
-    def _was_slow(self, domain: str) -> None:
-        self._slow[domain] = anyio.current_time()
-        self._slow.move_to_end(domain)
-        while len(self._slow) > MAX_SLOW:
-            self._slow.popitem(last=False)
 
     async def _find(self, raw: bytes, domain: str, *, anybody: bool) -> str:
         """Return why no signature proves the domain, or "" if one does."""
