@@ -250,10 +250,6 @@ def main() -> None:
     os._exit(0)  # what litellm leaves behind is not waited for
 
 
-if __name__ == "__main__":
-    main()
-
-
 _ANSWER = (
     b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\nContent-Length: "
     + str(len(_CHUNK)).encode()
@@ -282,3 +278,7 @@ async def warm_up_responder() -> AsyncGenerator[str, None]:
         yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
     finally:
         server.close()
+
+
+if __name__ == "__main__":
+    main()
