@@ -60,8 +60,8 @@ class Signals:
         except Exception:  # noqa: BLE001 - a session that is not woken waits for the next start
             _log.exception("signal.unreadable", signal=str(fact[:1]))
 
-    def _work(self, session: str, next_at: float | None, *of: Any) -> None:
-        channel, kind, *_, sender, verified = of  # triggers of older homes say whether it is new, too
+    def _work(self, session: str, next_at: float | None, channel: str, kind: str, *of: Any) -> None:
+        sender, verified = of
         key = session_or_none(session)
         if key is not None:
             due_s = wait_s(next_at, self._now())
