@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 from agent_core.messages import EVERYBODY, Audience
 from agent_core.text import one_line
 from gateway.proactive.jobs.service import EVERYBODY_HERE, JobPlace, JobService
-from gateway.proactive.jobs.time_grammar import Ambiguous, NotATime, split_when
+from gateway.proactive.jobs.time_grammar import is_free_of_times, split_time_behind, split_when
+from gateway.proactive.jobs.time_syntax import Ambiguous, NotATime
 from gateway.proactive.jobs.trigger_parsing import TriggerRequest
 from gateway.proactive.jobs.triggers import TriggerInvalid
 from gateway.queue.errors import TooManyJobs
@@ -28,9 +30,11 @@ _REMOVAL = "remind_removal"
 """The kind of the step of a command that removes: a number in the list means another job afterwards."""
 
 
-def reminder_of(argument: str) -> tuple[TriggerRequest, str]:
+def reminder_of(
+    argument: str, split: Callable[[str], tuple[str, str]] = split_when
+) -> tuple[TriggerRequest, str]:
     """The time and the text of a reminder. Raises `NotATime` or `Ambiguous`."""
-    when, text = split_when(_FOR_ME.sub("", argument.strip(), count=1))
+    when, text = split(_FOR_ME.sub("", argument.strip(), count=1))
     return TriggerRequest(at=when), _FILLING.sub("", text.strip(), count=1) or text
 
 
@@ -53,7 +57,7 @@ async def _make(jobs: JobService, place: JobPlace, argument: str, *, key: str) -
     if len(argument) > _LONGEST:
         return f"Nothing was scheduled: that is longer than {_LONGEST} characters."
     try:
-        whom, (request, text) = _parse_argument(argument, place)
+        whom, (request, text) = await read_argument(jobs, argument, place)
         job = await jobs.add(place, request, text=text, kind=JobKind.REMIND, key=key, whom=whom)
     except (Ambiguous, TriggerInvalid) as error:
         return f"Nothing was scheduled: {error}."
@@ -68,6 +72,19 @@ async def _make(jobs: JobService, place: JobPlace, argument: str, *, key: str) -
         f"I will remind {who}, {jobs.timing_text(job, is_new=True)}: {safe_line(job.text)}\n\n"
         f"`!remind cancel {job.id}` removes it."
     )
+
+
+async def read_argument(
+    jobs: JobService, argument: str, place: JobPlace
+) -> tuple[str, tuple[TriggerRequest, str]]:
+    """The people, the time and the text, in either order. Raises `NotATime` or `Ambiguous`."""
+    try:
+        return _parse_argument(argument, place)
+    except NotATime as problem:
+        try:
+            return await _parse_time_behind(jobs, argument, place)
+        except NotATime:
+            raise problem from None
 
 
 def _parse_argument(argument: str, place: JobPlace) -> tuple[str, tuple[TriggerRequest, str]]:
@@ -85,8 +102,29 @@ def _parse_argument(argument: str, place: JobPlace) -> tuple[str, tuple[TriggerR
         whom = " ".join(words[:number]).rstrip(":,")
         if place.audience is Audience.GROUP or whom.lower() in EVERYBODY_HERE:
             return whom, (request, text)
+        if not is_free_of_times(whom):
+            break
         raise NotATime(f"I do not understand {whom!r} before {request.at!r}", f"{request.at} {whom} {text}")
     raise problem
+
+
+async def _parse_time_behind(
+    jobs: JobService, argument: str, place: JobPlace
+) -> tuple[str, tuple[TriggerRequest, str]]:
+    """As `_parse_argument`, with the time at the end. Raises `NotATime`."""
+    request, text = reminder_of(argument, split_time_behind)
+    first, _, others = text.partition(" ")
+    try:
+        is_for_others = first.rstrip(":,").lower() in EVERYBODY_HERE or bool(
+            place.audience is Audience.GROUP and await jobs.mentioned_addresses(place, first.rstrip(":,"))
+        )
+    except TriggerInvalid:
+        is_for_others = False
+    if not is_for_others:
+        return "", (request, text)
+    if not others.strip():
+        raise TriggerInvalid(f"I do not know what to say {request.at!r}")
+    return first.rstrip(":,"), (request, _FILLING.sub("", others.strip(), count=1))
 
 
 async def _listed(jobs: JobService, place: JobPlace) -> str:
