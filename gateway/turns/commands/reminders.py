@@ -26,6 +26,8 @@ _NOT_PROVEN = "Your address is not verified, so you cannot schedule anything. No
 _LONGEST = 4000
 _MOST_WORDS = 20
 _REMOVES = frozenset({"cancel", "remove", "stop", "delete"})
+_ALL = frozenset({"all", "everything", "alle", "alles"})
+_WORDS = re.compile(r"\w+")
 _REMOVAL = "remind_removal"
 """The kind of the step of a command that removes: a number in the list means another job afterwards."""
 
@@ -40,6 +42,12 @@ def reminder_of(
 
 async def about_reminders(jobs: JobService, place: JobPlace, asked: CommandContext, turns: TurnStore) -> str:
     """Make, list or remove a reminder; return the answer. Raises StoreUnavailable; repeatable."""
+    told = await _answer(jobs, place, asked, turns)
+    # Nothing that somebody has written has a backtick here.
+    return told.replace("`!remind", f"`{safe_line(asked.bot_name)}: !remind") if asked.bot_name else told
+
+
+async def _answer(jobs: JobService, place: JobPlace, asked: CommandContext, turns: TurnStore) -> str:
     argument = asked.command.argument.strip()
     if not jobs.is_enabled:
         return "My owner has switched off scheduling here. Nothing was done."
@@ -149,11 +157,17 @@ async def _remove(
         listed = list((await jobs.jobs_with_lines(place)).items())
         found = [(number, *each) for number, each in enumerate(listed, start=1)]
         meant = _meant(wanted, [each for each in found if place.owns(each[2])])
+        others = () if meant else _meant(wanted, [each for each in found if not place.owns(each[2])])
         if len(meant) > 1:
             lines = [f"- `!remind cancel {number}`: {_list_line(line)}" for number, line, _ in meant]
             return "\n".join(["Which one? Nothing was removed yet.", "", *lines])
+        if len(others) == 1:
+            return f"Only {safe_line(others[0][2].person)} can remove that. Nothing was removed."
         if not meant:
-            return f"There is no reminder `{safe_line(wanted)[:40]}` of yours here; `!remind` lists them."
+            named = safe_line(wanted)[:40]
+            return (
+                f"There is no reminder `{named}` of yours here; `!remind` lists them. Remove one at a time."
+            )
         ((_, line, job),) = meant
         done = {"id": job.id, "line": _list_line(line)}
         await turns.record_step_result(asked.turn, Step(0, _REMOVAL, job.id, done, {}))
@@ -164,10 +178,13 @@ async def _remove(
 def _meant(wanted: str, mine: list[tuple[int, str, Job]]) -> list[tuple[int, str, Job]]:
     """Those that the id or the number names, else those with this text, else those with these words in it."""
     said = wanted.casefold()
+    if said in _ALL:
+        return mine
     for fits in (
         lambda each: each[2].id == said,
         lambda each: str(each[0]) == said,
         lambda each: each[2].text.casefold() == said,
+        lambda each: set(_WORDS.findall(said)) <= set(_WORDS.findall(each[2].text.casefold())),
         lambda each: all(word in each[2].text.casefold() for word in said.split()),
     ):
         if found := [each for each in mine if fits(each)]:
