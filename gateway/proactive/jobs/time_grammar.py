@@ -88,7 +88,7 @@ def is_free_of_times(text: str) -> bool:
     if not reader.tokens or reader.tokens[-1].text in words.BEFORE_A_TIME:
         return False
     return not any(
-        token.text in words.NOT_IN_A_TEXT or reader.finds_time(at) for at, token in enumerate(reader.tokens)
+        words.is_of_a_time(token.text) or reader.finds_time(at) for at, token in enumerate(reader.tokens)
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from difflib import get_close_matches
 from itertools import islice
 from typing import NamedTuple, TypeVar
 
@@ -209,5 +210,11 @@ BEFORE_A_TIME = LEADS.union(
     ),
 )
 """A text that ends in one is not over before the time behind it: "tickets for friday"."""
-NOT_IN_A_TEXT = TIME_WORDS.union(MONTHS_AHEAD, (unit for unit in UNITS if len(unit) > 2))
-"""In a text before a time, they may belong to the time: "twice a day at 9"."""
+_NOT_IN_A_TEXT = TIME_WORDS.union(MONTHS_AHEAD, (unit for unit in UNITS if len(unit) > 2))
+
+
+def is_of_a_time(word: str) -> bool:
+    """Return True for a word that may belong to a time behind it ("twice a day at 9"), also with a slip."""
+    return word in _NOT_IN_A_TEXT or (
+        len(word) > 5 and bool(get_close_matches(word, _NOT_IN_A_TEXT, 1, 0.83))
+    )

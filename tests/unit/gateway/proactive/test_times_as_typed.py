@@ -169,6 +169,8 @@ NOT_TEXT_FIRST = [
     ("yoga on monday and thursday", "tomorrow at 8 call Tom"),
     ("call Tom at 3 tomorrow evening at 8", "tomorrow at 8 call Tom"),
     ("twice a day at 9", "tomorrow at 8 call Tom"),
+    ("tomorow milk at 9", "tomorrow at 8 call Tom"),
+    ("on wensday milk at 9", "tomorrow at 8 call Tom"),
     ("yesterday at 6", "tomorrow at 8 call Tom"),
     ("practice 10 minutes", "in 10 minutes practice"),
     ("buy milk", "tomorrow at 8 call Tom"),

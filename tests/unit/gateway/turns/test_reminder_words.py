@@ -168,6 +168,7 @@ async def test_the_time_behind_the_text_keeps_the_name_in_front(
     [
         ("first thing tomorrow mail", "tomorrow first thing mail"),
         ("every first monday book club", "tomorrow at 8 call Tom"),
+        ("tomorow at 9 milk", "tomorrow at 8 call Tom"),
     ],
 )
 async def test_an_example_says_what_was_probably_meant(said: str, example: str) -> None:
