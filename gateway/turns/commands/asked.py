@@ -25,3 +25,9 @@ class CommandContext:
     """The owner asks, and nobody else reads along."""
     is_owner: bool
     """The owner asks, wherever that is."""
+
+    @property
+    def bot_name(self) -> str:
+        """The bot's name, if it must stand in front of commands here; else an empty text."""
+        context = self.message.context
+        return "" if context.not_named else next(iter(context.names), "")
