@@ -136,11 +136,14 @@ class QuestionStore(Store):
             found = _decide(db, name, verdict, now)
             approved = found is not None and (found.verdict or {}).get("verdict") == APPROVED
             if grant is not None and approved:
-                grants.insert(db, grant)
+                _give(db, grant)
             return found
 
         def locks(db: ConnectionPort) -> Iterator[str]:
-            yield from list_session_locks(db, [name])
+            reached = [name]
+            if grant is not None and not grant.conversation:
+                reached += [each.name for each in questions_in(db)]
+            yield from list_session_locks(db, reached)
             if grant is not None:
                 yield named_lock("grants")
 
@@ -190,8 +193,16 @@ def settle_with(
         counts = "" if found is None or found.verdict is None else str(found.verdict.get("verdict") or "")
         counts = counts if known is None else known.verdict
         if counts == APPROVED and found is not None and name in given:
-            grants.insert(db, given[name])
+            _give(db, given[name])
         amendments.note(db, inbox_id, "settled", counts)
+
+
+def _give(db: ConnectionPort, grant: Grant) -> None:
+    """Store a grant; the turns whose open questions it may cover are due, and look for it."""
+    grants.insert(db, grant)
+    for each in questions_in(db):
+        if each.verdict is None and each.form is None and grant.conversation in ("", str(each.session)):
+            db.execute("UPDATE inbox SET next_at = NULL WHERE state = 'ready' AND turn = ?", (each.turn,))
 
 
 _DECISION_BEFORE = (

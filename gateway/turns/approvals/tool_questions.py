@@ -51,7 +51,14 @@ from gateway.turns.approvals.question_text import (
     ways_to_spare,
 )
 from gateway.turns.approvals.text import safe_line
-from gateway.turns.approvals.tool_decisions import EXPIRED, REFUSED, name_of, parse_scope, proof_level
+from gateway.turns.approvals.tool_decisions import (
+    EXPIRED,
+    REFUSED,
+    decision,
+    name_of,
+    parse_scope,
+    proof_level,
+)
 from gateway.turns.commit import TurnCommit
 
 _TOPIC = "approvals"
@@ -247,6 +254,18 @@ class ToolQuestions:
         _log.info("tool_approval.covered", item=grant.id, tool=proposal.call.name)
         return Approval(f"{grant.by} (grant {grant.id})", proposal.origins)
 
+    async def decide_by_grant(self, turn: Turn, step: Step, proposal: Proposal) -> Mapping[str, Any] | None:
+        """Return the outcome of an open question if grants, given since, cover all of it; else None."""
+        also = {each["number"] - step.number for each in step.request.get("also", ())}
+        calls = [proposal, *(each for later, each in proposal.following() if later in also)]
+        given = [each for call in calls if (each := await self.find_grant(turn, call)) is not None]
+        if len(given) <= len(also):
+            return None
+        told = {**decision(yes=True, by=given[0].by, owner=False), "granted": True}
+        name = str(step.request["name"])
+        row = await self.commit.retry_until_stored(lambda: self.store.decide(name, told))
+        return None if row is None else row.verdict
+
     def verdict(self, proposal: Proposal) -> PolicyVerdict:
         """The verdict of the policy."""
         return verdict_on(proposal, self.policy)
@@ -427,7 +446,8 @@ class Consent:
             return await self._ask(number, digest, proposal) if granted is None else Permission(None, granted)
         decided = question.result
         if decided is None:
-            decided = await self._asking.too_late(self._turn, question)
+            decided = await self._asking.decide_by_grant(self._turn, question, proposal)
+            decided = decided or await self._asking.too_late(self._turn, question)
             self._steps[number] = replace(question, result=decided)
         if decided is None:
             raise ApprovalPending(question, call, datetime.fromisoformat(question.request["until"]))
@@ -462,9 +482,11 @@ class Consent:
 
     async def _approved(self, proposal: Proposal, question: Step, decided: Mapping[str, Any]) -> Permission:
         """After a yes: the call is made if it is still wanted, and still what was shown."""
-        call = proposal.call
+        call, by = proposal.call, str(decided.get("by") or "somebody")
         if not self._asking.is_wanted(self._turn):
             return _refused(call, _NOBODYS_WISH)
+        if decided.get("granted"):
+            return Permission(approval=Approval(by, proposal.origins))
         try:
             review = None if proposal.review is None else await proposal.review()
         except ToolError as error:
@@ -472,7 +494,6 @@ class Consent:
         state = "" if review is None else review.state
         if state != question.request.get("state", ""):
             return await self._ask(question.number, question.digest, proposal, question)
-        by = str(decided.get("by") or "somebody")
         theirs = () if decided.get("owner") else (person(by, self._asking.now()),)
         return Permission(approval=Approval(by, theirs, state, question.request.get("also", ())))
 
