@@ -206,8 +206,8 @@ class CommandHandlers:
                 )
         return "\n".join(lines)
 
-    async def _undo_memory(self, asked: CommandContext) -> str:
-        """Bring the version before back, with its origins; once, although the command may run twice."""
+    async def _undo_memory(self, asked: CommandContext, wanted: int | None) -> str:
+        """Bring a version (None: the one before) back, with its origins; once, also if it runs twice."""
         scope, turn = asked.session.scope, asked.turn.id
         if scope.kind is ScopeKind.ROOM and not await self._may_reset(asked):
             return _NOT_YOURS
@@ -216,9 +216,10 @@ class CommandHandlers:
             versions = await self._memory.memory_versions(scope)
             if not any(by == turn for *_, by in versions):
                 known = {each.version: each for each, *_ in versions}
-                before = known.get(current.version - 1)
-                if before is None and current.version != 1:
-                    return "There is no version of my notes before this one."
+                number = current.version - 1 if wanted is None else wanted
+                before = known.get(number)
+                if before is None and (number != 0 or not current.version):
+                    return "There is no such version of my notes."
                 await self._memory.save_global_memory(
                     scope,
                     before.text if before else "",
@@ -231,13 +232,15 @@ class CommandHandlers:
             return f"I cannot read it: {error}." if asked.owner else error.public
         except MemoryConflict:
             return "My notes have just been changed elsewhere, so nothing was done. `!memory` shows them."
-        return "The version of my notes before the last change is back. `!memory undo` takes that back."
+        which = "before the last change" if wanted is None else f"{wanted}"
+        return f"The version of my notes {which} is back. `!memory undo` takes that back."
 
     async def _memory_text(self, asked: CommandContext) -> str:
         if what := clean_name(asked.command.argument):
-            if what == "undo":
-                return await self._undo_memory(asked)
-            return "Write `!memory`, or `!memory undo`. Nothing was done."
+            undo, _, number = what.partition(" ")
+            if undo == "undo" and number[:9].isdecimal() >= bool(number):
+                return await self._undo_memory(asked, int(number[:9]) if number else None)
+            return "Write `!memory`, `!memory undo` or `!memory undo NUMBER`. Nothing was done."
         try:
             document = await self._memory.load_global_memory(asked.session.scope)
         except DocumentUnusable as error:
