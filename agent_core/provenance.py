@@ -180,6 +180,8 @@ _NAMES = {
 }
 _UNNAMED = {
     ("mail", "somebody else"): "a mail that somebody else wrote",
+    ("mail", "this assistant"): "words of mine that were quoted, and whose source I no longer know",
+    ("quote", "this assistant"): "words of mine that were quoted, and whose source I no longer know",
     ("mail", "somebody"): "words that were quoted in a mail",
     ("quote", "somebody else"): "words of somebody else that were quoted",
     ("quote", "somebody"): "words that were quoted",
