@@ -23,6 +23,7 @@ from agent_core.models import Message, ModelChunk, ToolDefinition
 from agent_core.tools.effects import Effect
 from gateway.queue.stores import NewOutbound
 from gateway.turns.commands import worded_answers
+from tests.clock import ManualClock
 from tests.doubles.loopback import Delivered, LoopbackChannel, LoopbackServer
 from tests.integration.gateway_world import Scenario
 from tests.integration.test_tool_approval import (
@@ -177,6 +178,43 @@ async def test_a_late_word_is_told_what_was_decided(tmp_path):
     assert tool.written == []
 
 
+EXPIRED = "`{}` waited too long, so I went on without `write_down`. If you still want it, write `try again`"
+
+
+@pytest.mark.parametrize("way", ["reply", "sign", "command"])
+async def test_a_yes_to_an_expired_question_says_so_and_how_to_go_on(tmp_path, way):
+    """However it is said, also over a restart; another person learns nothing of a private question."""
+    tool, server = Writer(), LoopbackServer()
+    async with asking(tmp_path, tool, server=server, minutes=0.02) as one:
+        one.server.say(BOB, "write it")
+        notice, name = await question(one, f"dm-{BOB}")
+        await answers(one, f"dm-{BOB}", 1)
+    async with asking(tmp_path, tool, server=server, minutes=DAY) as two:
+        if way == "command":
+            two.server.say(BOB, f"!approve {name}")
+        else:
+            answer = reply(notice, "yes please", BOB) if way == "reply" else reaction(notice, "✅", BOB)
+            await two.hand_over(answer)
+        await said(two, f"dm-{BOB}", EXPIRED.format(name))
+        others = await two.asked(f"!approve {name}", person=EVE)
+        two.server.say(BOB, "write it")
+        await question(two, f"dm-{BOB}", 3)
+    assert others.text.startswith("Nothing waits for you under the name")
+    assert tool.written == []
+
+
+async def test_a_yes_that_comes_at_the_last_moment_says_so(tmp_path):
+    """The time is over, and the turn has not gone on yet."""
+    tool, clock = Writer(), ManualClock()
+    async with asking(tmp_path, tool, minutes=DAY, clock=clock) as one:
+        one.server.say(BOB, "write it")
+        _, name = await question(one, f"dm-{BOB}")
+        clock.advance(DAY * 60)
+        one.server.say(BOB, "yes")
+        await said(one, f"dm-{BOB}", EXPIRED.format(name))
+    assert tool.written == []
+
+
 @pytest.mark.parametrize(
     "context", [MessageContext(outbound="of another"), MessageContext(in_reply_to="$anybodys")]
 )
@@ -199,7 +237,7 @@ async def test_a_yes_in_reply_to_another_message_decides_nothing(tmp_path, conte
 
 
 async def test_the_control_of_words_somebody_else_may_not_say(tmp_path):
-    """In a group a guest's yes to somebody else's question is talk, goes past it, and withdraws nothing."""
+    """In a group a guest's yes is talk; as a reply to somebody else's question it is told who may say it."""
     tool, server = Writer(), LoopbackServer()
     server.groups.add("room")
     async with asking(tmp_path, tool, server=server, minutes=DAY) as one:
@@ -208,7 +246,8 @@ async def test_the_control_of_words_somebody_else_may_not_say(tmp_path):
         server.say(EVE, "yes", conversation="room")
         assert (await answers(one, "room", 1))[-1] == f"so: [{EVE}] yes"
         await one.hand_over(reply(notice, "yes", EVE, place="room"))
-        await answers(one, "room", 2)
+        told = (await answers(one, "room", 2))[-1]
+        assert told == f"Only my owner may answer `{name}`. It still waits."
         server.say(BOB, "something else", conversation="room")
         assert (await answers(one, "room", 3))[-1] == f"so: [{BOB}] something else"
         server.say(ANN, "not for the bot", conversation="room", addressed=False)

@@ -39,7 +39,7 @@ from channels.base import Channel, ChannelUnavailable
 from gateway.proactive.jobs.permissions import PlaceUnknown, can_others_read, role_now
 from gateway.proactive.owner_notifier import OwnerNotifier
 from gateway.queue.background import KIND, order_of
-from gateway.queue.model import APPROVAL, APPROVED, WITHDRAWN
+from gateway.queue.model import APPROVAL, APPROVED, EXPIRED, WITHDRAWN
 from gateway.queue.stores import NewOutbound, QuestionStore, Step, Turn
 from gateway.routing.access import Access, Role, is_admitted
 from gateway.turns.approvals.grants import ToolGrants
@@ -52,7 +52,6 @@ from gateway.turns.approvals.question_text import (
 )
 from gateway.turns.approvals.text import safe_line
 from gateway.turns.approvals.tool_decisions import (
-    EXPIRED,
     REFUSED,
     decision,
     name_of,

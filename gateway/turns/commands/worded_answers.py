@@ -276,7 +276,10 @@ class WordedAnswers:
         for one in waiting:
             if one.name == names[0] and (doubt := self.calls.weak_proof_reply(one, entry.message)):
                 return _misread(entry, one, doubt)
-        if (told := await self.calls.explain_decision(names[0], entry.message)) is not None:
+        told = await self.calls.explain_decision(names[0], entry.message)
+        if told is None and said.sign is not Sign.UNCLEAR:
+            told = next((self.calls.not_theirs_reply(one) for one in waiting if one.name == names[0]), None)
+        if told is not None:
             return self._with_more(_deciding_nothing(entry, {names[0]: ""}, told), said.more)
         return None
 
