@@ -16,6 +16,7 @@ from typing import Any
 
 from agent_core.models import ToolCall
 from agent_core.provenance import KEPT, Origins, describe
+from agent_core.text import short_hash
 from agent_core.tools.forms import Form
 from agent_core.tools.grants import Scope
 from agent_core.tools.grants import describe_scope as grant_text
@@ -101,6 +102,7 @@ def asking_text(
         why = f"What you approved has changed since.\n\n{why}".rstrip()
     answers = "`yes` / `no`" + (" / `yes for an hour`" if offer else "") + (" to all of them" if also else "")
     raw = whole.encode()
+    file = f"{name}.txt: {len(raw)} bytes, SHA-256 `{short_hash(hashlib.sha256(raw).hexdigest())}`"
     parts = [
         f"**{name}**: I need your approval {_purpose(call, also)}:",
         f"Asked by {asked_by}." if asked_by else "",
@@ -114,7 +116,7 @@ def asking_text(
         f"{spared_by} spares further questions because of that." if origins and spared_by else "",
         f"{idea} {describe(origins, most=KEPT)}." if not few else "",
         everything if also and not is_short and not _is_listed_whole(call, review, also) else "",
-        f"{name}.txt: {len(raw)} bytes, SHA-256 `{hashlib.sha256(raw).hexdigest()}`" if is_short else "",
+        file if is_short else "",
     ]
     return "\n\n".join(filter(None, parts))
 

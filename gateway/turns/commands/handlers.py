@@ -21,6 +21,7 @@ from agent_core.messages import Audience
 from agent_core.models import ScopeKind, Session, Usage
 from agent_core.ports import Clock
 from agent_core.provenance import KEPT, describe, from_json
+from agent_core.text import short_hash
 from agent_core.tools.effects import Effect
 from gateway.proactive.background_jobs import BackgroundJobs
 from gateway.proactive.jobs.service import JobPlace, JobService
@@ -490,8 +491,8 @@ class CommandHandlers:
             return "The disk accepts no writes at the moment. Nothing was done.", True
         size = len(found.content)
         return (
-            f"`{safe_line(place.label)}` as it is now ({size} bytes, SHA-256 `{found.digest}`) counts as "
-            "your own words from now on, until the file changes."
+            f"`{safe_line(place.label)}` as it is now ({size} bytes, SHA-256 `{short_hash(found.digest)}`) "
+            "counts as your own words from now on, until the file changes."
         ), False
 
     async def _trust_what_was_shown(self, asked: CommandContext, name: str) -> str:
