@@ -373,6 +373,25 @@ async def test_of_two_questions_it_is_said_which_and_how(tmp_path):
     assert tool.written == ["mine"]
 
 
+@pytest.mark.parametrize("crossed_s", [0, 5])
+async def test_a_word_below_a_newer_question_is_for_that(tmp_path, monkeypatch, crossed_s):
+    """If its wish was written after the other one was asked and left open; the control: too soon to be sure."""
+    monkeypatch.setattr(worded_answers, "_CROSSED", timedelta(seconds=crossed_s))
+    tool = Writer()
+    async with asking(tmp_path, tool, minutes=DAY) as one:
+        one.server.say(BOB, "write one")
+        _, first = await question(one, f"dm-{BOB}")
+        one.server.say(BOB, "write two")
+        _, second = await question(one, f"dm-{BOB}", 2)
+        one.server.say(BOB, "yes please")
+        await said(one, f"dm-{BOB}", "I cannot tell" if crossed_s else f"`{second}` is approved")
+        if not crossed_s:
+            await said(one, f"dm-{BOB}", "so: wrote two")
+        left = [each.name for each in await one.built.store.approvals.questions() if each.verdict is None]
+        assert left == ([first, second] if crossed_s else [first])
+    assert tool.written == ([] if crossed_s else ["two"])
+
+
 @pytest.mark.parametrize(("text", "written"), [("Yes\n\nOn Tuesday:\n> no", ["it"]), ("no.\n\n> x", [])])
 async def test_by_mail_the_first_line_of_a_reply_to_the_question_counts(tmp_path, text, written):
     """Only in reply to that very mail: the same word in another mail of the thread is a message."""

@@ -123,7 +123,7 @@ def asking_text(
 
 def ways_to_spare(origins: Origins) -> str:
     """The owner's commands that end a question's reason; commands read a file again after all but its own."""
-    files = [each.where for each in origins if each.kind == "file"]
+    files = [each.where for each in origins if each.kind == "file" and not each.where.endswith("/")]
     if len(files) != 1:
         return "`!new` or `!trust`"
     return f"`!new`, `!trust` or, if it is yours, `!trust file {safe_line(files[0], _NAME_CHARS)}`"

@@ -233,6 +233,8 @@ class WordedAnswers:
             return None
         rows = await self.store.newest_rows(message.session)
         asked = _names(rows[0], message) if rows and rows[0].state is not OutboxState.PENDING else []
+        if len(here) > 1 and (newest := await self._newest_wish(entry, here, asked)) is not None:
+            here = [newest]
         if len(here) > 1:
             is_meant = asked or any(_is_own(one, entry) for one in here)
             about = {one.name: question_subject(one, details=True) for one in here}
@@ -247,6 +249,19 @@ class WordedAnswers:
         if _may_cross(question, entry, notice) or (later and said.sign is Sign.FINE):
             return _asked_back(entry, question)
         return self._decided(entry, question, said)
+
+    async def _newest_wish(
+        self, entry: Pending, here: Sequence[ToolQuestionRow], asked: Sequence[str]
+    ) -> ToolQuestionRow | None:
+        """Return the question just above, if its wish came after the others were left open; else None."""
+        newest = next((one for one in here if [one.name] == asked), None)
+        if newest is None or not _is_own(newest, entry) or newest.at is None or newest.form is not None:
+            return None
+        rows = await self.inbox.rows(states=[InboxState.READY], session=entry.conversation)
+        wished = [row.message.received_at for row in rows if row.turn == newest.turn]
+        others = [one.at for one in here if one is not newest]
+        is_later = wished and all(at is not None and at + _CROSSED <= min(wished) for at in others)
+        return newest if is_later and entry.message.received_at - newest.at >= _CROSSED else None
 
     async def _is_answering(self, entry: Pending, question: ToolQuestionRow) -> bool:
         """Return True if a model is answering another message here, whose answer may come first."""
