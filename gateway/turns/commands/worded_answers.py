@@ -18,7 +18,7 @@ from itertools import takewhile
 from typing import Any
 
 from agent_core.memory.scopes import person_name
-from agent_core.messages import InboundMessage, MessageNotes, OutboundKind
+from agent_core.messages import Audience, InboundMessage, MessageNotes, OutboundKind
 from agent_core.text import is_quoted
 from agent_core.tools.forms import NotAnAnswer, form_of
 from gateway.queue.model import APPROVED, WITHDRAWN, JobKind, OutboxRow, ToolQuestionRow
@@ -42,6 +42,7 @@ from gateway.turns.approvals.yes_and_no import (
     AnswerReading,
     Sign,
     asks,
+    calls_off,
     doubts,
     goes_on,
     is_polite,
@@ -54,6 +55,7 @@ _CROSSED = timedelta(seconds=5)
 _REPEATED = timedelta(seconds=2)
 """An answer to what was asked back that comes sooner may be the one before, sent twice."""
 _LONGEST_VALUE = 300
+_STILL_BUSY = "I am still working on what you wrote before. `!stop` ends that."
 _SPOKEN = -1_000_000
 """The number of the step that is a decision by voice; those of transcripts are greater."""
 _SIGNATURE = re.compile(r"\n-- ?(?:\n|$)")
@@ -109,7 +111,7 @@ class WordedAnswers:
 
     async def _apply_answer(self, entry: Pending, waiting: Sequence[ToolQuestionRow]) -> Pending:
         mine = [one for one in waiting if self.calls.may_decide(one, entry.message)]
-        answer = await self._filled_in(entry, mine)
+        answer = await self._filled_in(entry, mine) or await self._called_off(entry)
         if answer is None and (said := self._read(entry.message)) is not None:
             answer = await self._answer(entry, mine, waiting, said)
         if answer is not None:
@@ -117,6 +119,14 @@ class WordedAnswers:
         told = {"verdict": WITHDRAWN, "by": entry.message.sender.address}
         forms = [one for one in mine if one.form is not None and _is_own(one, entry)]
         return replace(entry, settles={one.name: told for one in forms})
+
+    async def _called_off(self, entry: Pending) -> Pending | None:
+        """Return the reply to a "stop" that would wait for what it is about; None for anything else."""
+        message = entry.message
+        is_meant = message.audience is Audience.DIRECT and message.channel not in self.email_style
+        if not is_meant or _is_reply(message) or message.attachments or not calls_off(message.text):
+            return None
+        return _deciding_nothing(entry, {"": ""}, _STILL_BUSY) if await self._is_answering(entry) else None
 
     async def spoken(self, turn: Turn, steps: Sequence[Step]) -> str | None:
         """
@@ -263,12 +273,12 @@ class WordedAnswers:
         is_later = wished and all(at is not None and at + _CROSSED <= min(wished) for at in others)
         return newest if is_later and entry.message.received_at - newest.at >= _CROSSED else None
 
-    async def _is_answering(self, entry: Pending, question: ToolQuestionRow) -> bool:
+    async def _is_answering(self, entry: Pending, question: ToolQuestionRow | None = None) -> bool:
         """Return True if a model is answering another message here, whose answer may come first."""
         running = await self.inbox.rows(states=[InboxState.RUNNING], session=entry.conversation)
         return any(
             row.message.native_id != entry.message.native_id
-            and row.turn != question.turn
+            and (question is None or row.turn != question.turn)
             and row.message.kind == "message"
             and recorded_reply(row.message) is None
             for row in running
