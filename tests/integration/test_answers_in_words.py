@@ -373,6 +373,17 @@ async def test_of_two_questions_it_is_said_which_and_how(tmp_path):
     assert tool.written == ["mine"]
 
 
+async def test_a_new_conversation_names_the_questions_that_are_left(tmp_path):
+    """What "1 message waits" is about; the control: none waits."""
+    async with asking(tmp_path, Writer(), minutes=DAY) as one:
+        began = await one.asked("!new", person=BOB)
+        one.server.say(BOB, "write it")
+        _, name = await question(one, f"dm-{BOB}")
+        left = await one.asked("!new", person=BOB)
+    assert "wait" not in began.text
+    assert f"For your answer wait:\n\n- `{name}`: to use `write_down` (it)" in left.text
+
+
 @pytest.mark.parametrize("crossed_s", [0, 5])
 async def test_a_word_below_a_newer_question_is_for_that(tmp_path, monkeypatch, crossed_s):
     """If its wish was written after the other one was asked and left open; the control: too soon to be sure."""

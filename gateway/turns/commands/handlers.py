@@ -160,10 +160,12 @@ class CommandHandlers:
         if not before:
             return "A new conversation starts here: I have set aside what was said before. My notes stay."
         waits = "1 message waits" if before == 1 else f"{before} messages wait"
-        return (
+        open_here = await self._approvals.calls.overview(asked.message, everywhere=False)
+        told = (
             f"A new conversation starts with your next message. {waits} from before; I answer that as "
             "part of the old conversation, unless you say `!stop`. My notes stay."
         )
+        return "\n".join([told, *(["", "For your answer wait:", "", *open_here] if open_here else [])])
 
     async def _may_reset(self, asked: CommandContext) -> bool:
         """Return True if the sender may reset: it is their own conversation, or they moderate the room."""
