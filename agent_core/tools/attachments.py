@@ -113,7 +113,7 @@ class ReadAttachmentTool:
         self._attachments = attachments
         self._now = clock.now
 
-    async def received(self, file_id: str, most: int) -> ReceivedFile:
+    async def read_whole(self, file_id: str, most: int) -> ReceivedFile:
         """See `agent_core.tools.files.change_tools.Received`."""
         found = await self._files.find_with_origins(file_id.lower())
         if found is None:

@@ -160,7 +160,7 @@ def build_agent(env: Environment, queue: Queue, state: AccountState | None) -> A
             settings=settings,
             known=known_files,
             look=look,
-            received=ReadAttachmentTool(ConversationFiles(session, memory), attachments, clock).received,
+            received=ReadAttachmentTool(ConversationFiles(session, memory), attachments, clock).read_whole,
         ),
         shell.tools,
         web.tools_for,

@@ -102,7 +102,6 @@ def asking_text(
         why = f"What you approved has changed since.\n\n{why}".rstrip()
     answers = "`yes` / `no`" + (" / `yes for an hour`" if offer else "") + (" to all of them" if also else "")
     raw = whole.encode()
-    file = f"{name}.txt: {len(raw)} bytes, SHA-256 `{short_hash(hashlib.sha256(raw).hexdigest())}`"
     parts = [
         f"**{name}**: I need your approval {_purpose(call, also)}:",
         f"Asked by {asked_by}." if asked_by else "",
@@ -116,9 +115,13 @@ def asking_text(
         f"{spared_by} spares further questions because of that." if origins and spared_by else "",
         f"{idea} {describe(origins, most=KEPT)}." if not few else "",
         everything if also and not is_short and not _is_listed_whole(call, review, also) else "",
-        file if is_short else "",
+        f"{name}.txt: {len(raw)} bytes, SHA-256 `{_short_digest(raw)}`" if is_short else "",
     ]
     return "\n\n".join(filter(None, parts))
+
+
+def _short_digest(content: bytes) -> str:
+    return short_hash(hashlib.sha256(content).hexdigest())
 
 
 def ways_to_spare(origins: Origins) -> str:

@@ -229,7 +229,7 @@ class ToolDecisions:
             return None
         return weak_proof_text(question, message)
 
-    def not_theirs_reply(self, question: ToolQuestionRow) -> str:
+    def deciders_text(self, question: ToolQuestionRow) -> str:
         """The reply to a yes or no of somebody who may not say it: who may."""
         people = [*question.people, *question.asked]
         channel = question.session.channel

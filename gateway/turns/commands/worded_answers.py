@@ -243,7 +243,7 @@ class WordedAnswers:
             return None
         rows = await self.store.newest_rows(message.session)
         asked = _names(rows[0], message) if rows and rows[0].state is not OutboxState.PENDING else []
-        if len(here) > 1 and (newest := await self._newest_wish(entry, here, asked)) is not None:
+        if len(here) > 1 and (newest := await self._newest_question(entry, here, asked)) is not None:
             here = [newest]
         if len(here) > 1:
             is_meant = asked or any(_is_own(one, entry) for one in here)
@@ -260,7 +260,7 @@ class WordedAnswers:
             return _asked_back(entry, question)
         return self._decided(entry, question, said)
 
-    async def _newest_wish(
+    async def _newest_question(
         self, entry: Pending, here: Sequence[ToolQuestionRow], asked: Sequence[str]
     ) -> ToolQuestionRow | None:
         """Return the question just above, if its wish came after the others were left open; else None."""
@@ -303,7 +303,7 @@ class WordedAnswers:
                 return _misread(entry, one, doubt)
         told = await self.calls.explain_decision(names[0], entry.message)
         if told is None and said.sign is not Sign.UNCLEAR:
-            told = next((self.calls.not_theirs_reply(one) for one in waiting if one.name == names[0]), None)
+            told = next((self.calls.deciders_text(one) for one in waiting if one.name == names[0]), None)
         if told is not None:
             return self._with_more(_deciding_nothing(entry, {names[0]: ""}, told), said.more)
         return None
