@@ -180,6 +180,8 @@ _NAMES = {
 }
 _UNNAMED = {
     ("mail", "somebody else"): "a mail that somebody else wrote",
+    ("mail", "this assistant"): "words of mine that were quoted, and whose source I no longer know",
+    ("quote", "this assistant"): "words of mine that were quoted, and whose source I no longer know",
     ("mail", "somebody"): "words that were quoted in a mail",
     ("quote", "somebody else"): "words of somebody else that were quoted",
     ("quote", "somebody"): "words that were quoted",
@@ -196,6 +198,8 @@ def _origin_text(origin: Origin) -> str:
     # One line, and no character in it that could end a quotation of ours or turn the direction of text.
     where = "".join(char for char in origin.where if char.isprintable() and char != "`").strip() or "unknown"
     what, name = _NAMES[origin.kind], where
+    if origin.kind == "file" and where.endswith("/"):
+        what = "names in the folder {}"
     for ours in ("the webhook ", "the background job "):
         if origin.kind in ("hook", "shell") and where.startswith(ours):
             name = where.removeprefix(ours)

@@ -41,6 +41,11 @@ def one_line(text: str, most: int) -> str:
     return line if len(line) <= most else f"{line[: most - 1]}…"
 
 
+def short_hash(digest: str) -> str:
+    """The beginning of a SHA-256, as much as a line of a phone has room for and nobody can imitate."""
+    return f"{digest[:16]}…"
+
+
 def is_visible(text: str) -> bool:
     """Return True if a text has a visible character: not blank, zero-width or control."""
     return any(not char.isspace() and category(char) not in ("Cf", "Cc") for char in text)

@@ -127,6 +127,8 @@ class AgentRun:
         self._number = 0
         self._ahead: Sequence[ToolCall] = ()
         """The calls of the model's answer that come after the one in hand."""
+        self._not_loaded: Sequence[ToolCall] = ()
+        """Those of the answer whose tools were not loaded before it: they are made, and asked, together."""
         self._same_failures: dict[str, int] = {}
         self._stop_reason = ""
         self._pictures: list[Attachment] = []
@@ -171,6 +173,8 @@ class AgentRun:
             )
             self._decided_on = self.origins, self._strangers()
             meant = [self._runner.fit_call(self._meant(call)) for call in calls]
+            searches = any(call.name == FIND_TOOLS for call in meant)
+            self._not_loaded = [call for call in meant if not searches and self._deferred.answers(call)]
             for number, call in enumerate(meant):
                 self._ahead = meant[number + 1 : _CALLS_AT_ONCE]
                 await self._use_tool(call, too_many=number >= _CALLS_AT_ONCE)
@@ -367,7 +371,7 @@ class AgentRun:
         elif self._same_failures.get(key, 0) >= _SAME_FAILURE_LIMIT:
             result = _refused(call, "This same call has failed too often and was not made again.")
             self._stop_reason = f"the same call of {call.name!r} failed {_SAME_FAILURE_LIMIT} times"
-        elif self._deferred.answers(call):
+        elif call in self._not_loaded or self._deferred.answers(call):
             result = await self._look_up(number, digest, call)
         else:
             result = await self._refused_or_run(number, digest, call)
@@ -454,7 +458,8 @@ class AgentRun:
         return [
             (later, self._proposal(each))
             for later, each in enumerate(ahead, start=1)
-            if self._runner.refusal(each) is None and not self._deferred.answers(each)
+            if self._runner.refusal(each) is None
+            and not (each in self._not_loaded or self._deferred.answers(each))
         ]
 
     def _proposal(self, call: ToolCall) -> Proposal:

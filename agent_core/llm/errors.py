@@ -148,8 +148,8 @@ def for_operator(error: Exception) -> str:
     model, status = error.fields.get("model"), error.fields.get("status")
     what = _REFUSES.get(status or 0, "does not accept my key")
     return (
-        f"The model {model} {what}{f' ({status})' if status else ''}. Please mend that and test it with "
-        "`squidbot check`; then ask me again."
+        f"The model {model} {what}{f' ({status})' if status else ''}. Please mend that at the "
+        "machine and test it with `squidbot check`; then ask me again."
     )
 
 

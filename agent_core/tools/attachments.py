@@ -20,6 +20,7 @@ import anyio
 import anyio.to_thread
 
 from agent_core.confined_files import open_below
+from agent_core.errors import ToolFailed, ToolRetry
 from agent_core.memory_ports import MemoryPort
 from agent_core.messages import Attachment
 from agent_core.models import Message, ScopeKind, Session, ToolResult
@@ -27,7 +28,9 @@ from agent_core.ports import AttachmentPort, Clock
 from agent_core.prompt import attachment_lines, fence
 from agent_core.prompt_budget import is_picture
 from agent_core.provenance import Origins, untrusted_origin
+from agent_core.text import short_hash
 from agent_core.tools.effects import Effect, Review, approved_state
+from agent_core.tools.files.change_tools import ReceivedFile
 from agent_core.tools.plain_text import looks_like_html, text_in
 
 _ID = re.compile(r"[0-9a-f]{12}")
@@ -108,6 +111,22 @@ class ReadAttachmentTool:
         self._files = files
         self._attachments = attachments
         self._now = clock.now
+
+    async def read_whole(self, file_id: str, most: int) -> ReceivedFile:
+        """See `agent_core.tools.files.change_tools.Received`."""
+        found = await self._files.find_with_origins(file_id.lower())
+        if found is None:
+            raise ToolRetry(f"This conversation has no such attachment.{self._files.list_text()}")
+        file, brought_by = found
+        if file.size_bytes > most:
+            raise ToolFailed(f"It has {file.size_bytes:,} bytes; at most {most:,} can be saved.")
+        try:
+            content = await self._attachments.read(file, max_bytes=most)
+        except LookupError as error:
+            raise ToolFailed("This file is no longer kept; ask for it again.") from error
+        except OSError as error:
+            raise ToolFailed("This file cannot be read at the moment.") from error
+        return ReceivedFile(file.name, content, _origins_of(file, brought_by, self._now()))
 
     async def execute(self, **arguments: Any) -> ToolResult:
         """Give the text of the attachment ``id`` from ``offset`` on."""
@@ -222,7 +241,7 @@ class SendFileTool:
             size, digest = await anyio.to_thread.run_sync(self._hashed, wanted)
         except (ValueError, LookupError, OSError):
             return Review("", "none")
-        return Review(f"{wanted}\n{size} bytes, SHA-256 {digest}", digest)
+        return Review(f"{wanted}\n{size} bytes, SHA-256 {short_hash(digest)}", digest)
 
     def _hashed(self, wanted: str) -> tuple[int, str]:
         folder, inside = self._place(wanted)

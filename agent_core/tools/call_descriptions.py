@@ -31,7 +31,8 @@ def call_in_words(tool: str, arguments: Mapping[str, Any]) -> str:
 
 
 def _named(arguments: Mapping[str, Any]) -> str:
-    return ", ".join(f"{str(name).replace('_', ' ')} {_said(value)}" for name, value in arguments.items())
+    given = {name: value for name, value in arguments.items() if value != ""}
+    return ", ".join(f"{str(name).replace('_', ' ')} {_said(value)}" for name, value in given.items())
 
 
 def _said(value: Any) -> str:

@@ -34,6 +34,7 @@ from agent_core.storage.search_index import SearchIndex
 from agent_core.tools.attachments import ConversationFiles, ReadAttachmentTool, SendFileTool
 from agent_core.tools.availability import is_available
 from agent_core.tools.files import file_tools
+from agent_core.tools.files.change_tools import Received
 from agent_core.tools.files.read_tools import PictureViewer
 from agent_core.tools.memory_write import MemoryWriteTool
 from agent_core.tools.read_skill import ReadSkillTool
@@ -153,7 +154,14 @@ def build_agent(env: Environment, queue: Queue, state: AccountState | None) -> A
 
     families: Sequence[_Family] = (
         lambda session: attachment_tools(session, memory, attachments, clock, settings=settings, home=home),
-        lambda session: workspace_tools(session, at_home, settings=settings, known=known_files, look=look),
+        lambda session: workspace_tools(
+            session,
+            at_home,
+            settings=settings,
+            known=known_files,
+            look=look,
+            received=ReadAttachmentTool(ConversationFiles(session, memory), attachments, clock).read_whole,
+        ),
         shell.tools,
         web.tools_for,
         pictures.tools_for,
@@ -328,12 +336,13 @@ def workspace_tools(
     settings: Settings,
     known: dict[str, dict[str, str]],
     look: PictureViewer | None = None,
+    received: Received | None = None,
 ) -> list[ToolPort]:
     """
     Return the file tools of one run, if its person may have them.
 
     ``known`` collects what each conversation has read and forgets the oldest; ``look`` shows pictures to the
-    owner's model.
+    owner's model; ``received`` reads attachments.
     """
     if not is_available(settings.tools.files.allow, session, in_rooms=False):
         return []
@@ -342,7 +351,8 @@ def workspace_tools(
     while len(known) > _CONVERSATIONS:
         del known[next(iter(known))]
     more = ", ".join(f"{path} ({'rw' if rw else 'ro'})" for path, rw in files.more.items()) if own else ""
-    return file_tools(files, session, own=own, known=read, roots=more, look=look if own else None)
+    look = look if own else None
+    return file_tools(files, session, own=own, known=read, roots=more, look=look, received=received)
 
 
 def memory_manager(

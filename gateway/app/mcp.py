@@ -86,9 +86,9 @@ def definitions_alert(name: str, changes: list[DefinitionChange]) -> Alert:
     what = f"offers {count}" if is_new else f"describes {count} differently than when you approved it"
     return Alert(
         f"mcp {name}",
-        f"The MCP server `{name}` {what}. I use nothing of that before you have read it: "
-        f"`squidbot mcp tools {name}` shows what the server says, and `squidbot mcp approve {name}` approves "
-        "it.",
+        f"The MCP server `{name}` {what}. I use nothing of that before you have read it. At "
+        f"the machine, `squidbot mcp tools {name}` shows what the server says, and `squidbot mcp approve "
+        f"{name}` approves it.",
         once=digest,
     )
 
@@ -97,7 +97,8 @@ def login_alert(name: str, need: str) -> Alert:
     """Alert: a server needs a login that only a person can do; ``need`` changes with each login."""
     return Alert(
         f"mcp {name} login",
-        f"The MCP server `{name}` needs a login before I can use it: `squidbot mcp login {name}`.",
+        f"The MCP server `{name}` needs a login before I can use it. At the machine: "
+        f"`squidbot mcp login {name}`.",
         once=need,
     )
 

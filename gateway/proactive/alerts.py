@@ -61,9 +61,9 @@ def memory_unusable(what: str) -> Alert:
     """Alert: a memory document is not a file."""
     return Alert(
         f"memory {what}",
-        f"I cannot read my notes: {what}. Until you move that away, I answer without them. `squidbot "
-        "check --data` reports it too; stop me and run it with `--repair` to set that aside and restore "
-        "the last text.",
+        f"I cannot read my notes: {what}. Until you move that away, I answer without them. At the "
+        "machine, stop me and run `squidbot check --data --repair`: it sets that aside and restores the "
+        "last text.",
     )
 
 

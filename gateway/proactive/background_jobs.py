@@ -143,6 +143,9 @@ class BackgroundJobs:
         """The state of a job in words."""
         if job.state is BackgroundState.HELD:
             return "held since a backup was restored"
+        for one in await self._store.approvals.questions() if job.open else ():
+            if one.session == job.own and one.verdict is None:
+                return f"waiting for an answer to `{one.name}`, which is about `{one.tool}`"
         if job.state is not BackgroundState.DONE:
             return job.state.value
         entries = await self._ledger(ledger_name(job.id))

@@ -33,6 +33,8 @@ APPROVED = "approved"
 """The verdict on a question that was answered with yes."""
 WITHDRAWN = "withdrawn"
 """The verdict on a question that the person replaced by asking for something else."""
+EXPIRED = "expired"
+"""The verdict on a question that nobody answered in time."""
 LONGEST_NAME = 1000
 """The maximum length in bytes of a name from outside: an index of PostgreSQL takes 2,700 for all columns."""
 By = Literal["day", "purpose", "session", "model"]

@@ -50,6 +50,8 @@ class _Run:
     over: anyio.Event = field(default_factory=anyio.Event)
     stopped: dict[str, str] = field(default_factory=dict)
     meter: UsageMeter | None = None
+    waits: bool = False
+    """The turn waits for a person; others of the session may have become due together with it."""
 
 
 class Batching:
@@ -150,8 +152,8 @@ class TurnHandler:
                 due_s = await self._store.turns.due_in(key)
             else:
                 await self._run_claimed(turn, run)
-                if AS_EDITED in run.stopped.values():
-                    due_s = 0.0  # what it was about waits again
+                if run.waits or AS_EDITED in run.stopped.values():
+                    due_s = 0.0  # wake-ups of one session are one
         except (StoreUnavailable, StorageUnavailable) as error:
             self._blocked += 1
             due_s = STORE_RETRY.delay(self._blocked, random=random.random())
@@ -228,6 +230,7 @@ class TurnHandler:
             return False
         run.meter = await self._model.begin(turn, plan.purpose)
         result = await self._model.run(turn, plan, run.meter)
+        run.waits = result is None
         if result is not None:
             await kind.commit(turn, plan, result, run.meter)
             self._commit.note_answer(turn, result, self._clock.monotonic() - started)

@@ -164,7 +164,7 @@ def _quotes(message: InboundMessage, at: datetime) -> list[tuple[str, Origin]]:
     """
     if message.kind != "message":
         return []
-    found = [(line.text, line.sender) for line in message.background if _is_own_message(line, message)]
+    found = [(line.text, "this assistant") for line in message.background if _is_own_message(line, message)]
     found += [
         ("\n".join(lines), "somebody")
         for is_one, lines in groupby(message.text.split("\n"), is_quoted)

@@ -61,8 +61,8 @@ def test_a_long_text_says_how_long_it_is():
     assert f"{len(text)} characters in all" in asked
     whole = attached_text(ToolCall(id="c", name="shell", arguments={"command": text}))
     assert text in whole
-    assert hashlib.sha256(whole.encode()).hexdigest() in asked
-    assert hashlib.sha256(text.encode()).hexdigest() in quote(text, 300)
+    assert hashlib.sha256(whole.encode()).hexdigest()[:16] in asked
+    assert hashlib.sha256(text.encode()).hexdigest()[:16] in quote(text, 300)
 
 
 def test_a_long_argument_hides_no_other():

@@ -23,6 +23,7 @@ from agent_core.models import Message, ModelChunk, ToolDefinition
 from agent_core.tools.effects import Effect
 from gateway.queue.stores import NewOutbound
 from gateway.turns.commands import worded_answers
+from tests.clock import ManualClock
 from tests.doubles.loopback import Delivered, LoopbackChannel, LoopbackServer
 from tests.integration.gateway_world import Scenario
 from tests.integration.test_tool_approval import (
@@ -177,6 +178,43 @@ async def test_a_late_word_is_told_what_was_decided(tmp_path):
     assert tool.written == []
 
 
+EXPIRED = "`{}` waited too long, so I went on without `write_down`. If you still want it, write `try again`"
+
+
+@pytest.mark.parametrize("way", ["reply", "sign", "command"])
+async def test_a_yes_to_an_expired_question_says_so_and_how_to_go_on(tmp_path, way):
+    """However it is said, also over a restart; another person learns nothing of a private question."""
+    tool, server = Writer(), LoopbackServer()
+    async with asking(tmp_path, tool, server=server, minutes=0.02) as one:
+        one.server.say(BOB, "write it")
+        notice, name = await question(one, f"dm-{BOB}")
+        await answers(one, f"dm-{BOB}", 1)
+    async with asking(tmp_path, tool, server=server, minutes=DAY) as two:
+        if way == "command":
+            two.server.say(BOB, f"!approve {name}")
+        else:
+            answer = reply(notice, "yes please", BOB) if way == "reply" else reaction(notice, "✅", BOB)
+            await two.hand_over(answer)
+        await said(two, f"dm-{BOB}", EXPIRED.format(name))
+        others = await two.asked(f"!approve {name}", person=EVE)
+        two.server.say(BOB, "write it")
+        await question(two, f"dm-{BOB}", 3)
+    assert others.text.startswith("Nothing waits for you under the name")
+    assert tool.written == []
+
+
+async def test_a_yes_that_comes_at_the_last_moment_says_so(tmp_path):
+    """The time is over, and the turn has not gone on yet."""
+    tool, clock = Writer(), ManualClock()
+    async with asking(tmp_path, tool, minutes=DAY, clock=clock) as one:
+        one.server.say(BOB, "write it")
+        _, name = await question(one, f"dm-{BOB}")
+        clock.advance(DAY * 60)
+        one.server.say(BOB, "yes")
+        await said(one, f"dm-{BOB}", EXPIRED.format(name))
+    assert tool.written == []
+
+
 @pytest.mark.parametrize(
     "context", [MessageContext(outbound="of another"), MessageContext(in_reply_to="$anybodys")]
 )
@@ -199,7 +237,7 @@ async def test_a_yes_in_reply_to_another_message_decides_nothing(tmp_path, conte
 
 
 async def test_the_control_of_words_somebody_else_may_not_say(tmp_path):
-    """In a group a guest's yes to somebody else's question is talk, goes past it, and withdraws nothing."""
+    """In a group a guest's yes is talk; as a reply to somebody else's question it is told who may say it."""
     tool, server = Writer(), LoopbackServer()
     server.groups.add("room")
     async with asking(tmp_path, tool, server=server, minutes=DAY) as one:
@@ -208,7 +246,8 @@ async def test_the_control_of_words_somebody_else_may_not_say(tmp_path):
         server.say(EVE, "yes", conversation="room")
         assert (await answers(one, "room", 1))[-1] == f"so: [{EVE}] yes"
         await one.hand_over(reply(notice, "yes", EVE, place="room"))
-        await answers(one, "room", 2)
+        told = (await answers(one, "room", 2))[-1]
+        assert told == f"Only my owner may answer `{name}`. It still waits."
         server.say(BOB, "something else", conversation="room")
         assert (await answers(one, "room", 3))[-1] == f"so: [{BOB}] something else"
         server.say(ANN, "not for the bot", conversation="room", addressed=False)
@@ -332,6 +371,36 @@ async def test_of_two_questions_it_is_said_which_and_how(tmp_path):
     assert f"- `{first}`: to use `write_down`" in told
     assert f"- `{second}`: to use `write_down`" in told
     assert tool.written == ["mine"]
+
+
+async def test_a_new_conversation_names_the_questions_that_are_left(tmp_path):
+    """What "1 message waits" is about; the control: none waits."""
+    async with asking(tmp_path, Writer(), minutes=DAY) as one:
+        began = await one.asked("!new", person=BOB)
+        one.server.say(BOB, "write it")
+        _, name = await question(one, f"dm-{BOB}")
+        left = await one.asked("!new", person=BOB)
+    assert "wait" not in began.text
+    assert f"For your answer wait:\n\n- `{name}`: to use `write_down` (it)" in left.text
+
+
+@pytest.mark.parametrize("crossed_s", [0, 5])
+async def test_a_word_below_a_newer_question_is_for_that(tmp_path, monkeypatch, crossed_s):
+    """If its wish was written after the other one was asked and left open; the control: too soon to be sure."""
+    monkeypatch.setattr(worded_answers, "_CROSSED", timedelta(seconds=crossed_s))
+    tool = Writer()
+    async with asking(tmp_path, tool, minutes=DAY) as one:
+        one.server.say(BOB, "write one")
+        _, first = await question(one, f"dm-{BOB}")
+        one.server.say(BOB, "write two")
+        _, second = await question(one, f"dm-{BOB}", 2)
+        one.server.say(BOB, "yes please")
+        await said(one, f"dm-{BOB}", "I cannot tell" if crossed_s else f"`{second}` is approved")
+        if not crossed_s:
+            await said(one, f"dm-{BOB}", "so: wrote two")
+        left = [each.name for each in await one.built.store.approvals.questions() if each.verdict is None]
+        assert left == ([first, second] if crossed_s else [first])
+    assert tool.written == ([] if crossed_s else ["two"])
 
 
 @pytest.mark.parametrize(("text", "written"), [("Yes\n\nOn Tuesday:\n> no", ["it"]), ("no.\n\n> x", [])])

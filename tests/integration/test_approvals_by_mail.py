@@ -66,6 +66,7 @@ class Harness:
         self.server, self.number, self.folder = server, number, folder
         self.bot = server.address(f"bot{number}")
         self.tool = Writer()
+        self.minutes = 30.0
         self.people = {name: server.peer(f"{name}{number}") for name in ("guest", "eve", "owner")}
 
     def address(self, name: str) -> str:
@@ -77,7 +78,7 @@ class Harness:
         settings = {
             "owner": {"aliases": [self.address("owner")]},
             "agents": {"heartbeat": {"enabled": False}},
-            "tools": {"require_approval": ["write_down"]},
+            "tools": {"require_approval": ["write_down"], "approval_timeout_minutes": self.minutes},
             "llm": {
                 "default_pool": "main",
                 "providers": {"p": {"api_base": "http://127.0.0.1:9/v1", "api_key": "x"}},
@@ -173,6 +174,20 @@ async def test_a_yes_over_a_restart(mail_server: MailServer, tmp_path: Path) -> 
         await anyio.sleep(1)
         assert house.tool.written == ["twice"]
         assert len(await house.mails("owner", lambda text: "I need your approval" in text)) == 1
+
+
+async def test_a_yes_to_an_expired_question_says_so(mail_server: MailServer, tmp_path: Path) -> None:
+    """In reply to the question's own mail, whatever came since; nothing is done."""
+    house = Harness(mail_server, 13, tmp_path)
+    house.minutes = 0.02
+    async with house.running():
+        await house.write("owner", "write too late")
+        question, name = await house.asked("owner")
+        await house.mails("owner", lambda text: text.startswith("so:"))
+        await house.write("owner", "Yes please.", to=question)
+        (told,) = await house.mails("owner", lambda text: "waited too long" in text)
+    assert f"{name} waited too long, so I went on without write_down." in text_of(told)
+    assert house.tool.written == []
 
 
 async def test_what_stands_below_the_yes_is_answered(mail_server: MailServer, tmp_path: Path) -> None:

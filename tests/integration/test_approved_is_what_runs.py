@@ -119,6 +119,6 @@ async def test_the_question_shows_the_script(tmp_path: Path) -> None:
         one.server.say(ANN, "run sh run.sh")
         notice, _ = await question(one, DM)
         digest = hashlib.sha256(text.encode()).hexdigest()
-        assert f"work/run.sh, {len(text)} bytes, SHA-256 {digest}" in notice.text
+        assert f"work/run.sh, {len(text)} bytes, SHA-256 {digest[:16]}…" in notice.text
         assert "| echo one" in notice.text
         assert "| work/other.sh, 3 bytes" in notice.text

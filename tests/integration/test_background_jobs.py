@@ -299,6 +299,8 @@ async def test_a_job_asks_its_person_in_their_conversation(tmp_path: Path) -> No
         assert "`read_page`" in question
         assert (await one.asked("what a day", person=ANN)).text == "heard: what a day"
         name = re.findall(r"\*\*(a[0-9a-f]{6})\*\*", question)[0]
+        listed = await one.asked("!jobs", person=ANN)
+        assert f"{job}: waiting for an answer to `{name}`, which is about `read_page`, started" in listed.text
         one.server.say(ANN, f"!approve {name}")
         await until(lambda: any("nice weather" in text for text in texts(one)))
 

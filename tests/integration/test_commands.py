@@ -130,12 +130,19 @@ class TestAnswers:
             other = await asked(one, "!memory of", person=CID)
             none = await asked(one, "!memory undo", person=CID)
             his, owners = await memory.load_global_memory(bobs), await memory.load_global_memory(OWNER)
+            first = await asked(one, "!memory undo 1", person=ANN)
+            assert (await memory.load_global_memory(OWNER)).text.strip() == "- likes trains"
+            await asked(one, "!memory undo 0", person=ANN)
+            assert not (await memory.load_global_memory(OWNER)).text.strip()
+            never = await asked(one, "!memory undo 99", person=ANN)
+        assert "version of my notes 1 is back" in first.text
+        assert "no such version" in never.text
         assert "is back" in done.text
         assert (his.text.strip(), his.version) == ("- bob sings", 3)
         assert [(each.kind, each.where) for each in his.origins] == [("web", "https://example.org")]
         assert owners.text.strip() == "- likes ships"
         assert "Nothing was done" in other.text
-        assert "no version" in none.text
+        assert "no such version" in none.text
 
     async def test_status_says_little_to_others_and_more_to_the_owner(self, tmp_path):
         """Everybody hears how it is; channels and queues are for the owner alone, and not in a group."""

@@ -13,6 +13,7 @@ import anyio
 import anyio.to_thread
 import pytest
 
+from agent_core.messages import OutboundKind
 from agent_core.models import ToolResult
 from agent_core.provenance import Origins, untrusted_origin
 from agent_core.tools.effects import Effect
@@ -20,7 +21,7 @@ from tests.clock import EPOCH, ManualClock
 from tests.command_line import squidbot
 from tests.doubles.loopback import LoopbackServer
 from tests.integration.gateway_world import Scenario
-from tests.integration.test_answers_in_words import said
+from tests.integration.test_answers_in_words import reply, said
 from tests.integration.test_tool_approval import ANN, BOB, EVE, Writer, answers, asking, question
 
 HOUR_S = 3600.0
@@ -81,6 +82,49 @@ async def test_a_yes_for_an_hour_gives_it(tmp_path: Path, words: str) -> None:
         two.server.say(ANN, "write git status")
         await question(two, f"dm-{ANN}", 2)
     assert tool.written == ["git status", "git status"]
+
+
+@pytest.mark.parametrize("terms", ["1h", "1h everywhere"])
+async def test_it_answers_the_questions_that_are_open_and_covered(tmp_path: Path, terms: str) -> None:
+    """The same call is made at once, told as granted; another one still waits, and a late no says so."""
+    tool = Machine()
+    async with asking(tmp_path, tool) as one:
+        for number, what in enumerate(("git status", "git push", "git status"), start=1):
+            one.server.say(ANN, f"write {what}")
+            _, name = await question(one, f"dm-{ANN}", number)
+        one.server.say(ANN, f"!grant {name} {terms}")
+        await said(one, f"dm-{ANN}", f"`{name}` is approved")
+        assert (await answers(one, f"dm-{ANN}", 3))[1:] == ["so: wrote git status"] * 2
+        (left,) = [each for each in await one.built.store.approvals.questions() if each.verdict is None]
+        assert left.calls[0][0]["arguments"] == {"what": "git push"}
+        by = [each.approved_by for each in await one.built.store.receipts.newest()]
+        (granted,) = await one.built.store.grants.rows()
+        assert sorted(by) == [ANN, f"{ANN} (grant {granted.id})"]
+        first = next(m for m in one.server.seen(f"dm-{ANN}") if m.kind is OutboundKind.NOTICE)
+        await one.hand_over(reply(first, "no", ANN))
+        await said(one, f"dm-{ANN}", f"`{first.text[2:9]}` was approved before.")
+    assert tool.written == ["git status", "git status"]
+
+
+async def test_a_grant_that_does_not_hold_there_answers_nothing(tmp_path: Path) -> None:
+    """The control: another conversation's question stays open, the same call or not."""
+    tool = Machine()
+    async with asking(tmp_path, tool) as one:
+        one.server.say(BOB, "write git status")
+        with anyio.fail_after(60):
+            while not await one.built.store.approvals.questions():
+                await anyio.sleep(0.02)
+        one.server.say(ANN, "write git status")
+        with anyio.fail_after(60):
+            while len(found := await one.built.store.approvals.questions()) < 2:
+                await anyio.sleep(0.02)
+        own = next(each for each in found if ANN in each.people)
+        one.server.say(ANN, f"!grant {own.name} 1h")
+        await said(one, f"dm-{ANN}", f"`{own.name}` is approved")
+        await said(one, f"dm-{ANN}", "so: wrote git status")
+        (left,) = [each for each in await one.built.store.approvals.questions() if each.verdict is None]
+        assert left.people == (BOB,)
+    assert tool.written == ["git status"]
 
 
 @pytest.mark.parametrize("words", ["yes for 2 days", "yes if it takes an hour", "yes for an hour, 2h"])

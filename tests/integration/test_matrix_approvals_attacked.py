@@ -121,7 +121,7 @@ async def test_a_long_question_in_an_encrypted_room_is_answered_in_a_word(
         decryption = FileDecryption(media_in("m.room.message", file).secret)
         shown = decryption.decrypt(stored)
         decryption.finish()
-        assert hashlib.sha256(shown).hexdigest() in notice["body"]
+        assert hashlib.sha256(shown).hexdigest()[:16] in notice["body"]
         assert LONG.replace("\u202e", "‹U+202E›") in shown.decode()
         assert LONG.encode() not in stored
         asked = (await call(nia.encrypted_by, room, there.user_id))[-2]

@@ -36,6 +36,22 @@ class TestBesideATurn:
         assert texts(one)[-1] == "answer 1"
         assert len(mind.asked) == 1
 
+    async def test_a_bare_stop_is_told_how_to_stop(self, tmp_path):
+        """At once, and it stops nothing by itself; the control: with nothing to stop it goes to the model."""
+        mind = Mind()
+        async with talking(tmp_path, mind) as one:
+            assert (await asked(one, "stop")).text == "answer 1"
+            mind.thinking = anyio.Event()
+            one.server.say(ANN, "slow second")
+            await mind.thinking.wait()
+            for words in ("Stop!", "vergiss es"):
+                told = await asked(one, words)
+                assert told.text == "I am still working on what you wrote before. `!stop` ends that."
+            one.server.say(ANN, "stop the music")
+            mind.gate.set()
+            await settled(one, settled=5)
+        assert texts(one)[-2:] == ["answer 2", "answer 3"]
+
     async def test_a_message_waits_for_the_turn(self, tmp_path):
         """The control of the test above: what is no command has its turn when the one before it has ended."""
         mind = Mind()

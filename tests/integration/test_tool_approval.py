@@ -247,7 +247,9 @@ async def test_it_is_too_late_after_a_while(tmp_path):
         (answer,) = await answers(one, f"dm-{BOB}", 1)
         told = [m.text for m in one.server.seen(f"dm-{BOB}") if m.kind is OutboundKind.NOTICE]
         await one.hand_over(reaction(notice, "✅", BOB))
+        (_, late) = await answers(one, f"dm-{BOB}", 2)
         after = await one.asked("hello", person=BOB)
+    assert late.startswith(f"`{name}` waited too long")
     assert told[1:] == [f"Nobody answered `{name}` in time; I go on without `write_down`."]
     assert answer.startswith("so: Error: The person was asked and did not answer in time.")
     assert after.text == "so: hello"

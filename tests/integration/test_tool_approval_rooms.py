@@ -8,9 +8,11 @@ import anyio
 
 from agent_core.models import Message, ModelChunk, ToolDefinition
 from tests.doubles.loopback import LoopbackServer
+from tests.integration.test_answers_in_words import reply
 from tests.integration.test_tool_approval import (
     ANN,
     BOB,
+    EVE,
     Wishful,
     Writer,
     answers,
@@ -57,3 +59,21 @@ async def test_a_guest_says_no_yes_for_the_owner(tmp_path):
         server.say(ANN, f"!approve {name}", conversation="room")
         await answers(one, "room", 5)
     assert tool.written == ["the secret"]
+
+
+async def test_whose_question_it_is_is_told_to_who_may_not_answer(tmp_path):
+    """In reply to it, before and after it has expired; the control: the one who asked says yes."""
+    tool, server = Writer(), LoopbackServer()
+    server.groups.add("room")
+    async with asking(tmp_path, tool, server=server, minutes=60) as one:
+        server.say(BOB, "write it", conversation="room")
+        notice, name = await question(one, "room")
+        await one.hand_over(reply(notice, "yes", EVE, place="room"))
+        told = (await answers(one, "room", 1))[-1]
+        assert told == f"Only `{BOB}` or my owner may answer `{name}`. It still waits."
+        await one.hand_over(reply(notice, "yes, but what is it?", EVE, place="room", number=1))
+        assert (await answers(one, "room", 2))[-1].startswith("so: ")
+        assert tool.written == []
+        await one.hand_over(reply(notice, "yes", BOB, place="room"))
+        await answers(one, "room", 4)
+    assert tool.written == ["it"]

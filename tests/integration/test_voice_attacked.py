@@ -16,7 +16,7 @@ from devservers.transcription import Reply, TranscriptionServer
 from gateway.supervision.turn_watchdog import allowed_seconds
 from tests.integration.gateway_world import world
 from tests.integration.test_person_data import holding
-from tests.integration.test_tool_approval import Wishful, Writer, question
+from tests.integration.test_tool_approval import Wishful, Writer, answers, question
 from tests.sounds import ogg_opus, wav
 
 OWNER, GUEST = "@ann:hs.test", "@bob:hs.test"
@@ -256,6 +256,21 @@ async def test_a_spoken_yes_or_no_answers_as_a_written_one(home, files, ears, wo
     assert min(found[1:]).startswith(f"`{name}` is {'approved' if written else 'rejected'}")
     assert tool.written == written
     assert model.calls == 2
+
+
+async def test_a_spoken_yes_to_an_expired_question_says_so(home, files, ears):
+    """In reply to it; no model is asked what that yes may mean."""
+    tool, model = Writer(), Wishful()
+    settings = configured(ears, tools={"require_approval": ["write_down"], "approval_timeout_minutes": 0.02})
+    async with world(home, name="matrix", settings=settings, models={"echo": model}, tools=[tool]) as one:
+        one.server.say(OWNER, "write it")
+        notice, name = await question(one, f"dm-{OWNER}")
+        await answers(one, f"dm-{OWNER}", 1)
+        calls, said = model.calls, await spoken(files, wav(1, says="Yes."), number=2)
+        await one.hand_over(said.with_context(replace(said.context, outbound=notice.key)))
+        told = (await answers(one, f"dm-{OWNER}", 2))[-1]
+    assert told.startswith(f"`{name}` waited too long, so I went on without `write_down`.")
+    assert (tool.written, model.calls) == ([], calls)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,13 @@ from typing import TYPE_CHECKING
 from agent_core.models import Session
 from agent_core.ports import ToolPort
 from agent_core.provenance import Origins, origins_of_call
-from agent_core.tools.files.change_tools import DeleteFileTool, EditFileTool, MoveFileTool, WriteFileTool
+from agent_core.tools.files.change_tools import (
+    DeleteFileTool,
+    EditFileTool,
+    MoveFileTool,
+    Received,
+    WriteFileTool,
+)
 from agent_core.tools.files.file_run import FileRun
 from agent_core.tools.files.read_tools import ListFilesTool, PictureViewer, ReadFileTool, SearchFilesTool
 
@@ -35,6 +41,7 @@ def file_tools(
     origins: Callable[[], Origins] = origins_of_call,
     roots: str = "",
     look: PictureViewer | None = None,
+    received: Received | None = None,
 ) -> list[ToolPort]:
     """
     Build the tools of one run.
@@ -45,7 +52,8 @@ def file_tools(
         known: Contents read in earlier turns; added to.
         origins: Returns the origins of what the current call stores.
         look: Shows pictures; None: no model sees any.
+        received: Reads the conversation's attachments.
     """
     run = FileRun(files, session, own=own, known={} if known is None else known, origins=origins)
     reading: list[ToolPort] = [ReadFileTool(run, roots, look), ListFilesTool(run), SearchFilesTool(run)]
-    return [*reading, WriteFileTool(run), EditFileTool(run), MoveFileTool(run), DeleteFileTool(run)]
+    return [*reading, WriteFileTool(run, received), EditFileTool(run), MoveFileTool(run), DeleteFileTool(run)]

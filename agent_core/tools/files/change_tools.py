@@ -3,20 +3,33 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import anyio.to_thread
 
 from agent_core.errors import ToolFailed, ToolRetry
 from agent_core.models import ToolResult
+from agent_core.provenance import Origins, join_origins
 from agent_core.tools.effects import Effect, Review
-from agent_core.tools.files.file_run import TEXT, FileTool
+from agent_core.tools.files.file_run import TEXT, FileRun, FileTool
 
 if TYPE_CHECKING:
     from agent_core.tools.files.journaled_files import FileState
     from agent_core.tools.files.roots import RootedPath
+
+
+class ReceivedFile(NamedTuple):
+    """An attachment to be saved."""
+
+    name: str
+    content: bytes
+    origins: Origins
+
+
+Received = Callable[[str, int], Awaitable[ReceivedFile]]
+"""Reads an attachment by its id, of at most so many bytes. Raises `ToolError`."""
 
 
 class _Changing(FileTool, ABC):
@@ -61,31 +74,70 @@ class _Changing(FileTool, ABC):
 
 
 class WriteFileTool(_Changing):
-    """The tool ``write_file``."""
+    """The tool ``write_file``; ``received`` reads attachments of the conversation."""
 
     name = "write_file"
-    description = "Write a whole text file; read one that exists first."
+    description = "Write a whole file: content, or an attachment by its id; read one that exists first."
     parameters: Mapping[str, Any] = {
         "type": "object",
-        "properties": {"path": TEXT, "content": TEXT},
-        "required": ["path", "content"],
+        "properties": {"path": TEXT, "content": TEXT, "attachment": TEXT},
+        "required": ["path"],
     }
 
-    async def execute(self, **arguments: Any) -> ToolResult:
-        """Write ``content`` to ``path``."""
-        return await anyio.to_thread.run_sync(partial(self._write, arguments))
+    def __init__(self, run: FileRun, received: Received | None = None) -> None:
+        super().__init__(run)
+        self._received = received
 
-    def _write(self, arguments: dict[str, Any]) -> ToolResult:
+    async def execute(self, **arguments: Any) -> ToolResult:
+        """Write ``content``, or the file ``attachment``, to ``path``."""
+        return await anyio.to_thread.run_sync(partial(self._write, arguments, await self._file(arguments)))
+
+    async def review(self, **arguments: Any) -> Review:
+        """Show what would be written."""
+        file = await self._file(arguments)
+        return await anyio.to_thread.run_sync(partial(self._review, **arguments, file=file))
+
+    async def _file(self, arguments: Mapping[str, Any]) -> ReceivedFile | None:
+        from agent_core.tools.files.journaled_files import MAX_FILE_BYTES  # noqa: PLC0415
+
+        wanted = str(arguments.get("attachment") or "").strip()
+        given = arguments.get("content")
+        if (wanted and given) or (not wanted and given is None):
+            raise ToolRetry("Give either `content` or `attachment`.")
+        if not wanted:
+            return None
+        if self._received is None:
+            raise ToolFailed("There are no attachments here.")
+        return await self._received(wanted, MAX_FILE_BYTES)
+
+    def _review(self, *, file: ReceivedFile | None = None, **arguments: Any) -> Review:
+        from agent_core.tools.files.reading import kind_of  # noqa: PLC0415
+
+        if file is None or not kind_of(file.content[:8192]):
+            return super()._review(**arguments, file=file)
+        seen = super()._review(**arguments, file=file._replace(content=b""))
+        became = "a new file" if self.makes_new(arguments) else "replaced"
+        shown = f"{arguments['path']}, {became}: the attachment {file.name}, {len(file.content):,} bytes"
+        return Review(shown, seen.state)
+
+    def _write(self, arguments: dict[str, Any], file: ReceivedFile | None) -> ToolResult:
         by = self._run.by(self.name, arguments)
         place = self._run.place(arguments["path"], write=True)
-        new = self._new(place, None, **arguments)
+        new = self._new(place, None, **arguments, file=file)
         done = self._run.files.replace(
-            place, lambda _: new, kind="write", by=by, expected=self._run.knows(place)
+            place,
+            lambda _: new,
+            kind="write",
+            by=by,
+            expected=self._run.knows(place),
+            # What a file holds is its sender's, whoever has said yes to keeping it.
+            taken_over=None if file is None else join_origins(by.origins, file.origins),
         )
         return self._done(done, place, f"{place.label!r} is written, {len(new):,} bytes")
 
     def _new(self, place: RootedPath, found: FileState | None, **arguments: Any) -> bytes:
-        return _encoded(arguments["content"])
+        file: ReceivedFile | None = arguments.get("file")
+        return _encoded(arguments["content"]) if file is None else file.content
 
     def _expected(self, place: RootedPath, found: FileState | None) -> str | None:
         return self._run.knows(place) if found else None

@@ -244,7 +244,7 @@ class ListFilesTool(FileTool):
         for name in names:
             known = self._run.files.journal.origins_of_name(f"{prefix}{name}")
             if known is None and not self._run.is_prompt(f"{prefix}{name}"):
-                known = (untrusted_origin("file", place.label),)
+                known = (untrusted_origin("file", f"{place.label}/"),)
             found.append(known or ())
         return join_origins(*found)
 

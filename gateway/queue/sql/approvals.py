@@ -14,6 +14,7 @@ from agent_core.tools.grants import Grant
 from gateway.queue.model import (
     APPROVAL,
     APPROVED,
+    EXPIRED,
     WITHDRAWN,
     Decided,
     NewOutbound,
@@ -113,6 +114,9 @@ class QuestionStore(Store):
                 db, owned, (step.number, APPROVAL, step.digest, to_json(step.request), result)
             )
             outbox_sql.insert(db, messages, inbox_id=None, turn=None, now=now)
+            raw = (turn.id, step.number, to_json(step.request), result, owned.session)
+            if (ended := _question(raw)) is not None:
+                _remember(db, ended, now)
             return result
 
         locks = [session_lock(owned.session), *outbox_locks(messages)]
@@ -136,11 +140,14 @@ class QuestionStore(Store):
             found = _decide(db, name, verdict, now)
             approved = found is not None and (found.verdict or {}).get("verdict") == APPROVED
             if grant is not None and approved:
-                grants.insert(db, grant)
+                _give(db, grant)
             return found
 
         def locks(db: ConnectionPort) -> Iterator[str]:
-            yield from list_session_locks(db, [name])
+            reached = [name]
+            if grant is not None and not grant.conversation:
+                reached += [each.name for each in questions_in(db)]
+            yield from list_session_locks(db, reached)
             if grant is not None:
                 yield named_lock("grants")
 
@@ -187,11 +194,19 @@ def settle_with(
             continue
         found = _decide(db, name, verdict, now)
         known = _remembered(db, name) if found is None else None
-        counts = "" if found is None or found.verdict is None else str(found.verdict.get("verdict") or "")
+        counts = EXPIRED if found is None or found.verdict is None else str(found.verdict.get("verdict"))
         counts = counts if known is None else known.verdict
         if counts == APPROVED and found is not None and name in given:
-            grants.insert(db, given[name])
+            _give(db, given[name])
         amendments.note(db, inbox_id, "settled", counts)
+
+
+def _give(db: ConnectionPort, grant: Grant) -> None:
+    """Store a grant; the turns whose open questions it may cover are due, and look for it."""
+    grants.insert(db, grant)
+    for each in questions_in(db):
+        if each.verdict is None and each.form is None and grant.conversation in ("", str(each.session)):
+            db.execute("UPDATE inbox SET next_at = NULL WHERE state = 'ready' AND turn = ?", (each.turn,))
 
 
 _DECISION_BEFORE = (
@@ -222,8 +237,15 @@ def _decide(db: ConnectionPort, name: str, verdict: Mapping[str, Any], now: floa
     db.execute("UPDATE turn_steps SET result = ? WHERE turn = ? AND number = ?", (result, *raw[:2]))
     db.execute("UPDATE inbox SET next_at = NULL WHERE state = 'ready' AND turn = ?", (raw[0],))
     db.note("decided", name)
-    remember(db, _TOPIC + name, f"{now:.0f} {raw[4]} {verdict.get('verdict')} {found.tool}")
-    return _question((*raw[:3], result, raw[4]))
+    decided = _question((*raw[:3], result, raw[4]))
+    if decided is not None:
+        _remember(db, decided, now)
+    return decided
+
+
+def _remember(db: ConnectionPort, decided: ToolQuestionRow, now: float) -> None:
+    verdict = (decided.verdict or {}).get("verdict")
+    remember(db, _TOPIC + decided.name, f"{now:.0f} {decided.session} {verdict} {decided.tool}")
 
 
 def questions_in(db: ConnectionPort) -> list[ToolQuestionRow]:

@@ -16,6 +16,7 @@ from typing import Any
 
 from agent_core.models import ToolCall
 from agent_core.provenance import KEPT, Origins, describe
+from agent_core.text import short_hash
 from agent_core.tools.forms import Form
 from agent_core.tools.grants import Scope
 from agent_core.tools.grants import describe_scope as grant_text
@@ -113,14 +114,18 @@ def asking_text(
         f"{spared_by} spares further questions because of that." if origins and spared_by else "",
         f"{idea} {describe(origins, most=KEPT)}." if not few else "",
         everything if also and not is_short and not _is_listed_whole(call, review, also) else "",
-        f"{name}.txt: {len(raw)} bytes, SHA-256 `{hashlib.sha256(raw).hexdigest()}`" if is_short else "",
+        f"{name}.txt: {len(raw)} bytes, SHA-256 `{_short_digest(raw)}`" if is_short else "",
     ]
     return "\n\n".join(filter(None, parts))
 
 
+def _short_digest(content: bytes) -> str:
+    return short_hash(hashlib.sha256(content).hexdigest())
+
+
 def ways_to_spare(origins: Origins) -> str:
     """The owner's commands that end a question's reason; commands read a file again after all but its own."""
-    files = [each.where for each in origins if each.kind == "file"]
+    files = [each.where for each in origins if each.kind == "file" and not each.where.endswith("/")]
     if len(files) != 1:
         return "`!new` or `!trust`"
     return f"`!new`, `!trust` or, if it is yours, `!trust file {safe_line(files[0], _NAME_CHARS)}`"

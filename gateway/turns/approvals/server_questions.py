@@ -24,7 +24,7 @@ from agent_core.tools.asking import FormReply, PersonPort
 from agent_core.tools.forms import Form
 from channels.base import Channel
 from gateway.proactive.jobs.permissions import PlaceUnknown
-from gateway.queue.model import APPROVAL, WITHDRAWN
+from gateway.queue.model import APPROVAL, EXPIRED, WITHDRAWN
 from gateway.queue.stores import LostTurn, NewOutbound, QuestionStore, Step, StoreUnavailable, Turn
 from gateway.queue.wakeups import Wakeups
 from gateway.turns.approvals.question_text import form_text
@@ -32,7 +32,6 @@ from gateway.turns.approvals.tool_decisions import (
     ANSWERED,
     DECLINED,
     ENDED,
-    EXPIRED,
     name_of,
     outcome,
     proof_level,

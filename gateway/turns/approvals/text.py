@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 
 from agent_core.messages import InboundMessage, OutboundMessage
-from agent_core.text import one_line
+from agent_core.text import one_line, short_hash
 from gateway.queue.model import InboxRow, OutboxRow
 from gateway.queue.sql.restoring import RESTORED
 from gateway.queue.states import InboxState, OutboxState
@@ -99,7 +99,7 @@ def excerpt(text: str, room: int, *, hashed: bool = True) -> str:
             shown[: room - end].rstrip(),
             f"[… {len(shown) - room} characters are not shown here …]",
             shown[-end:].lstrip(),
-            f"[{len(text)} characters in all{f', SHA-256 {digest}' if hashed else ''}]",
+            f"[{len(text)} characters in all{f', SHA-256 {short_hash(digest)}' if hashed else ''}]",
         ]
     )
 

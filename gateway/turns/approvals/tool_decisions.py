@@ -24,19 +24,21 @@ from agent_core.models import ToolCall
 from agent_core.provenance import from_json
 from agent_core.tools.forms import NotAnAnswer, form_of, read
 from agent_core.tools.grants import Grant, GrantKind, Scope, describe_scope
-from gateway.queue.model import APPROVED, WITHDRAWN, ToolQuestionRow
+from gateway.queue.model import APPROVED, EXPIRED, WITHDRAWN, ToolQuestionRow
 from gateway.queue.shared import SHARED
 from gateway.queue.stores import QuestionStore
 from gateway.routing.access import Access, Role, is_admitted
 from gateway.turns.approvals.text import safe_line
 
-REFUSED, EXPIRED = "refused", "expired"
+REFUSED = "refused"
 ANSWERED, DECLINED, ENDED = "answered", "declined", "ended"
 """Of questions that servers ask during a call."""
 _SAID = {
     APPROVED: "is approved: I use `{}`.",
     REFUSED: "is rejected: I do not use `{}`.",
     WITHDRAWN: "was withdrawn, because something else was written instead; I do not do it.",
+    EXPIRED: "waited too long, so I went on without `{}`. If you still want it, write `try again`: I ask "
+    "once more.",
     ANSWERED: "is answered: I send the answer to `{}`, if its call still waits.",
     DECLINED: "is declined, and I tell `{}` so.",
     ENDED: "is closed: the call of `{}` that asked this has ended, and I send nothing. It may be unknown "
@@ -195,7 +197,7 @@ class ToolDecisions:
         if found is None or not decision.allowed:
             return None
         here = place_of(found.session) == place_of(message.session)
-        alone = found.verdict == WITHDRAWN or message.audience is Audience.DIRECT
+        alone = found.verdict in (WITHDRAWN, EXPIRED) or message.audience is Audience.DIRECT
         if decision.role is not Role.OWNER and not (here and alone):
             return None
         if (was := _WAS.get(found.verdict)) is None:
@@ -226,6 +228,15 @@ class ToolDecisions:
         if is_proven(question, message) or not self._is_decider(question, message):
             return None
         return weak_proof_text(question, message)
+
+    def deciders_text(self, question: ToolQuestionRow) -> str:
+        """The reply to a yes or no of somebody who may not say it: who may."""
+        people = [*question.people, *question.asked]
+        channel = question.session.channel
+        if any(self._access.role(channel, one, verified=True) is Role.OWNER for one in people):
+            people = []
+        who = [f"`{safe_line(one)}`" for one in dict.fromkeys(people) if one in question.asked]
+        return f"Only {' or '.join([*who, 'my owner'])} may answer `{question.name}`. It still waits."
 
     def _is_decider(self, question: ToolQuestionRow, message: InboundMessage) -> bool:
         decision = self._access.decide(message)
@@ -306,7 +317,7 @@ def granted_text(grant: Grant) -> str:
 
 def outcome(name: str, tool: str, verdict: object) -> str:
     """The outcome of a question."""
-    return f"`{name}` {_SAID.get(str(verdict), 'has waited too long; I do not do it.').format(tool)}"
+    return f"`{name}` {_SAID.get(str(verdict), _SAID[EXPIRED]).format(tool)}"
 
 
 def place_of(session: SessionKey) -> tuple[str, str]:

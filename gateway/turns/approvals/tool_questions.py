@@ -10,7 +10,8 @@ if alone there, else the owner's in private and others' not at all.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, tzinfo
 from typing import Any
@@ -27,6 +28,7 @@ from agent_core.tools.effects import Effect
 from agent_core.tools.grants import scope_of
 from agent_core.tools.policy import (
     DEFAULT_POLICY,
+    HARMLESS,
     Approval,
     Permission,
     Policy,
@@ -39,7 +41,7 @@ from channels.base import Channel, ChannelUnavailable
 from gateway.proactive.jobs.permissions import PlaceUnknown, can_others_read, role_now
 from gateway.proactive.owner_notifier import OwnerNotifier
 from gateway.queue.background import KIND, order_of
-from gateway.queue.model import APPROVAL, APPROVED, WITHDRAWN
+from gateway.queue.model import APPROVAL, APPROVED, EXPIRED, WITHDRAWN
 from gateway.queue.stores import NewOutbound, QuestionStore, Step, Turn
 from gateway.routing.access import Access, Role, is_admitted
 from gateway.turns.approvals.grants import ToolGrants
@@ -51,7 +53,13 @@ from gateway.turns.approvals.question_text import (
     ways_to_spare,
 )
 from gateway.turns.approvals.text import safe_line
-from gateway.turns.approvals.tool_decisions import EXPIRED, REFUSED, name_of, parse_scope, proof_level
+from gateway.turns.approvals.tool_decisions import (
+    REFUSED,
+    decision,
+    name_of,
+    parse_scope,
+    proof_level,
+)
 from gateway.turns.commit import TurnCommit
 
 _TOPIC = "approvals"
@@ -247,6 +255,18 @@ class ToolQuestions:
         _log.info("tool_approval.covered", item=grant.id, tool=proposal.call.name)
         return Approval(f"{grant.by} (grant {grant.id})", proposal.origins)
 
+    async def decide_by_grant(self, turn: Turn, step: Step, proposal: Proposal) -> Mapping[str, Any] | None:
+        """Return the outcome of an open question if grants, given since, cover all of it; else None."""
+        also = {each["number"] - step.number for each in step.request.get("also", ())}
+        calls = [proposal, *(each for later, each in proposal.following() if later in also)]
+        given = [each for call in calls if (each := await self.find_grant(turn, call)) is not None]
+        if len(given) <= len(also):
+            return None
+        told = {**decision(yes=True, by=given[0].by, owner=False), "granted": True}
+        name = str(step.request["name"])
+        row = await self.commit.retry_until_stored(lambda: self.store.decide(name, told))
+        return None if row is None else row.verdict
+
     def verdict(self, proposal: Proposal) -> PolicyVerdict:
         """The verdict of the policy."""
         return verdict_on(proposal, self.policy)
@@ -403,10 +423,14 @@ class Consent:
         self._asking = asking
         self._turn = turn
         self._steps = {step.number: step for step in steps}
+        self._as_shown = frozenset[int]()
+        """Later steps of a question whose files were as shown until a change of its own before them began."""
 
     async def permission(self, number: int, digest: str, proposal: Proposal) -> Permission:
         """Permission by the policy, or by a person's approval."""
-        call, step = proposal.call, self._steps.get(number)
+        call, step, as_shown = proposal.call, self._steps.get(number), self._as_shown
+        if proposal.effect not in HARMLESS:
+            self._as_shown = frozenset()
         known = step if step is not None and step.digest == digest else None
         if known is not None and known.kind == "tool":
             return Permission(approval=_approval(known.request.get("approval")))  # it was begun before
@@ -427,11 +451,12 @@ class Consent:
             return await self._ask(number, digest, proposal) if granted is None else Permission(None, granted)
         decided = question.result
         if decided is None:
-            decided = await self._asking.too_late(self._turn, question)
+            decided = await self._asking.decide_by_grant(self._turn, question, proposal)
+            decided = decided or await self._asking.too_late(self._turn, question)
             self._steps[number] = replace(question, result=decided)
         if decided is None:
             raise ApprovalPending(question, call, datetime.fromisoformat(question.request["until"]))
-        return await self._decided(proposal, question, decided)
+        return await self._decided(proposal, question, decided, as_shown)
 
     def _together(self, number: int, digest: str, call: ToolCall) -> Step | None:
         """The question that was about this call, too, as if it had been about this call alone."""
@@ -443,7 +468,8 @@ class Consent:
             for each in also:
                 if each["number"] != number or ToolCall.model_validate(each["call"]) != call:
                     continue
-                request = {"name": "", **step.request, "state": each["state"], "also": ()}
+                rest = [one for one in also if one["number"] > number]
+                request = {"name": "", **step.request, "state": each["state"], "also": rest}
                 said = step.result or {} if approval is None else _as_decided(approval)
                 return replace(step, number=number, digest=digest, request=request, result=said)
         return None
@@ -460,26 +486,47 @@ class Consent:
             return asked
         raise asked
 
-    async def _approved(self, proposal: Proposal, question: Step, decided: Mapping[str, Any]) -> Permission:
-        """After a yes: the call is made if it is still wanted, and still what was shown."""
-        call = proposal.call
+    async def _note_as_shown(self, proposal: Proposal, question: Step, as_shown: Collection[int]) -> None:
+        """Before a change that the question shows: which of its later calls are still as it shows them."""
+        if proposal.review is None or proposal.effect not in (Effect.WRITE_WORKSPACE, Effect.PERSIST):
+            return
+        later, found = dict(proposal.following()), set[int]()
+        for each in question.request.get("also", ()):
+            again = later.get(each["number"] - question.number)
+            if again is None or again.review is None:
+                continue
+            with suppress(ToolError):
+                review = await again.review()
+                if each["number"] in as_shown or (review.state if review else "") == each["state"]:
+                    found.add(each["number"])
+        self._as_shown = frozenset(found)
+
+    async def _approved(
+        self, proposal: Proposal, question: Step, decided: Mapping[str, Any], as_shown: Collection[int]
+    ) -> Permission:
+        """After a yes: the call is made if it is wanted, and as shown but for the question's changes."""
+        call, by = proposal.call, str(decided.get("by") or "somebody")
         if not self._asking.is_wanted(self._turn):
             return _refused(call, _NOBODYS_WISH)
+        if decided.get("granted"):
+            return Permission(approval=Approval(by, proposal.origins))
         try:
             review = None if proposal.review is None else await proposal.review()
         except ToolError as error:
             return _refused(call, str(error), error.origins)
         state = "" if review is None else review.state
-        if state != question.request.get("state", ""):
+        if state != question.request.get("state", "") and question.number not in as_shown:
             return await self._ask(question.number, question.digest, proposal, question)
-        by = str(decided.get("by") or "somebody")
+        await self._note_as_shown(proposal, question, as_shown)
         theirs = () if decided.get("owner") else (person(by, self._asking.now()),)
         return Permission(approval=Approval(by, theirs, state, question.request.get("also", ())))
 
-    async def _decided(self, proposal: Proposal, question: Step, decided: Mapping[str, Any]) -> Permission:
+    async def _decided(
+        self, proposal: Proposal, question: Step, decided: Mapping[str, Any], as_shown: Collection[int]
+    ) -> Permission:
         call = proposal.call
         if decided.get("verdict") == APPROVED:
-            return await self._approved(proposal, question, decided)
+            return await self._approved(proposal, question, decided, as_shown)
         if decided.get("verdict") == REFUSED:
             why = f" ({decided['why']})" if decided.get("why") else ""
             return _refused(

@@ -297,6 +297,11 @@ def read_answer(text: str) -> AnswerReading | None:
     )
 
 
+def calls_off(text: str) -> bool:
+    """Return True if a text is nothing but a word to leave something, such as "stop"."""
+    return _normal(text[:_LONGEST]) in _WHOLE
+
+
 def doubts(text: str) -> bool:
     """Return True if a text begins with a no, or with a yes and is more."""
     said = read_answer(text)

@@ -21,6 +21,7 @@ from agent_core.messages import Audience
 from agent_core.models import ScopeKind, Session, Usage
 from agent_core.ports import Clock
 from agent_core.provenance import KEPT, describe, from_json
+from agent_core.text import short_hash
 from agent_core.tools.effects import Effect
 from gateway.proactive.background_jobs import BackgroundJobs
 from gateway.proactive.jobs.service import JobPlace, JobService
@@ -157,10 +158,12 @@ class CommandHandlers:
         if not before:
             return "A new conversation starts here: I have set aside what was said before. My notes stay."
         waits = "1 message waits" if before == 1 else f"{before} messages wait"
-        return (
+        open_here = await self._approvals.calls.overview(asked.message, everywhere=False)
+        told = (
             f"A new conversation starts with your next message. {waits} from before; I answer that as "
             "part of the old conversation, unless you say `!stop`. My notes stay."
         )
+        return "\n".join([told, *(["", "For your answer wait:", "", *open_here] if open_here else [])])
 
     async def _may_reset(self, asked: CommandContext) -> bool:
         """Return True if the sender may reset: it is their own conversation, or they moderate the room."""
@@ -204,8 +207,8 @@ class CommandHandlers:
                 )
         return "\n".join(lines)
 
-    async def _undo_memory(self, asked: CommandContext) -> str:
-        """Bring the version before back, with its origins; once, although the command may run twice."""
+    async def _undo_memory(self, asked: CommandContext, wanted: int | None) -> str:
+        """Bring a version (None: the one before) back, with its origins; once, also if it runs twice."""
         scope, turn = asked.session.scope, asked.turn.id
         if scope.kind is ScopeKind.ROOM and not await self._may_reset(asked):
             return _NOT_YOURS
@@ -214,9 +217,10 @@ class CommandHandlers:
             versions = await self._memory.memory_versions(scope)
             if not any(by == turn for *_, by in versions):
                 known = {each.version: each for each, *_ in versions}
-                before = known.get(current.version - 1)
-                if before is None and current.version != 1:
-                    return "There is no version of my notes before this one."
+                number = current.version - 1 if wanted is None else wanted
+                before = known.get(number)
+                if before is None and (number != 0 or not current.version):
+                    return "There is no such version of my notes."
                 await self._memory.save_global_memory(
                     scope,
                     before.text if before else "",
@@ -229,13 +233,15 @@ class CommandHandlers:
             return f"I cannot read it: {error}." if asked.owner else error.public
         except MemoryConflict:
             return "My notes have just been changed elsewhere, so nothing was done. `!memory` shows them."
-        return "The version of my notes before the last change is back. `!memory undo` takes that back."
+        which = "before the last change" if wanted is None else f"{wanted}"
+        return f"The version of my notes {which} is back. `!memory undo` takes that back."
 
     async def _memory_text(self, asked: CommandContext) -> str:
         if what := clean_name(asked.command.argument):
-            if what == "undo":
-                return await self._undo_memory(asked)
-            return "Write `!memory`, or `!memory undo`. Nothing was done."
+            undo, _, number = what.partition(" ")
+            if undo == "undo" and number[:9].isdecimal() >= bool(number):
+                return await self._undo_memory(asked, int(number[:9]) if number else None)
+            return "Write `!memory`, `!memory undo` or `!memory undo NUMBER`. Nothing was done."
         try:
             document = await self._memory.load_global_memory(asked.session.scope)
         except DocumentUnusable as error:
@@ -485,8 +491,8 @@ class CommandHandlers:
             return "The disk accepts no writes at the moment. Nothing was done.", True
         size = len(found.content)
         return (
-            f"`{safe_line(place.label)}` as it is now ({size} bytes, SHA-256 `{found.digest}`) counts as "
-            "your own words from now on, until the file changes."
+            f"`{safe_line(place.label)}` as it is now ({size} bytes, SHA-256 `{short_hash(found.digest)}`) "
+            "counts as your own words from now on, until the file changes."
         ), False
 
     async def _trust_what_was_shown(self, asked: CommandContext, name: str) -> str:

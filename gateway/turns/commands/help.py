@@ -22,7 +22,10 @@ _HELP: dict[str, tuple[str, str]] = {
     ),
     "memory": (
         "show what I remember about you",
-        "My notes for this conversation, word for word. `!memory undo` takes back their last change.",
+        (
+            "My notes for this conversation, word for word. `!memory undo` takes back their last change, "
+            "`!memory undo 3` brings their version 3 back."
+        ),
     ),
     "persona": (
         "show or set my name and manner",
@@ -56,7 +59,7 @@ _HELP: dict[str, tuple[str, str]] = {
     ),
     "files": (
         "list the files that I have changed",
-        "`!files undo NUMBER` undoes a change. `squidbot files` can do more.",
+        "`!files undo NUMBER` undoes a change.",
     ),
     "did": (
         "list what I have done with tools",

@@ -33,7 +33,7 @@ COMMANDS: dict[str, Takes] = {
     "stop": Takes.ANYTHING,
     "status": Takes.NOTHING,
     "console": Takes.NOTHING,
-    "memory": Takes.WORD,
+    "memory": Takes.ANYTHING,
     "persona": Takes.ANYTHING,
     "usage": Takes.NOTHING,
     "approve": Takes.WORD,

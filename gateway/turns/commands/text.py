@@ -38,18 +38,15 @@ _WORK = {
     "inbox": {
         "ready": "waiting",
         "running": "in progress",
-        "quarantined": "kept until you decide (`squidbot inbox list --quarantine`)",
-        "dead": (
-            "that I could not answer, which I have told the sender (`squidbot inbox list --state dead`; "
-            "`squidbot inbox retry ID` tries again)"
-        ),
+        "quarantined": "kept until you decide (`!approve` lists them)",
+        "dead": "that I could not answer, which I have told the sender (`!console` shows them)",
     },
     "outbox": {
         "pending": "to be sent",
         "uncertain": "perhaps sent",
         "held": "waiting for your approval",
-        "dead": "not delivered (`squidbot status` says why)",
-        "unknown": "that may not have arrived: please decide (`squidbot status` lists them)",
+        "dead": "not delivered (`!console` says why)",
+        "unknown": "that may not have arrived: please decide (`!console` lists them)",
     },
 }
 """What is said of a number of messages or answers that are in a state."""
@@ -60,9 +57,6 @@ _STATES = {
     "down": "is not connected",
     "failed": "needs you",
 }
-
-
-_UNDONE_HERE = {"squidbot cron remove ": "!remind cancel ", "squidbot jobs stop ": "!jobs stop "}
 
 
 def about_usage(usage: Usage) -> str:
@@ -110,7 +104,7 @@ def about_receipt(receipt: EffectReceipt, *, owner: bool) -> str:
     """
     Describe an effect as a list item that cannot imitate our own text.
 
-    ``owner``: The undo command is one of this chat; others need somebody at the machine.
+    ``owner``: The owner reads it; others do not undo changes of files.
     """
     at = f"{receipt.at.astimezone():%d %b %H:%M %Z}" if receipt.at else "at some time"
     whose = f", for `{_plain(receipt.asked_by)}`" if owner else ""
@@ -122,13 +116,26 @@ def about_receipt(receipt: EffectReceipt, *, owner: bool) -> str:
         parts.append(f"after reading {receipt.origins}")
     if receipt.approved_by:
         parts.append(f"approved by `{_plain(receipt.approved_by)}`")
-    if undo := receipt.undo:
-        for command, here in _UNDONE_HERE.items():
-            undo = undo.replace(command, here)
-        if owner and undo.startswith("squidbot files undo "):
-            undo = f"!{undo.removeprefix('squidbot ')}"
-        parts.append(f"undo: `{_plain(undo)}`")
+    if receipt.undo:
+        parts.append(f"undo: {_undone_here(receipt.undo, owner=owner)}")
     return "- " + "; ".join(parts)
+
+
+def _undone_here(undo: str, *, owner: bool) -> str:
+    """The way to undo something in a chat, instead of at the machine."""
+    match undo.split():
+        case ["squidbot", "cron", "remove", job]:
+            return f"`!remind cancel {_plain(job)}`"
+        case ["squidbot", "cron", change, job]:
+            return f"tell me to {_plain(change)} `{_plain(job)}`"
+        case ["squidbot", "jobs", "stop", job]:
+            return f"`!jobs stop {_plain(job)}`"
+        case ["squidbot", "files", "undo", number]:
+            return f"`!files undo {_plain(number)}`" if owner else "ask my owner"
+        case ["squidbot", "memory", "undo", scope, "--to", version]:
+            where = ", in that conversation" if owner and scope != "owner" else ""
+            return f"`!memory undo {_plain(version)}`{where}"
+    return f"`{_plain(undo)}`"
 
 
 def _command_end(receipt: EffectReceipt) -> str:
@@ -202,7 +209,7 @@ def refused_text(rows: Sequence[InboxRow]) -> str:
         f"{(row.error or '').replace('_', ' ')}"
         for row in rows[:_REFUSED_SHOWN]
     ]
-    more = [f"- and {len(rows) - _REFUSED_SHOWN} more: `squidbot inbox list --refused`"]
+    more = [f"- and {len(rows) - _REFUSED_SHOWN} older ones"]
     return "\n".join(
         [
             "These I did not answer, newest first:",

@@ -18,7 +18,7 @@ from itertools import takewhile
 from typing import Any
 
 from agent_core.memory.scopes import person_name
-from agent_core.messages import InboundMessage, MessageNotes, OutboundKind
+from agent_core.messages import Audience, InboundMessage, MessageNotes, OutboundKind
 from agent_core.text import is_quoted
 from agent_core.tools.forms import NotAnAnswer, form_of
 from gateway.queue.model import APPROVED, WITHDRAWN, JobKind, OutboxRow, ToolQuestionRow
@@ -42,6 +42,7 @@ from gateway.turns.approvals.yes_and_no import (
     AnswerReading,
     Sign,
     asks,
+    calls_off,
     doubts,
     goes_on,
     is_polite,
@@ -53,6 +54,7 @@ from gateway.turns.commands.parsing import without_name
 _CROSSED = timedelta(seconds=5)
 _REPEATED = timedelta(seconds=2)
 """An answer to what was asked back that comes sooner may be the one before, sent twice."""
+_STILL_BUSY = "I am still working on what you wrote before. `!stop` ends that."
 _SPOKEN = -1_000_000
 """The number of the step that is a decision by voice; those of transcripts are greater."""
 _SIGNATURE = re.compile(r"\n-- ?(?:\n|$)")
@@ -108,7 +110,7 @@ class WordedAnswers:
 
     async def _apply_answer(self, entry: Pending, waiting: Sequence[ToolQuestionRow]) -> Pending:
         mine = [one for one in waiting if self.calls.may_decide(one, entry.message)]
-        answer = await self._filled_in(entry, mine)
+        answer = await self._filled_in(entry, mine) or await self._called_off(entry)
         if answer is None and (said := self._read(entry.message)) is not None:
             answer = await self._answer(entry, mine, waiting, said)
         if answer is not None:
@@ -116,6 +118,14 @@ class WordedAnswers:
         told = {"verdict": WITHDRAWN, "by": entry.message.sender.address}
         forms = [one for one in mine if one.form is not None and _is_own(one, entry)]
         return replace(entry, settles={one.name: told for one in forms})
+
+    async def _called_off(self, entry: Pending) -> Pending | None:
+        """Return the reply to a "stop" that would wait for what it is about; None for anything else."""
+        message = entry.message
+        is_meant = message.audience is Audience.DIRECT and message.channel not in self.email_style
+        if not is_meant or _is_reply(message) or message.attachments or not calls_off(message.text):
+            return None
+        return _deciding_nothing(entry, {"": ""}, _STILL_BUSY) if await self._is_answering(entry) else None
 
     async def spoken(self, turn: Turn, steps: Sequence[Step]) -> str | None:
         """
@@ -232,6 +242,8 @@ class WordedAnswers:
             return None
         rows = await self.store.newest_rows(message.session)
         asked = _names(rows[0], message) if rows and rows[0].state is not OutboxState.PENDING else []
+        if len(here) > 1 and (newest := await self._newest_question(entry, here, asked)) is not None:
+            here = [newest]
         if len(here) > 1:
             is_meant = asked or any(_is_own(one, entry) for one in here)
             about = {one.name: question_subject(one, details=True) for one in here}
@@ -247,12 +259,25 @@ class WordedAnswers:
             return _asked_back(entry, question)
         return self._decided(entry, question, said)
 
-    async def _is_answering(self, entry: Pending, question: ToolQuestionRow) -> bool:
+    async def _newest_question(
+        self, entry: Pending, here: Sequence[ToolQuestionRow], asked: Sequence[str]
+    ) -> ToolQuestionRow | None:
+        """Return the question just above, if its wish came after the others were left open; else None."""
+        newest = next((one for one in here if [one.name] == asked), None)
+        if newest is None or not _is_own(newest, entry) or newest.at is None or newest.form is not None:
+            return None
+        rows = await self.inbox.rows(states=[InboxState.READY], session=entry.conversation)
+        wished = [row.message.received_at for row in rows if row.turn == newest.turn]
+        others = [one.at for one in here if one is not newest]
+        is_later = wished and all(at is not None and at + _CROSSED <= min(wished) for at in others)
+        return newest if is_later and entry.message.received_at - newest.at >= _CROSSED else None
+
+    async def _is_answering(self, entry: Pending, question: ToolQuestionRow | None = None) -> bool:
         """Return True if a model is answering another message here, whose answer may come first."""
         running = await self.inbox.rows(states=[InboxState.RUNNING], session=entry.conversation)
         return any(
             row.message.native_id != entry.message.native_id
-            and row.turn != question.turn
+            and (question is None or row.turn != question.turn)
             and row.message.kind == "message"
             and recorded_reply(row.message) is None
             for row in running
@@ -275,7 +300,10 @@ class WordedAnswers:
         for one in waiting:
             if one.name == names[0] and (doubt := self.calls.weak_proof_reply(one, entry.message)):
                 return _misread(entry, one, doubt)
-        if (told := await self.calls.explain_decision(names[0], entry.message)) is not None:
+        told = await self.calls.explain_decision(names[0], entry.message)
+        if told is None and said.sign is not Sign.UNCLEAR:
+            told = next((self.calls.deciders_text(one) for one in waiting if one.name == names[0]), None)
+        if told is not None:
             return self._with_more(_deciding_nothing(entry, {names[0]: ""}, told), said.more)
         return None
 

@@ -79,6 +79,8 @@ def test_of_too_many_the_newest_of_each_trust_stays() -> None:
         ("attachment", "somebody else", "a file that somebody else sent"),
         ("mail", "somebody else", "a mail that somebody else wrote"),
         ("quote", "somebody", "words that were quoted"),
+        ("file", "inbox/", "names in the folder `inbox/`"),
+        ("quote", "this assistant", "words of mine that were quoted, and whose source I no longer know"),
         ("shell", "a watch", "the output of a watch"),
         ("shell", "the background job b1", "the output of the background job `b1`"),
         ("hook", "the webhook door", "the webhook `door`"),

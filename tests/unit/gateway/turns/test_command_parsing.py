@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ from agent_core.messages import Audience, InboundMessage, Sender, SessionKey
 from agent_core.models import Usage
 from gateway.queue.model import EffectReceipt, ReceiptOutcome
 from gateway.system.durations import span
+from gateway.turns import commands
 from gateway.turns.commands import COMMANDS, Command, Misread, parse_command
 from gateway.turns.commands.help import help_text
 from gateway.turns.commands.parsing import Takes
@@ -122,7 +125,7 @@ def test_a_slip_of_the_finger_is_told(text: str, meant: str) -> None:
 
 def test_more_than_a_command_takes_is_not_done() -> None:
     """`!new idea` may be a sentence: it is neither done nor given to a model."""
-    for text in ("!new idea: trains", "!memory of trains", "!approve d1 d2"):
+    for text in ("!new idea: trains", "!model of trains", "!approve d1 d2"):
         assert isinstance(parse_command(message(text)), Misread)
 
 
@@ -284,19 +287,35 @@ def test_lines_of_what_a_tool_was_given_are_told_apart() -> None:
     assert "`write_file: text one two three`" in about_receipt(done, owner=True)
 
 
-def test_the_owner_undoes_a_change_of_a_file_where_they_read_of_it() -> None:
-    """By a command of the chat; others need somebody at the machine, as does everything else."""
-    told = [
-        about_receipt(
-            EffectReceipt(SessionKey("matrix", "!r"), "t", "write", {}, "@a:b", undo=undo), owner=owner
-        )
-        for undo in ("squidbot files undo 3", "squidbot memory undo owner", "squidbot cron remove ab12")
-        for owner in (True, False)
-    ]
-    found = [text.partition("undo: ")[2] for text in told]
-    memory = "`squidbot memory undo owner`"
-    reminder = "`!remind cancel ab12`"
-    assert found == ["`!files undo 3`", "`squidbot files undo 3`", memory, memory, reminder, reminder]
+@pytest.mark.parametrize(
+    ("undo", "owners", "others"),
+    [
+        ("squidbot files undo 3", "`!files undo 3`", "ask my owner"),
+        ("squidbot memory undo owner --to 2", "`!memory undo 2`", "`!memory undo 2`"),
+        ("squidbot memory undo 'room:matrix/!r' --to 0", "`!memory undo 0`, in that conversation", "`!memory undo 0`"),
+        ("squidbot cron remove ab12", "`!remind cancel ab12`", "`!remind cancel ab12`"),
+        ("squidbot cron resume ab12", "tell me to resume `ab12`", "tell me to resume `ab12`"),
+        ("squidbot jobs stop j1", "`!jobs stop j1`", "`!jobs stop j1`"),
+        ("POST /undo/3", "`POST /undo/3`", "`POST /undo/3`"),
+    ],
+)  # fmt: skip
+def test_something_is_undone_where_one_reads_of_it(undo: str, owners: str, others: str) -> None:
+    """By a command of the chat or in words; the last is what a plugin says."""
+    row = EffectReceipt(SessionKey("matrix", "!r"), "t", "write", {}, "@a:b", undo=undo)
+    told = [about_receipt(row, owner=owner).partition("undo: ")[2] for owner in (True, False)]
+    assert told == [owners, others]
+
+
+def test_no_answer_in_a_chat_names_a_program_that_is_not_there() -> None:
+    """In the texts of commands; what needs the machine says so (`at the machine`)."""
+    for page in Path(commands.__file__).parent.glob("*.py"):
+        texts = [
+            node.value
+            for node in ast.walk(ast.parse(page.read_text()))
+            if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        ]
+        named = [each for each in texts if "`squidbot " in each and "machine" not in each]
+        assert not named, page
 
 
 @pytest.mark.parametrize(

@@ -166,4 +166,5 @@ def test_a_file_that_taints_each_command_can_be_trusted_for_good() -> None:
         ways_to_spare((*PAGE, log)) == "`!new`, `!trust` or, if it is yours, `!trust file work/jobs/a'b.log`"
     )
     assert ways_to_spare(PAGE) == "`!new` or `!trust`"
+    assert ways_to_spare((untrusted_origin("file", "inbox/"),)) == "`!new` or `!trust`"
     assert ways_to_spare((log, untrusted_origin("file", "b"))) == "`!new` or `!trust`"

@@ -54,10 +54,10 @@ def form(one: Form) -> str:
 
 
 def own_lines(text: str) -> list[str]:
-    """Without what stands in fences or quotations, names of others, and the hash at the end."""
+    """Without what stands in fences or quotations, and names of others."""
     text = re.sub(r"(?ms)^(`{3,})$.*?^\1$", "", text)
     text = re.sub(r"`http://\w+\.test`(?:, \d\d:\d\d UTC on \d+ \w+)?;? ?(?:the page )?", "", text)
-    lines = [line for line in to_text(text).splitlines() if not line.startswith((">", f"{NAME}.txt:"))]
+    lines = [line for line in to_text(text).splitlines() if not line.startswith(">")]
     return [line for line in lines if line.strip()]
 
 

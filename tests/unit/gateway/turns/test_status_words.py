@@ -25,10 +25,9 @@ def test_services_are_named_and_what_failed_says_what_to_do() -> None:
     matrix, messages, answers = about_parts(report())[1:]
     assert matrix == "- Matrix is connected"
     assert messages == (
-        "- messages: 2 that I could not answer, which I have told the sender (`squidbot inbox list --state dead`; "
-        "`squidbot inbox retry ID` tries again)"
+        "- messages: 2 that I could not answer, which I have told the sender (`!console` shows them)"
     )
-    assert answers.startswith("- answers: 1 not delivered (`squidbot status` says why) and 1 that may not")
+    assert answers.startswith("- answers: 1 not delivered (`!console` says why) and 1 that may not")
 
 
 def test_what_is_no_service_is_told_when_it_fails_only() -> None:
