@@ -81,11 +81,11 @@ class IndexVectors:
 
     async def vectors_after(self, scope: str, mark: int, limit: int) -> list[tuple[int, int, bytes]] | None:
         """See `VectorStore`."""
-        return await self._read(lambda db: _beside(db, ">", "ASC", (scope, mark, limit)))
+        return await self._read(lambda db: _read_vectors(db, ">", "ASC", (scope, mark, limit)))
 
     async def vectors_before(self, scope: str, mark: int, limit: int) -> list[tuple[int, int, bytes]] | None:
         """See `VectorStore`."""
-        return await self._read(lambda db: _beside(db, "<", "DESC", (scope, mark, limit)))
+        return await self._read(lambda db: _read_vectors(db, "<", "DESC", (scope, mark, limit)))
 
 
 def _without(db: sqlite3.Connection, session: str, after: int, limit: int) -> list[tuple[int, Any, str]]:
@@ -106,7 +106,7 @@ def _add(db: sqlite3.Connection, vectors: Sequence[tuple[int, Any, str, bytes]])
     return True
 
 
-def _beside(
+def _read_vectors(
     db: sqlite3.Connection, where: str, order: str, asked: tuple[str, int, int]
 ) -> list[tuple[int, int, bytes]]:
     return db.execute(

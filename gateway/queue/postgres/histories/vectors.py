@@ -41,15 +41,15 @@ def add(db: ConnectionPort, vectors: Sequence[tuple[int, Any, str, bytes]]) -> b
 
 def after(db: ConnectionPort, scope: str, mark: int, limit: int) -> list[tuple[int, int, bytes]]:
     """Return number, time in ms and vectors of what a scope got after a number, in order."""
-    return _beside(db, ">", "ASC", (scope, mark, limit))
+    return _read_vectors(db, ">", "ASC", (scope, mark, limit))
 
 
 def before(db: ConnectionPort, scope: str, mark: int, limit: int) -> list[tuple[int, int, bytes]]:
     """Return the same of what it got before a number, the last first."""
-    return _beside(db, "<", "DESC", (scope, mark, limit))
+    return _read_vectors(db, "<", "DESC", (scope, mark, limit))
 
 
-def _beside(
+def _read_vectors(
     db: ConnectionPort, where: str, order: str, asked: tuple[str, int, int]
 ) -> list[tuple[int, int, bytes]]:
     rows = db.execute(
