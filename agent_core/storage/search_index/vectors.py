@@ -41,7 +41,6 @@ _PAGE = 2000
 _LAST = 2**62
 FULL = "full"
 """The answer of the process when it needs no older vectors of a scope."""
-_BETWEEN_S = 0.02
 
 _log = structlog.get_logger(__name__)
 
@@ -146,7 +145,7 @@ class Vectors:
                 return True
             self._filled[session_id] = lines[-1][0]
             await self._send_due()
-            await anyio.sleep(_BETWEEN_S)
+            await anyio.sleep(0.02)
 
     def forget_progress(self, session_id: str | None = None) -> None:
         """Look at all lines again the next time, or at those of a session: the vectors may be gone."""
