@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     from agent_core.state_folder import StateFolder
     from channels.base import Channel, ChannelClock
 
+_USER_ID = re.compile(r"@[^:\s\x00-\x1f]+:[^\s\x00-\x1f]+")
+
 
 class MatrixAddresses(AddressRules):
     """Matrix ids. They are compared as they are, because old accounts have case-sensitive names."""
@@ -22,10 +25,7 @@ class MatrixAddresses(AddressRules):
 
     def parse(self, text: str) -> str | None:
         """``@local:server`` as it is."""
-        if not text.startswith("@") or any(char.isspace() or ord(char) < 32 for char in text):
-            return None
-        local, _, server = text[1:].partition(":")
-        return text if local and server else None
+        return text if _USER_ID.fullmatch(text) else None
 
     def server(self, address: str) -> str:
         """The homeserver."""

@@ -62,13 +62,14 @@ async def show_usage(
         rest = rows[_MOST_SESSIONS:]
         told.append({**_row(_sum(f"{len(rest)} others", rest)), "gathered": True})
     today = Amount.from_usage(await context.costs.store.usage_on(day_of(now, limits.zone)))
+    purposes = await context.costs.store.usage_since(since=since, by="purpose")
     return {
         "days": days,
         "by": by,
         "since": since,
         "rows": told,
-        "purposes": [_row(row) for row in await context.costs.store.usage_since(since=since, by="purpose")],
-        "total": {name: value for name, value in _row(_sum("", rows)).items() if name != "name"},
+        "purposes": [_row(row) for row in purposes],
+        "total": {name: value for name, value in _row(_sum("", purposes)).items() if name != "name"},
         "budget": budget_state(today, limits, now),
     }
 
@@ -107,7 +108,8 @@ def _sum(name: str, rows: Sequence[Spent]) -> Spent:
     from agent_core.models import Usage
     from gateway.queue.model import Spent
 
-    return Spent(name, sum((row.usage for row in rows), Usage()), priced=all(row.priced for row in rows))
+    usage = sum((row.usage for row in rows[1:]), rows[0].usage) if rows else Usage()
+    return Spent(name, usage, priced=all(row.priced for row in rows))
 
 
 def _row(spent: Spent) -> dict[str, Any]:

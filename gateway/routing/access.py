@@ -76,6 +76,7 @@ class Access:
         own: Iterable[str] = (),
     ) -> None:
         self._kinds = dict(kinds or {})
+        self._borrowing = {name for name, plugin in channel_kinds().items() if plugin.borrows_addresses}
         self._apart = frozenset(apart)
         self._own = frozenset(map(normalise, own))
         self._owner = frozenset((alias.channel, normalise(alias.address)) for alias in owner_aliases)
@@ -211,8 +212,7 @@ class Access:
         return plugin is None or plugin.has_rooms
 
     def _borrows(self, channel: str) -> bool:
-        plugin = channel_kinds().get(self.kind(channel))
-        return plugin is not None and plugin.borrows_addresses
+        return self.kind(channel) in self._borrowing
 
     def _names(self, channel: str) -> Collection[str]:
         if self._borrows(channel):

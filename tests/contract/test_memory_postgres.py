@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
+import psycopg
 import pytest
 
 from agent_core.memory_ports import MemoryPort, SearchRequest
 from agent_core.models import Message
 from agent_core.storage.search_index import SearchIndex
+from agent_core.storage.search_index.rows import line_time
 from agent_core.storage.search_index.text import Filters, parse_query
+from gateway.queue.postgres.histories import search as search_module
 from gateway.queue.postgres.histories.memory import PostgresMemory, PostgresSearch
 from gateway.queue.postgres.histories.search import Searching
 from gateway.queue.postgres.store import HOME, PostgresQueue, migrate
 from gateway.queue.sql.engine import ConnectionPort, Cursor, Parameters
-from tests.clock import ManualClock
+from tests.clock import EPOCH, ManualClock
 from tests.contract.memory import MemoryContract
 from tests.contract.search import SearchContract
 from tests.contract.vectors import VectorsContract
@@ -126,8 +131,7 @@ async def test_a_search_uses_the_index(postgres: PostgresServer, tables: str) ->
         def explained(db: ConnectionPort) -> None:
             class Explaining:
                 def execute(self, text: str, parameters: Parameters = ()) -> Cursor:
-                    if not asked:
-                        asked.extend(line for (line,) in db.execute(f"EXPLAIN {text}", parameters))
+                    asked.extend(line for (line,) in db.execute(f"EXPLAIN {text}", parameters))
                     return db.execute(text, parameters)
 
             Searching(Explaining(), HOME, "owner", Filters()).candidates(parse_query("number7"))  # type: ignore[arg-type]
@@ -135,6 +139,44 @@ async def test_a_search_uses_the_index(postgres: PostgresServer, tables: str) ->
         await queue.database.writer.call("analyze", lambda db: db.execute("ANALYZE all_history"), locks=())
         await queue.database.reader.call("explain", explained)
         assert any("history_words" in line for line in asked), asked
+
+
+async def test_the_newest_lines_are_looked_through_first(
+    postgres: PostgresServer, tables: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Finds the same as looking through all of them, for words that are common, rare, or in old lines alone."""
+    made = history("en", 0, sittings=12)
+    queries = [asked.query for asked in made.asked] + ["squid", "squid tea", '"the tea" squid', "teaa"]
+    url = postgres.url(postgres.new_database(template=tables))
+    async with await PostgresQueue.open(url, clock=ManualClock()) as queue:
+        memory = PostgresMemory(queue.database, HOME)
+        told = ["a squid with the tea", *(text for _, text in made.messages)]
+        lines = [
+            Message(role="user", content=text, id=str(n), scope="owner", timestamp=EPOCH + timedelta(hours=n))
+            for n, text in enumerate(told)
+        ]
+        await memory.append_message(A, *lines)
+        monkeypatch.setattr(search_module, "MOST_POSTINGS", 20)
+        asked = 0
+
+        def candidates(db: ConnectionPort) -> list[Any]:
+            class Counting:
+                def execute(self, text: str, parameters: Parameters = ()) -> Cursor:
+                    nonlocal asked
+                    asked += 1
+                    return db.execute(text, parameters)
+
+            return [
+                Searching(Counting(), HOME, "owner", Filters(since_ms)).candidates(parse_query(query))  # type: ignore[arg-type]
+                for query in queries
+                for since_ms in (0, line_time(lines[len(lines) // 2].timestamp))
+            ]
+
+        everywhere = await queue.database.reader.call("search", candidates)
+        at_once, asked = asked, 0
+        monkeypatch.setattr(search_module, "_LOOKED_AT_FIRST", 30)
+        assert await queue.database.reader.call("search", candidates) == everywhere
+        assert asked > at_once
 
 
 @pytest.mark.parametrize("language", ["en", "de", "ja", "ru"])
@@ -173,3 +215,12 @@ async def test_both_engines_agree(
             ], asked.query
             assert ours.more == theirs.more
     await house.index.aclose()
+
+
+async def test_tables_of_an_earlier_version_get_the_index(postgres: PostgresServer, tables: str) -> None:
+    """With the next ``squidbot migrate``, which otherwise leaves them as they are."""
+    url = postgres.url(postgres.new_database(template=tables))
+    with psycopg.connect(url, autocommit=True) as db:
+        db.execute("DROP INDEX squidbot.history_newest")
+        assert "nothing to do" in migrate(url)
+        assert db.execute("SELECT to_regclass('squidbot.history_newest')").fetchone() != (None,)

@@ -261,15 +261,19 @@ class Rows:
         return sessions, self._db.execute("SELECT count(*) FROM lines").fetchone()[0]
 
     def _free_number(self, ms: int) -> int:
-        number = _first_number(ms)
-        if self._db.execute("SELECT 1 FROM lines WHERE id = ?", (number,)).fetchone() is None:
-            return number
-        free: int = self._db.execute(
-            "SELECT id + 1 FROM lines AS l WHERE id >= ?"
-            " AND NOT EXISTS (SELECT 1 FROM lines WHERE id = l.id + 1) ORDER BY id LIMIT 1",
-            (number,),
-        ).fetchone()[0]
-        return free
+        """
+        Return the number of a row of this time: one behind the last of the first span that is not full.
+
+        Each span is twice as long as the one before, so few are looked at where many lines have one time.
+        """
+        first, size = _first_number(ms), _IN_A_SECOND
+        while row := self._db.execute(
+            "SELECT id FROM lines WHERE id >= ? AND id < ? ORDER BY id DESC LIMIT 1", (first, first + size)
+        ).fetchone():
+            if row[0] + 1 < first + size:
+                return int(row[0]) + 1
+            first, size = first + size, 2 * size
+        return first
 
     def _new_scope(self, name: str) -> int:
         self._db.execute("INSERT OR IGNORE INTO scopes (name) VALUES (?)", (name,))

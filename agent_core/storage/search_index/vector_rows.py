@@ -81,7 +81,11 @@ class IndexVectors:
 
     async def vectors_after(self, scope: str, mark: int, limit: int) -> list[tuple[int, int, bytes]] | None:
         """See `VectorStore`."""
-        return await self._read(lambda db: _after(db, scope, mark, limit))
+        return await self._read(lambda db: _read_vectors(db, ">", "ASC", (scope, mark, limit)))
+
+    async def vectors_before(self, scope: str, mark: int, limit: int) -> list[tuple[int, int, bytes]] | None:
+        """See `VectorStore`."""
+        return await self._read(lambda db: _read_vectors(db, "<", "DESC", (scope, mark, limit)))
 
 
 def _without(db: sqlite3.Connection, session: str, after: int, limit: int) -> list[tuple[int, Any, str]]:
@@ -102,9 +106,12 @@ def _add(db: sqlite3.Connection, vectors: Sequence[tuple[int, Any, str, bytes]])
     return True
 
 
-def _after(db: sqlite3.Connection, scope: str, mark: int, limit: int) -> list[tuple[int, int, bytes]]:
+def _read_vectors(
+    db: sqlite3.Connection, where: str, order: str, asked: tuple[str, int, int]
+) -> list[tuple[int, int, bytes]]:
     return db.execute(
-        "SELECT v.id, l.ms, v.vectors FROM vectors v JOIN lines l ON l.id = v.line"
-        " WHERE v.scope = (SELECT id FROM scopes WHERE name = ?) AND v.id > ? ORDER BY v.id LIMIT ?",
-        (scope, mark, limit),
+        "SELECT v.id, l.ms, v.vectors FROM vectors v JOIN lines l ON l.id = v.line"  # noqa: S608 - of our own constants
+        f" WHERE v.scope = (SELECT id FROM scopes WHERE name = ?) AND v.id {where} ?"
+        f" ORDER BY v.id {order} LIMIT ?",
+        asked,
     ).fetchall()

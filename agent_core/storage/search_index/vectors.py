@@ -4,10 +4,10 @@ Finds what means the same in other words (``memory.vectors``): the daemon's side
 Theory of operation. The store of the histories keeps the vectors of each line beside it and removes
 them with its text. `fill` has the lines encoded that have none yet, a few at a time and in the order
 in which they were said, so it goes on where it was interrupted, and sends the child what it lacks of
-the scopes that were searched. `nearest` has it search in one scope only. What it answers are numbers
-of vectors, and the store looks up whether they are still there and in that scope. A turn does not wait
-for the child to start: its question is searched by its words, and `fill`, which follows each turn,
-starts the child for the next one.
+the scopes that were searched, the newest first, so that a search need not wait for the oldest.
+`nearest` has it search in one scope only. What it answers are numbers of vectors, and the store looks
+up whether they are still there and in that scope. A turn does not wait for the child to start: its
+question is searched by its words, and `fill`, which follows each turn, starts the child for the next one.
 
 Without the process, whatever the reason, a search has its words.
 """
@@ -19,6 +19,7 @@ import importlib.util
 import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import anyio
@@ -37,6 +38,9 @@ _LOOKUP_LIMIT_S = 1.0
 """Of a search that does not wait, by a process that is there: it takes 20 ms of a processor."""
 _LINES = 32
 _PAGE = 2000
+_LAST = 2**62
+FULL = "full"
+"""The answer of the process when it needs no older vectors of a scope."""
 
 _log = structlog.get_logger(__name__)
 
@@ -68,6 +72,18 @@ class VectorStore(Protocol):
         """Return number, time in ms and vectors of what a scope got after a number, in order."""
         ...
 
+    async def vectors_before(self, scope: str, mark: int, limit: int) -> list[tuple[int, int, bytes]] | None:
+        """Return the same of what it got before a number, the last first."""
+        ...
+
+
+@dataclass(slots=True)
+class _Held:
+    """The process has the vectors of a scope from ``first`` (0: there are none before) to ``last``."""
+
+    first: int
+    last: int
+
 
 class Vectors:
     """Fills the vectors of a store and searches in them."""
@@ -78,7 +94,7 @@ class Vectors:
         self.process = ChildProcess("vectors", child, idle_s=_IDLE_S, most_bytes=_MOST_BYTES)
         self._usable = not missing_for_vectors()
         self._sending = anyio.Lock()
-        self._sent: tuple[int | None, dict[str, int]] = (None, {})
+        self._sent: tuple[int | None, dict[str, _Held]] = (None, {})
         self._due: dict[str, None] = {}
         self._asked_for: dict[str, None] = {}
         self._filled: dict[str, int] = {}
@@ -142,11 +158,17 @@ class Vectors:
         self.complete = False
 
     async def _send_due(self) -> None:
-        """Send the process what it lacks of the scopes that were asked for since the last time."""
+        """
+        Send the process what it lacks of the scopes that were asked for since the last time.
+
+        Between two pages a search has its turn.
+        """
         while self._asked_for:
             scope, _ = self._asked_for.popitem()
             async with self._sending:
                 await self._send(scope)
+            while await self._send_older(scope):
+                pass
 
     async def nearest(self, asked: SearchRequest, *, since_ms: int) -> dict[int, float]:
         """Return the vectors of a scope that are like a query, with their likeness. Never fails."""
@@ -154,16 +176,16 @@ class Vectors:
             return {}
         scope = str(asked.scope)
         self._asked_for[scope] = None
-        pid, marks = self._sent
-        if not asked.waits and (pid != self.process.pid or scope not in marks):
+        pid, sent = self._sent
+        if not asked.waits and (pid != self.process.pid or scope not in sent):
             return {}
         with anyio.move_on_after(_SEARCH_LIMIT_S if asked.waits else _LOOKUP_LIMIT_S):
             async with self._sending:
                 for _ in range(2):  # once more if the process has ended meanwhile
-                    mark = await self._send(scope) if asked.waits else self._sent[1].get(scope)
-                    if mark is None:
+                    held = await self._send(scope) if asked.waits else self._sent[1].get(scope)
+                    if held is None:
                         continue
-                    search = {"search": asked.query, "scope": scope, "mark": mark, "since": since_ms}
+                    search = {"search": asked.query, "scope": scope, "mark": held.last, "since": since_ms}
                     found = await self._asked(search, _SEARCH_LIMIT_S)
                     if isinstance(found, list):
                         return dict(found)
@@ -175,8 +197,8 @@ class Vectors:
         self._usable = False
         await self.process.aclose()
 
-    async def _send(self, scope: str) -> int | None:
-        """Send the process what it lacks of a scope. Returns the number of the last; None: it failed."""
+    async def _send(self, scope: str) -> _Held | None:
+        """Send the process what is new in a scope, or its newest vectors. None: it failed."""
         try:
             await self.process.start()
         except CallFailed as error:
@@ -185,21 +207,43 @@ class Vectors:
         if self._sent[0] != self.process.pid:
             self._sent = (self.process.pid, {})
         sent = self._sent[1]
-        mark, is_known = sent.get(scope, 0), scope in sent
-        while True:
-            rows = await self._store.vectors_after(scope, mark, _PAGE)
-            if rows is None:
+        if scope not in sent:
+            rows = await self._store.vectors_before(scope, _LAST, _PAGE)
+            if rows is None or not await self._add(scope, rows, after=0, mark=rows[0][0] if rows else 0):
                 return None
-            after, mark = mark, rows[-1][0] if rows else mark
-            told = [(number, ms, base64.b64encode(raw).decode()) for number, ms, raw in rows]
-            adding = {"add": told, "scope": scope, "after": after, "mark": mark}
-            if (rows or not is_known) and not await self._asked(adding, _SEARCH_LIMIT_S):
-                self._sent = (None, {})
+            sent[scope] = _Held(_first_of(rows), rows[0][0] if rows else 0)
+            return sent[scope]
+        held = sent[scope]
+        while rows := await self._store.vectors_after(scope, held.last, _PAGE):
+            if not await self._add(scope, rows, after=held.last, mark=rows[-1][0]):
                 return None
-            is_known = True
+            held.last = rows[-1][0]
             if len(rows) < _PAGE:
-                sent[scope] = mark
-                return mark
+                break
+        return None if rows is None else held
+
+    async def _send_older(self, scope: str) -> bool:
+        """Send a page of what is older than what the process has. False: that was all, or it failed."""
+        async with self._sending:
+            held = self._sent[1].get(scope)
+            if held is None or not held.first or self._sent[0] != self.process.pid:
+                return False
+            rows = await self._store.vectors_before(scope, held.first, _PAGE)
+            added = None if rows is None else await self._add(scope, rows, after=held.last, mark=held.last)
+            if not added:
+                return False
+            held.first = 0 if added == FULL else _first_of(rows or [])
+            return held.first > 0
+
+    async def _add(self, scope: str, rows: Sequence[tuple[int, int, bytes]], *, after: int, mark: int) -> Any:
+        """Add vectors to what the process has up to the number ``after``; false if it failed."""
+        told = [(number, ms, base64.b64encode(raw).decode()) for number, ms, raw in rows]
+        added = await self._asked(
+            {"add": told, "scope": scope, "after": after, "mark": mark}, _SEARCH_LIMIT_S
+        )
+        if not added:
+            self._sent = (None, {})
+        return added
 
     async def _asked(self, request: Mapping[str, Any], limit_s: float) -> Any:
         """Return what the process answers; None if it does not."""
@@ -211,3 +255,7 @@ class Vectors:
         except (CallFailed, ValueError) as error:
             _log.warning("vectors.unusable", error=str(error))
             return None
+
+
+def _first_of(rows: Sequence[tuple[int, int, bytes]]) -> int:
+    return rows[-1][0] if len(rows) == _PAGE else 0

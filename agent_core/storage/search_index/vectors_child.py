@@ -160,8 +160,12 @@ class _Engine:
         ends = np.cumsum([0, *map(len, told)])
         return [base64.b64encode(found[a:b].tobytes()).decode() for a, b in pairwise(ends)]
 
-    def _add(self, request: Mapping[str, Any]) -> bool:
-        """Add to a scope what follows ``after`` (0: it begins anew); False: that is not where it ends."""
+    def _add(self, request: Mapping[str, Any]) -> bool | str:
+        """
+        Add to a scope that has all up to ``after`` (0: it begins anew); False: that is not where it ends.
+
+        ``full``: it has as many as are searched, so that older ones are not needed.
+        """
         name = request["scope"]
         scope = self._scopes.pop(name, None) if request["after"] else _Scope(self._np)
         if scope is None or scope.mark != request["after"]:
@@ -171,7 +175,7 @@ class _Engine:
         scope.mark = request["mark"]
         while sum(map(len, self._scopes.values())) > MOST_VECTORS and len(self._scopes) > 1:
             del self._scopes[next(each for each in self._scopes if each != name)]
-        return True
+        return "full" if len(scope) >= MOST_VECTORS else True
 
     def _search(self, request: Mapping[str, Any]) -> list[tuple[Any, float]] | None:
         """Return the nearest lines; None: the daemon must send what it thinks is here."""

@@ -201,7 +201,7 @@ def check(db: psycopg.Connection[Any], where: str) -> None:
 
 
 def prepare(db: psycopg.Connection[Any], where: str, home: int) -> bool:
-    """Create the tables unless they are there; True if created. Raises StoreUnusable, psycopg.Error."""
+    """Create missing tables and indexes; True if all were. Raises StoreUnusable, psycopg.Error."""
     with db.transaction():
         db.execute("SET LOCAL lock_timeout = '5s'")
         db.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
@@ -209,6 +209,9 @@ def prepare(db: psycopg.Connection[Any], where: str, home: int) -> bool:
         for statement in statements() if is_new else ():
             db.execute(statement)
         check(db, where)
+        there = db.execute(f"SELECT to_regclass('{SCHEMA}.history_newest')").fetchone()
+        if there == (None,):
+            db.execute(history_tables.NEWEST.format(schema=SCHEMA))
         db.execute(
             f"INSERT INTO {SCHEMA}.all_meta (home, name, value) VALUES (%s, 'secret', %s)"  # noqa: S608 - constants
             " ON CONFLICT DO NOTHING",

@@ -243,6 +243,12 @@ class TableVectors(_Tables):
             return await self._read("vectors", lambda db: vectors.after(db, scope, mark, limit))
         return None
 
+    async def vectors_before(self, scope: str, mark: int, limit: int) -> list[tuple[int, int, bytes]] | None:
+        """See `VectorStore`."""
+        with suppress(StorageUnavailable):
+            return await self._read("vectors", lambda db: vectors.before(db, scope, mark, limit))
+        return None
+
 
 class PostgresSearch(_Tables):
     """

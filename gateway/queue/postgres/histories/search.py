@@ -4,7 +4,8 @@ Searches history lines: each line has its words as a set, and each term of a que
 `agent_core.storage.search_index.text` splits both, as in the embedded index. The set of a line has one more
 lexeme, which stands for the home and the scope, so that the index finds the words of one scope only. A
 phrase, or a word longer than a lexeme may be, is checked again in the text of the rows found. It is
-ranked as in the embedded index.
+ranked as in the embedded index. The index of words has no order, so that the newest lines with a common word
+are looked for among the newest lines first: else all lines with it would be read.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from itertools import chain
+from typing import Any, TypeAlias
 
 from agent_core.storage.lines import as_object, storable
 from agent_core.storage.search_index.files import Found, answer_in, candidate_of, searched_line, undone_turn
@@ -34,7 +36,20 @@ MOST_TEXT = 20_000
 _LONGEST_WORD = 2000
 """The maximum length in bytes; the server's limit is 2,046."""
 _AT_ONCE = 500
+_LOOKED_AT_FIRST = 8_000
+"""The number of newest lines in which the newest ones with a word are looked for first."""
+_TIMES = 10
+"""So many times as long a time is looked through next; for rarer words all lines, which are few."""
 _SENDER = "@@"
+_BEGIN = (
+    # The words decide which plan is best. More processes would cost more than they save.
+    "SELECT set_config('plan_cache_mode', 'force_custom_plan', true),"
+    " set_config('max_parallel_workers_per_gather', '0', true),"
+    " set_config('random_page_cost', '1.1', true),"
+    " (SELECT count(*) FROM (SELECT 1 FROM history WHERE scope = ? LIMIT ?) AS few),"
+    " (SELECT max(at) FROM history WHERE scope = ?),"
+    " (SELECT at FROM history WHERE scope = ? ORDER BY at DESC OFFSET ? LIMIT 1)"
+)
 
 
 def label(home: int, scope: str) -> str:
@@ -92,8 +107,9 @@ def _expression(term: Term) -> str:
     return f"({' | '.join(wanted)})"
 
 
-def _has_no_forms(term: Term) -> bool:
-    return _expression(term) == f"({_words(term)})"
+def _as_said(term: Term) -> str:
+    """Return a term without the words like it; empty if there are none."""
+    return "" if _expression(term) == f"({_words(term)})" else _words(term)
 
 
 def _alike(begin: str, end: str) -> str:
@@ -106,7 +122,17 @@ def _in_order(term: Term) -> list[str]:
     return [f" {term.words} "] if " " in term.words or _cut(term.words) != term.words else []
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
+class _Wanted:
+    """Rows to look for: with ``words``, a ``tsquery``, and ``phrases``, said since ``oldest_ms``."""
+
+    words: str
+    phrases: Sequence[str]
+    exact: str
+    oldest_ms: int
+
+
+@dataclass(slots=True)
 class Searching:
     """A search in a scope of a home."""
 
@@ -114,55 +140,100 @@ class Searching:
     home: int
     scope: str
     filters: Filters
+    _newest_ms: int = 0
+    _first_ms: int = 0
 
     def candidates(self, query: Query) -> tuple[dict[RowId, Candidate], Statistics]:
         """Return the lines that may be hits, by their row, and what rates them."""
         must = [term for term in query.terms if term.quoted]
-        found = {term: self._matching([*must, term], MOST_POSTINGS) for term in query.terms}
-        total = self._count(4 * MOST_POSTINGS)
+        limits = (self.scope, 4 * MOST_POSTINGS, self.scope, self.scope, _LOOKED_AT_FIRST)
+        *_, total, newest, first = self.db.execute(_BEGIN, limits).fetchone()
+        self._newest_ms, self._first_ms = newest or 0, first or 0
+        asked = [self._wanted([*must, term], exact=_as_said(term)) for term in query.terms]
+        rows = dict(zip(query.terms, self._matching(asked), strict=True))
+        found = {term: [row for row, _ in each] for term, each in rows.items()}
+        as_said = {term: [row for row, is_exact in each if is_exact] for term, each in rows.items()}
         statistics = Statistics.from_matches(found, total)
-        weighed = [(statistics.rarity(term), ids) for term, ids in found.items()]
-        weighed += [
-            (
-                statistics.rarity(term),
-                ids if _has_no_forms(term) else self._matching(must, MOST_POSTINGS, _words(term)),
-            )
+        are_common = all(len(ids) == MOST_POSTINGS for ids in found.values())
+        more = {
+            term: self._wanted(must, _words(term))  # older ones may be exact, too
             for term, ids in found.items()
-            if len(ids) > MOST_CANDIDATES
-        ]
-        weighed += [
-            (statistics.rarity(term), self._matching(must, MOST_POSTINGS, _alike(*term.alike)))
+            if len(as_said[term]) < len(ids) == MOST_POSTINGS
+        }
+        more |= {
+            term: self._wanted(must, _alike(*term.alike))
             for term, ids in found.items()
             if not ids and term.alike
+        }
+        every = [self._wanted(query.terms)] * are_common  # else those of the rarest have them all
+        *others, last = [*self._matching([*more.values(), *every]), []][: len(more) + 1]
+        as_said |= {term: [row for row, _ in each] for term, each in zip(more, others, strict=True)}
+        weighed = [(statistics.rarity(term), ids) for term, ids in found.items()]
+        weighed += [
+            (statistics.rarity(term), as_said[term]) for term in found if len(found[term]) > MOST_CANDIDATES
         ]
-        if all(len(ids) == MOST_POSTINGS for ids in found.values()):  # else those of the rarest have them all
-            every = self._matching(query.terms, MOST_POSTINGS)
-            weighed.append((sum(weight for weight, _ in weighed), every))
+        weighed += [(statistics.rarity(term), as_said[term]) for term in found if not found[term]]
+        weighed.append((sum(weight for weight, _ in weighed), [row for row, _ in last]))
         chosen = choose_candidates(weighed)
         return _lines(self.db, chosen, self.scope), statistics
 
-    def _count(self, limit: int) -> int:
-        """Return the number of rows of the scope, up to a limit: in no order, so that no more are read."""
-        [count] = self.db.execute(
-            "SELECT count(*) FROM (SELECT 1 FROM history WHERE words @@ CAST(? AS tsquery) AND scope = ?"
-            " LIMIT ?) AS few",
-            (_lexeme(label(self.home, self.scope)), self.scope, limit),
-        ).fetchone()
-        return int(count)
-
-    def _matching(self, terms: Sequence[Term], limit: int, *more: str) -> list[RowId]:
-        """Return the newest rows with all of the terms, and with ``more``, expressions."""
+    def _wanted(self, terms: Sequence[Term], *more: str, exact: str = "") -> _Wanted:
+        """Return the rows with all of the terms, and with ``more``, expressions."""
         said_by = (f"{_lexeme(_cut(_SENDER + word))}:*" for word in self.filters.person)
         words = [_lexeme(label(self.home, self.scope)), *said_by, *map(_expression, terms), *more]
         phrases = [phrase for term in terms for phrase in _in_order(term)]
+        return _Wanted(" & ".join(words), phrases, exact, self._first_ms)
+
+    def _matching(self, wanted: Sequence[_Wanted]) -> list[list[tuple[RowId, bool]]]:
+        """
+        Return for each the newest rows, and whether they are exact.
+
+        They are looked for in the newest lines first, and in as many more as seem to have enough of them.
+        """
+        found: list[list[tuple[RowId, bool]]] = [[] for _ in wanted]
+        pending = list(range(len(wanted)))
+        since_ms = self.filters.since_ms
+        while pending:
+            selects, parameters = zip(
+                *(self._newest(number, wanted[number]) for number in pending), strict=True
+            )
+            rows = self.db.execute(" UNION ALL ".join(selects), list(chain.from_iterable(parameters)))
+            for number in pending:
+                found[number] = []
+            for number, at, session, seq, is_exact in rows.fetchall():
+                found[number].append(((at, session, seq), is_exact))
+            pending = [
+                number
+                for number in pending
+                if len(found[number]) < MOST_POSTINGS and wanted[number].oldest_ms > since_ms
+            ]
+            for number in pending:
+                times = 1.3 * MOST_POSTINGS / max(1, len(found[number]))
+                age_ms = self._newest_ms - wanted[number].oldest_ms
+                wanted[number].oldest_ms = self._newest_ms - int(times * age_ms) if times < _TIMES else 0
+        return found
+
+    def _newest(self, number: int, wanted: _Wanted) -> tuple[str, list[Any]]:
+        """Return the query for the newest rows from a time on, with a number, and its parameters."""
+        since_ms = max(wanted.oldest_ms, self.filters.since_ms)
+        # With `+ 0` the server does not look for a rare word in one line after the other.
+        order = "at" if since_ms > self.filters.since_ms else "at + 0"
         there = [] if self.filters.sessions is None else [sorted(self.filters.sessions)]
-        rows = self.db.execute(
-            "SELECT at, session, seq FROM history WHERE words @@ CAST(? AS tsquery) AND scope = ? AND at >= ?"  # noqa: S608
-            f"{' AND session = ANY(?)' * len(there)}{' AND strpos(said, ?) > 0' * len(phrases)}"
-            " ORDER BY at DESC, session DESC, seq DESC LIMIT ?",
-            (" & ".join(words), self.scope, self.filters.since_ms, *there, *phrases, limit),
+        text = (
+            f"(SELECT {number}, at, session, seq, {'words @@ CAST(? AS tsquery)' if wanted.exact else 'TRUE'}"  # noqa: S608 - of our own constants
+            " FROM history"
+            " WHERE words @@ CAST(? AS tsquery) AND scope = ? AND at >= ?"
+            f"{' AND session = ANY(?)' * len(there)}{' AND strpos(said, ?) > 0' * len(wanted.phrases)}"
+            f" ORDER BY {order} DESC, session DESC, seq DESC LIMIT {MOST_POSTINGS})"
         )
-        return [(int(at), str(session), int(seq)) for at, session, seq in rows.fetchall()]
+        return text, [
+            *filter(None, [wanted.exact]),
+            wanted.words,
+            self.scope,
+            since_ms,
+            *there,
+            *wanted.phrases,
+        ]
 
     def rows_of(self, vectors: Mapping[int, float]) -> dict[RowId, float]:
         """Return the lines of vectors that are there, in the scope and searched, with their likeness."""

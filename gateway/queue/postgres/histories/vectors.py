@@ -41,10 +41,21 @@ def add(db: ConnectionPort, vectors: Sequence[tuple[int, Any, str, bytes]]) -> b
 
 def after(db: ConnectionPort, scope: str, mark: int, limit: int) -> list[tuple[int, int, bytes]]:
     """Return number, time in ms and vectors of what a scope got after a number, in order."""
+    return _read_vectors(db, ">", "ASC", (scope, mark, limit))
+
+
+def before(db: ConnectionPort, scope: str, mark: int, limit: int) -> list[tuple[int, int, bytes]]:
+    """Return the same of what it got before a number, the last first."""
+    return _read_vectors(db, "<", "DESC", (scope, mark, limit))
+
+
+def _read_vectors(
+    db: ConnectionPort, where: str, order: str, asked: tuple[str, int, int]
+) -> list[tuple[int, int, bytes]]:
     rows = db.execute(
-        "SELECT v.id, h.at, v.vectors FROM vectors AS v"
+        "SELECT v.id, h.at, v.vectors FROM vectors AS v"  # noqa: S608 - of our own constants
         " JOIN history AS h ON h.session = v.session AND h.seq = v.seq"
-        " WHERE v.scope = ? AND v.id > ? ORDER BY v.id LIMIT ?",
-        (scope, mark, limit),
+        f" WHERE v.scope = ? AND v.id {where} ? ORDER BY v.id {order} LIMIT ?",
+        asked,
     ).fetchall()
     return [(int(number), int(at), bytes(raw)) for number, at, raw in rows]

@@ -14,7 +14,7 @@ from agent_core.messages import SessionKey
 from agent_core.models import Message
 from agent_core.provenance import untrusted_origin
 from agent_core.storage.search_index.rows import Rows, SearchLine
-from agent_core.storage.search_index.text import fold, parse_query
+from agent_core.storage.search_index.text import Filters, fold, parse_query
 from tests.open_files import opened
 from tests.search_house import BOB, OWNER, A, B, Harness
 
@@ -322,3 +322,24 @@ async def test_a_scope_that_comes_while_a_search_runs_is_not_found(
     assert await plain.found("secret") == ["the secret of the owner"]
     assert writer.counts() == (2, 2)  # the control
     writer.close()
+
+
+async def test_many_lines_of_one_time_are_indexed_as_quickly_as_others(tmp_path: Path):
+    """As in imported histories: the work for a line, in steps of the database, does not grow with their number."""
+    rows, steps = Rows(tmp_path / "search.db", writable=True), []
+    mark = rows.begin(A, 1)
+
+    def add(first: int, count: int, ms: int) -> int:
+        lines = [SearchLine(n, ms, "user", None, f"tea {n}", "owner") for n in range(first, first + count)]
+        steps.clear()
+        rows.connection.set_progress_handler(lambda: steps.append(1), 10)
+        rows.add(mark, lines, position=first + count, byte=first + count)
+        return len(steps)
+
+    once = add(0, 100, 60_000)
+    for first in range(100, 4000, 100):
+        again = add(first, 100, 60_000 + first // 1000 * 2000)
+    assert again < 3 * once
+    found, _ = rows.candidates(parse_query("tea"), "owner", Filters())
+    assert sorted((line.position for line, _ in found.values()), reverse=True) == list(range(3999, 3899, -1))
+    rows.close()

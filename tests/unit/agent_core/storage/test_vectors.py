@@ -10,6 +10,7 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import closing, suppress
 from pathlib import Path
+from typing import cast
 
 import anyio
 import pytest
@@ -22,7 +23,7 @@ from agent_core.storage.search_index.vectors import missing_for_vectors
 from agent_core.storage.search_index.vectors_child import sentences
 from gateway.settings import Settings, _soft_warnings
 from tests.contract.vectors import VectorsContract
-from tests.doubles.encoder import SlowEncoder, use_encoder
+from tests.doubles.encoder import ScriptedEncoder, SlowEncoder, use_encoder
 from tests.search_house import BOB, OWNER, A, B, Harness
 
 needs_encoder = pytest.mark.skipif(bool(missing_for_vectors()), reason="the extra recall is not installed")
@@ -160,6 +161,36 @@ async def test_a_search_of_the_model_waits_for_the_process(slow: _House):
         assert await slow.found("pet name", waits=False) == found == []
         SlowEncoder.may_start.set()
     assert found == await slow.found("pet name", waits=False) == ["Minka is our cat."]
+
+
+async def test_the_newest_vectors_are_searched_before_the_oldest_are_sent(
+    scripted: _House, monkeypatch: pytest.MonkeyPatch
+):
+    """A search has its turn between two pages, and finds everything in the end."""
+    monkeypatch.setattr(vectors, "_PAGE", 2)
+    said = ["The cat is old.", *(f"The weather of day {day}." for day in range(5)), "The railway is late."]
+    await scripted.say(A, *said)
+    await scripted.index.update_all()
+    encoder = cast("ScriptedEncoder", scripted.index.vectors.process)
+    assert not encoder.scopes  # nobody has searched
+    assert await scripted.found("train") == ["The railway is late."]
+    assert len(encoder.scopes["owner"]) == 2
+    assert not await scripted.found("pet")
+    await scripted.say(A, "Another train.")
+    await scripted.index.update(A)
+    assert await scripted.found("pet") == ["The cat is old."]
+    assert sorted(line for line, *_ in encoder.scopes["owner"]) == list(range(1, 9))
+
+
+async def test_no_older_vectors_are_sent_than_are_searched(scripted: _House, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(vectors, "_PAGE", 2)
+    await scripted.say(A, *(f"The cat of day {day}." for day in range(9)))
+    await scripted.index.update_all()
+    encoder = cast("ScriptedEncoder", scripted.index.vectors.process)
+    encoder.most = 4
+    await scripted.found("pet")
+    await scripted.index.update_all()
+    assert [line for line, *_ in encoder.scopes["owner"]] == [9, 8, 7, 6]
 
 
 async def test_vectors_are_erased_with_their_text(scripted: _House):
