@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 _LOGIN_LIMIT_S = 30.0
 _MODEL_LIMIT_S = 60.0
-_STANDING_LIMIT_S = 20.0
 _FEW_KEYS = 5
 OWN_CHANNELS = ("terminal", "heartbeat")
 _QUESTION = Message(role="user", content="Say OK.")
@@ -263,7 +262,7 @@ async def _check_one(report: CheckReport, built: Gateway, channel: Channel) -> N
     care = getattr(channel, "care", None)  # Matrix; see `channels.matrix.admin`
     if verdict is FindingLevel.OK and care is not None:
         try:
-            with anyio.fail_after(_STANDING_LIMIT_S):
+            with anyio.fail_after(20.0):
                 report_account_check(report, channel.name, await care.account_check(), running=False)
         except (ChannelError, TimeoutError) as error:
             report.add(

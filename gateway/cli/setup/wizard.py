@@ -9,12 +9,16 @@ from __future__ import annotations
 
 import os
 import shlex
+import socket
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import cast
 
+from agent_core.files import make_folder, write_new
+from agent_core.persona import FILE_NAME, STARTER
 from channels.email.config import EmailConfig
 from channels.matrix.config import MatrixConfig
 from gateway.cli.setup.config_lines import Answers, Tree, lines_of
@@ -27,11 +31,20 @@ from gateway.cli.setup.model_probe import key_variable
 from gateway.cli.setup.options import Given, InitRefused
 from gateway.cli.setup.owner_questions import ask_model, ask_owner, ask_timezone, ask_voice
 from gateway.cli.setup.systemd import Installed, Kind, SystemPlaces, install
-from gateway.cli.setup.workspace import begin_workspace, free_address
 from gateway.errors import StateUnusable, describe
 from gateway.settings import Settings
 from gateway.system.home import Home
 from gateway.system.lock import holder_of
+
+_CHECKLIST = """\
+<!--
+What should your assistant look at from time to time? It reads this list at each check-in and writes to you
+only if there is something to say. For example:
+- [ ] Is there frost in the forecast for the next night?
+-->
+"""
+_PORTS = range(8811, 8831)  # of the first twenty homes on one machine
+
 
 _MATRIX_PASSWORD = "--matrix-password-file FILE (or SQUIDBOT_INIT_MATRIX_PASSWORD)"  # noqa: S105 - no password
 _EMAIL_PASSWORD = "--email-password-file FILE (or SQUIDBOT_INIT_EMAIL_PASSWORD)"  # noqa: S105 - no password
@@ -372,3 +385,24 @@ def _channels(settings: Settings, matrix: MatrixAsked, email: EmailAsked) -> dic
         elif current is not None and current.enabled and not asked.off:
             found[kind] = current.user_id if isinstance(current, MatrixConfig) else current.address
     return found
+
+
+_FILES = {FILE_NAME: STARTER, "HEARTBEAT.md": _CHECKLIST}
+
+
+def begin_workspace(folder: Path) -> None:
+    """Make the folder and its first files, where they are missing; what cannot be written is left out."""
+    for name, text in _FILES.items():
+        with suppress(OSError):
+            make_folder(folder)
+            if not (folder / name).exists():
+                write_new(folder / name, text.encode())
+
+
+def free_address() -> str:
+    """Return an address of this machine that nothing listens on now; empty if there is none."""
+    for port in _PORTS:
+        with suppress(OSError), socket.socket() as probe:
+            probe.bind(("127.0.0.1", port))
+            return f"127.0.0.1:{port}"
+    return ""

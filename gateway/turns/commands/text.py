@@ -22,9 +22,7 @@ if TYPE_CHECKING:
 TAKEN_OVER = "[I go on here with what is taken over "
 """How the line begins with which `!continue` goes on with another conversation."""
 
-_RECEIPT_CHARS = 120
 _REFUSED_SHOWN = 20
-_PATH_CHARS = 200
 _CUT_OFF = " with an unknown outcome"
 _OUTCOMES = {
     ReceiptOutcome.RUNNING: ("goes on", _CUT_OFF),
@@ -101,7 +99,7 @@ def about_changes(changes: Sequence[FileChange], made: Sequence[str]) -> str:
     lists = {
         "The newest file changes:": [about_change(change) for change in changes],
         "Made or changed by commands, without earlier versions:": [
-            f"- `{one_line(path, _PATH_CHARS).replace('`', chr(39))}`" for path in made
+            f"- `{one_line(path, 200).replace('`', chr(39))}`" for path in made
         ],
     }
     texts = ["\n".join([title, "", *lines]) for title, lines in lists.items() if lines]
@@ -149,7 +147,7 @@ def tool_line(receipt: EffectReceipt) -> str:
 def _plain(text: str) -> str:
     words = " ".join(text.split())
     shown = "".join(char for char in words if char.isprintable() and char != "`")
-    return one_line(shown, _RECEIPT_CHARS)
+    return one_line(shown, 120)
 
 
 def and_list(parts: Sequence[str]) -> str:
