@@ -1,5 +1,5 @@
 # Everything runs through uv. Where it is missing, `make` gets it into .cache/uv by itself.
-.PHONY: dist demo test test-slow test-all scale-test lint check fmt kill explore fuzz bench scale-bench recall agentdojo soak image service-test setup clean help
+.PHONY: dist demo test test-slow test-all scale-test lint check fmt kill explore fuzz bench scale-bench recall agentdojo soak image service-test setup axe clean help
 SHELL := /bin/bash
 UV := $(shell command -v uv 2>/dev/null || echo .cache/uv/bin/uv)
 PYTHON ?= $(shell command -v python3)
@@ -91,6 +91,12 @@ setup: .venv/.ready ## make the environment in .venv, which all others do by the
 .cache/uv/bin/uv:
 	@echo "Getting uv, the package installer, into .cache/uv…"
 	@$(PYTHON) -m venv .cache/uv && .cache/uv/bin/python -m pip install -q --disable-pip-version-check 'uv>=0.9'
+
+axe: .cache/axe/.ready ## get axe-core, with which the tests of the console look for barriers (needs npm)
+
+.cache/axe/.ready:
+	@npm install --silent --ignore-scripts --no-audit --no-fund --prefix .cache/axe axe-core@4.14.1
+	@touch $@
 
 clean:             ## remove the environment and all caches in this folder
 	rm -rf .venv .cache .mypy_cache .ruff_cache .pytest_cache

@@ -35,7 +35,7 @@ class Operation:
         render: The answer as text for people; None: it is no command, but for programs and the console.
         key: The name on the control socket, by default the words.
         needs: What a home at rest must prepare: "home" (memory, jobs, files), "settings" (valid ones),
-            "search", "mcp".
+            "search", "mcp", "accounts" (their documents; the home may be new).
         fails: Returns True for an answer after which the command ends with 1.
         reads: An argument that is read from the standard input, if it is not given.
         confirm: The question before the command does it, with the arguments in braces.

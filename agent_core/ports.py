@@ -160,14 +160,15 @@ class StepJournal(Protocol):
         *,
         effect: str,
         origins: Origins,
-        approval: tuple[str, Origins, str, Sequence[Mapping[str, Any]]] | None,
+        approval: tuple[str, Origins, str, Sequence[Mapping[str, Any]], bool] | None,
     ) -> None:
         """
         Make durable that a tool is about to run.
 
         ``effect`` is that of the call (`agent_core.tools.effects.Effect`), ``origins`` are whose words the
         model had been shown, and ``approval`` says who has said yes to it, whose words what it keeps
-        becomes by that, what the yes was based on, and to which further calls it was; None: nobody was asked.
+        becomes by that, what the yes was based on, to which further calls it was, and True if that person has
+        changed the arguments; None: nobody was asked.
         """
         ...
 

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from typing import Any
 
 import anyio
 import structlog
@@ -42,7 +43,7 @@ from agent_core.tools.effects import (
     targets_of,
     wording_of,
 )
-from agent_core.tools.execution import ToolRunner
+from agent_core.tools.execution import ToolRunner, changed_note
 from agent_core.tools.policy import ConsentPort, Proposal, is_mentioned, is_named, is_said, is_written_as_code
 
 _SAME_FAILURE_LIMIT = 3
@@ -427,11 +428,16 @@ class AgentRun:
             return recorded
         ahead = self._ahead
         proposal = await self._as_worded(self._proposal(call))
-        proposal = replace(proposal, following=lambda: self._following(ahead))
+        proposal = replace(
+            proposal,
+            following=lambda: self._following(ahead),
+            changed=lambda arguments: self._changed(call, arguments),
+        )
         permission = await self._consent.permission(number, digest, proposal)
         if permission.refusal is not None:
             return permission.refusal
-        approval = permission.approval
+        approval, proposal = permission.approval, permission.instead or proposal
+        call = proposal.call
         await self._channel.activity(call.name)
         if self._journal is not None:
             await self._journal.record_tool_start(
@@ -449,9 +455,16 @@ class AgentRun:
         with calling(kept), approving(state):
             result = await self._runner.run(call, step=number)
         result = result.model_copy(update={"origins": arriving(result.origins, self._clock.now())})
+        if approval is not None and approval.changed:
+            result = result.model_copy(update={"content": f"{changed_note(call)}\n{result.content}"})
         if self._journal is not None:
             await self._journal.record_tool_result(number, digest, result)
         return result
+
+    def _changed(self, call: ToolCall, arguments: Mapping[str, Any]) -> Proposal | ToolResult:
+        """Propose a call with the arguments that a person wants; a result says why they do not fit."""
+        changed = self._runner.fit_call(call.model_copy(update={"arguments": dict(arguments)}))
+        return self._runner.refusal(changed) or self._proposal(changed)
 
     def _following(self, ahead: Sequence[ToolCall]) -> list[tuple[int, Proposal]]:
         """Return the remaining calls of the same answer, numbered; each takes one step."""

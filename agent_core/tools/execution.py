@@ -10,6 +10,7 @@ abandoned, cannot be cut by anybody: tools must not do that.
 from __future__ import annotations
 
 import inspect
+import json
 from collections.abc import Mapping
 from contextvars import ContextVar
 
@@ -38,6 +39,12 @@ def step_of_call() -> int:
     With the turn's id it names the call for ever: one that was cut off and is made again has the same number.
     """
     return _step.get()
+
+
+def changed_note(call: ToolCall) -> str:
+    """Say to the model which arguments a person has put in the place of its own."""
+    told = json.dumps(call.arguments, ensure_ascii=False, default=str)
+    return f"[The person who approved this call changed its arguments first. It was made with: {told[:4000]}]"
 
 
 class ToolRunner:

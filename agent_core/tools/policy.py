@@ -68,6 +68,7 @@ class Proposal:
         is_note: It only stores words for the conversation's people.
         review: Returns the view for the approval.
         following: Returns the answer's further calls and their step offsets, for one question about all.
+        changed: Proposes the same call with other arguments; a result says why they cannot be.
     """
 
     call: ToolCall
@@ -79,6 +80,7 @@ class Proposal:
     is_note: bool = False
     review: Callable[[], Awaitable[Review | None]] | None = None
     following: Callable[[], Sequence[tuple[int, Proposal]]] = tuple
+    changed: Callable[[Mapping[str, Any]], Proposal | ToolResult] | None = None
 
 
 class Approval(NamedTuple):
@@ -86,21 +88,24 @@ class Approval(NamedTuple):
     A person's approval of one call.
 
     What the call stores gets the origins ``origins``: the owner's, or that person's. ``state`` is the shown
-    `Review.state`; ``also`` are the question's further calls, for `ConsentPort`.
+    `Review.state`; ``also`` are the question's further calls, for `ConsentPort`. ``changed``: the person has
+    written other arguments.
     """
 
     by: str
     origins: Origins = ()
     state: str = ""
     also: Sequence[Mapping[str, Any]] = ()
+    changed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Permission:
-    """The decision about a call: a ``refusal`` to return, or None; the ``approval``, if asked for."""
+    """The decision about a call: a ``refusal`` or None, the ``approval``, and what runs ``instead``."""
 
     refusal: ToolResult | None = None
     approval: Approval | None = None
+    instead: Proposal | None = None
 
 
 class ConsentPort(Protocol):

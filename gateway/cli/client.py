@@ -52,7 +52,7 @@ class OperationsClient:
         self._must_exist = must_exist
         self._verbose = verbose
 
-    def call(self, name: str, **arguments: Any) -> dict[str, Any]:
+    def call(self, name: str, /, **arguments: Any) -> dict[str, Any]:
         """Call an operation, in the daemon or on the home. Raises GatewayError."""
         given = {key: value for key, value in arguments.items() if value is not None}
         give_up_at = time.monotonic() + _STARTING_LIMIT_S
@@ -78,7 +78,8 @@ class OperationsClient:
     def _directly(self, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         check_no_restore_pending(self._home.root)
         settings = self._settings(needed="settings" in find_operation(name).needs)
-        if settings.store_url is None and not self._home.database.exists():
+        is_new = settings.store_url is None and not self._home.database.exists()
+        if is_new and "accounts" not in find_operation(name).needs:
             raise NotFound(
                 f"there is nothing in {self._home.root} yet: is it the right home (--home, SQUIDBOT_HOME)? "
                 "The first `squidbot run` or `squidbot chat` fills it"
@@ -150,6 +151,10 @@ async def _call(home: Home, settings: Settings, name: str, arguments: Mapping[st
             parts["others"] = partial(_machines, store)
         if "mcp" in operation.needs:
             parts["mcp"] = await stack.enter_async_context(_servers(settings, home, clock))
+        if "accounts" in operation.needs:
+            from gateway.app.account_state import account_folders  # noqa: PLC0415 - with it much of the gateway
+
+            parts["folders"] = await stack.enter_async_context(account_folders(settings, home, clock))
         if "home" in operation.needs:
             parts |= _home_parts(home, settings, store, clock, search="search" in operation.needs)
         return await OperationContext(store, **parts).call(name, arguments)

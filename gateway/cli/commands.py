@@ -55,7 +55,6 @@ for _place in (
     "privacy:forget",
     "restored:restored",
     *(f"{name if name in _WRITTEN_BY_HAND else 'generated_commands'}:{name}" for name in _DERIVED),
-    "tokens:tokens",
 ):
     app.command(f"gateway.cli.{_place}")  # imported when it is called
 

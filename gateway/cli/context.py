@@ -49,7 +49,7 @@ def asker(where: Where) -> Any:
     return client.asker(where.home, where.config_path, verbose=where.verbose)
 
 
-def ask(where: Where, name: str, **arguments: Any) -> dict[str, Any]:
+def ask(where: Where, name: str, /, **arguments: Any) -> dict[str, Any]:
     """Call one operation."""
     answer: dict[str, Any] = asker(where).call(name, **arguments)
     return answer

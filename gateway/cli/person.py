@@ -25,8 +25,7 @@ def person_move(old: str, new: str, /, *, where: Where = HERE, as_json: Json = F
     """
     from dataclasses import replace
 
-    from gateway.cli.privacy import meant
-    from gateway.cli.tokens import tokens_of
+    from gateway.cli.privacy import meant, tokens_of
     from gateway.operations.privacy.moved_person import move_person
     from gateway.queue.opening import hold_sync
     from gateway.queue.place import ServerDatabase

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -83,7 +84,6 @@ def forget(
     from datetime import UTC, datetime
     from functools import partial
 
-    from gateway.cli.tokens import tokens_of
     from gateway.operations.privacy.erasure import forget_person
     from gateway.queue.opening import hold_sync
     from gateway.queue.place import ServerDatabase
@@ -173,3 +173,27 @@ def _summary(seen: Forgotten, *, dry_run: bool) -> str:
         lines += [f"  {plain_line(path)}" for path in seen.backups]
     lines += [] if dry_run else [_BEYOND]
     return "\n".join(lines)
+
+
+def tokens_of(settings: Settings, home: Home, people: Collection[str], *, new: str | None = None) -> int:
+    """Count the tokens that speak for these people; give them to ``new``, or to nobody if that is empty."""
+    import anyio
+    from anyio import to_thread
+
+    from channels.api.tokens import ApiTokens
+    from gateway.app.account_state import account_folders
+    from gateway.system.clock import SystemClock
+
+    def use(found: ApiTokens) -> int:
+        count = sum(one.person in people for one in found.rows())
+        if new is not None and count:
+            found.give(people, new)
+        return count
+
+    async def open_and_use(endpoint: str) -> int:
+        async with account_folders(settings, home, SystemClock()) as folders:
+            return await to_thread.run_sync(use, ApiTokens(folders(endpoint)))
+
+    kinds = settings.channels.kinds()
+    endpoints = [name for name in settings.channels.enabled() if kinds[name] == "api"]
+    return anyio.run(open_and_use, endpoints[0]) if endpoints else 0

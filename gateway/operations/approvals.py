@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Awaitable, Mapping
 from datetime import UTC, datetime
 from typing import Any
@@ -73,6 +74,22 @@ async def grant_call(context: OperationContext, call: str) -> dict[str, Any]:
     return await _settled(context, question, decision(yes=True, by=_BY, owner=True), given)
 
 
+@operation("calls change", writes=True, done="Approved as you changed it.")
+async def change_call(context: OperationContext, call: str, arguments: dict[str, str]) -> dict[str, Any]:
+    """Approve a call with other arguments, each as text; the first decision counts."""
+    question = await _asked_about(context, clean_name(call))
+    known = _arguments(question)
+    if known is None:
+        raise RequestInvalid(f"{question.name} cannot be changed: it is no single call")
+    shown = _argument_texts(known)
+    if unknown := sorted(set(arguments) - set(known)):
+        raise RequestInvalid(f"{question.name} has no argument {unknown[0]}")
+    given = {name: text for name, text in arguments.items() if text != shown[name]}
+    changed = {**known, **{name: _parsed(name, text, known[name]) for name, text in given.items()}}
+    told = decision(yes=True, by=_BY, owner=True)
+    return await _settled(context, question, told if changed == known else {**told, "arguments": changed})
+
+
 @operation("calls answer", writes=True, done="Answered.")
 async def answer_call(context: OperationContext, call: str, text: str) -> dict[str, Any]:
     """Answer the question of a server; the first answer counts, and it can be too late."""
@@ -132,6 +149,7 @@ def _shown(question: ToolQuestionRow) -> Mapping[str, Any]:
         "text": _whole_text(question),
         "because": describe(from_json(question.origins)),
         "offer": None if (offer := parse_scope(question.offer)) is None else describe_scope(offer),
+        "arguments": None if (known := _arguments(question)) is None else _argument_texts(known),
         "form": None if question.form is None else _form(form_of(question.form)),
         "until": question.until.isoformat(),
         "verdict": None if question.verdict is None else question.verdict.get("verdict"),
@@ -148,6 +166,30 @@ def _whole_text(question: ToolQuestionRow) -> str:
 def _form(form: Form) -> dict[str, Any]:
     fields = [{"name": each.name, "wants": each.describe()} for each in form.fields]
     return {"message": form.message, "address": form.address, "fields": fields}
+
+
+def _arguments(question: ToolQuestionRow) -> dict[str, Any] | None:
+    """The arguments of a question's one call; None: it is about several, or about none."""
+    if question.form is not None or len(question.calls) != 1:
+        return None
+    return ToolCall.model_validate(question.calls[0][0]).arguments
+
+
+def _argument_texts(arguments: Mapping[str, Any]) -> dict[str, str]:
+    """The arguments as a person edits them: text as it is, with the line ends of forms, all else as JSON."""
+    return {
+        name: value.replace("\r\n", "\n") if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        for name, value in arguments.items()
+    }
+
+
+def _parsed(name: str, text: str, before: Any) -> Any:
+    if isinstance(before, str):
+        return text
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise RequestInvalid(f"{name} is not valid JSON, such as {json.dumps(before)[:60]}") from error
 
 
 def _how(name: str) -> str:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from agent_core.memory_ports import MemoryPort, SearchPort
     from agent_core.messages import SessionKey
     from agent_core.ports import Clock
+    from agent_core.state_folder import StateFolder
     from agent_core.tools.files.journaled_files import JournaledFiles
     from agent_core.tools.mcp.servers import McpServers
     from channels.base import Channel
@@ -106,6 +107,7 @@ class OperationContext:
         waiting: Names of questions of MCP servers with a waiting call.
         console: Who is let into the console.
         settings, home: Those of the running daemon.
+        folders: The documents of an account, on a home at rest.
         retry: Connects a channel again that waits after a failure.
         under_way: What runs at most once at a time and is running.
     """
@@ -128,6 +130,7 @@ class OperationContext:
     console: ConsoleLogins | None = None
     settings: Settings | None = None
     home: Home | None = None
+    folders: Callable[[str], StateFolder] | None = None
     retry: Callable[[str], None] | None = None
     under_way: set[str] = field(default_factory=set)
 
@@ -159,20 +162,15 @@ class OperationContext:
 
         from channels.base import ChannelError
         from gateway.operations.arguments import RequestInvalid
-        from gateway.operations.views import (
-            conversation_name,
-            sessions_without_room,
-            with_people,
-            with_room_names,
-        )
+        from gateway.operations.views import copied_rows, name_people, name_rooms
 
         operation = validate_call(partial(find_operation(key).run, self))
         try:
-            answer = with_room_names(await operation(**arguments), self.channels)
-            nameless = sessions_without_room(answer)
+            answer, rows = copied_rows(await operation(**arguments))
+            nameless = name_rooms(rows, self.channels)
             newest = await self.store.inbox.newest_messages(nameless) if nameless else {}
-            names = {each: conversation_name(row, words=self.may_show(row)) for each, row in newest.items()}
-            return dict(with_people(answer, names))
+            name_people(rows, newest, may_show=self.may_show)
+            return dict(answer)
         except ValidationError as error:
             said = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors())
             raise RequestInvalid(f"{key}: {said}") from error

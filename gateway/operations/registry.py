@@ -32,6 +32,7 @@ _MODULES: Mapping[str, tuple[str, ...]] = {
     "sessions": ("sessions",),
     "settings": ("configuration",),
     "status": ("status",),
+    "tokens": ("tokens",),
     "trust": ("files",),
     "turns": ("status",),
     "usage": ("usage",),
@@ -49,6 +50,7 @@ GROUPS: Mapping[str, str] = {
     "memory": "Memory documents and their versions.",
     "person": "People: who may write; give somebody's data to their new address.",
     "sessions": "Conversations.",
+    "tokens": "Tokens for programs that speak OpenAI's API.",
     "trust": "Say that what somebody else may have written counts as your own words.",
 }
 """Commands of two words, by the first one, with the help of the group."""

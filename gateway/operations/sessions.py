@@ -141,10 +141,11 @@ async def search_sessions(
 
 
 def _is_called(context: OperationContext, name: str, *, session: str, place: str) -> bool:
-    from gateway.operations.views import with_room_names
+    from gateway.operations.views import key_of, room_name
 
-    row = with_room_names({"session": name}, context.channels)
-    return name == session if session else place in f"{name} {row.get('room', '')}".casefold()
+    key = key_of(name)
+    room = room_name(key, context.channels) if key else ""
+    return name == session if session else place in f"{name} {room}".casefold()
 
 
 async def _scope_of(context: OperationContext, key: SessionKey) -> str | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from agent_core.messages import Audience, SessionKey
@@ -72,37 +72,54 @@ def trouble(what: str, inbox_id: int | None, row: InboxRow | OutboxRow) -> dict[
     return {"what": what, "inbox": inbox_id, "name": name, "channel": row.message.channel, "why": row.error}
 
 
-def with_room_names(answer: Any, channels: Mapping[str, Channel]) -> Any:
-    """The same answer, in which each row with a session also has the name of its room, if that is known."""
-    if isinstance(answer, list):
-        return [with_room_names(one, channels) for one in answer]
-    if not isinstance(answer, dict):
-        return answer
-    named = {key: with_room_names(value, channels) for key, value in answer.items()}
-    session = key_of(answer.get("session"))
-    channel = None if session is None else channels.get(session.channel)
-    if session is not None and isinstance(channel, SupportsRoomNames):
-        named |= {"room": name} if (name := channel.room_name(session.conversation)) else {}
-    return named
+Row = dict[str, Any]
 
 
-def sessions_without_room(answer: Any) -> set[SessionKey]:
-    """The conversations of an answer for which `with_room_names` found no room."""
-    rows = answer.values() if isinstance(answer, dict) else answer if isinstance(answer, list) else ()
-    found = {key for row in rows for key in sessions_without_room(row)}
-    key = key_of(answer.get("session")) if isinstance(answer, dict) and not answer.get("room") else None
-    return found if key is None or key == SHARED else {*found, key}
+def copied_rows(answer: Any) -> tuple[Any, list[tuple[SessionKey, Row]]]:
+    """Return a copy of an answer, and every row of it that names a session."""
+    rows: list[tuple[SessionKey, Row]] = []
+
+    def copy(value: Any) -> Any:
+        if isinstance(value, list):
+            return [copy(each) for each in value]
+        if not isinstance(value, dict):
+            return value
+        row = {key: copy(each) for key, each in value.items()}
+        if (session := key_of(row.get("session"))) is not None:
+            rows.append((session, row))
+        return row
+
+    return copy(answer), rows
 
 
-def with_people(answer: Any, names: Mapping[SessionKey, str]) -> Any:
-    """The same answer, in which rows of these conversations also have their name (``called``)."""
-    if isinstance(answer, list):
-        return [with_people(one, names) for one in answer]
-    if not isinstance(answer, dict):
-        return answer
-    named = {name: with_people(value, names) for name, value in answer.items()}
-    key = None if named.get("room") else key_of(answer.get("session"))
-    return named | {"called": names[key]} if key is not None and names.get(key) else named
+def name_rooms(rows: Iterable[tuple[SessionKey, Row]], channels: Mapping[str, Channel]) -> set[SessionKey]:
+    """Add to rows the name of their room (``room``); return the conversations without one."""
+    nameless = set()
+    for session, row in rows:
+        if name := room_name(session, channels):
+            row["room"] = name
+        elif not row.get("room") and session != SHARED:
+            nameless.add(session)
+    return nameless
+
+
+def room_name(session: SessionKey, channels: Mapping[str, Channel]) -> str:
+    """The name of a conversation's room; empty if it is not known."""
+    channel = channels.get(session.channel)
+    return channel.room_name(session.conversation) if isinstance(channel, SupportsRoomNames) else ""
+
+
+def name_people(
+    rows: Iterable[tuple[SessionKey, Row]],
+    newest: Mapping[SessionKey, InboxRow],
+    *,
+    may_show: Callable[[InboxRow], bool],
+) -> None:
+    """Add to rows without a room the name of their conversation (``called``)."""
+    names = {each: conversation_name(row, words=may_show(row)) for each, row in newest.items()}
+    for session, row in rows:
+        if not row.get("room") and names.get(session):
+            row["called"] = names[session]
 
 
 def conversation_name(row: InboxRow, *, words: bool) -> str:

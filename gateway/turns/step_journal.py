@@ -15,7 +15,8 @@ from agent_core.models import ModelAnswer, Reasoning, ToolCall, ToolResult, Usag
 from agent_core.ports import ToolPort
 from agent_core.provenance import Origins, describe, from_json, to_json
 from agent_core.tools.effects import Effect
-from agent_core.tools.policy import HARMLESS
+from agent_core.tools.execution import changed_note
+from agent_core.tools.policy import HARMLESS, Approval
 from gateway.queue.model import EffectReceipt
 from gateway.queue.stores import Queue, Step, Turn
 
@@ -112,7 +113,9 @@ class StoreStepJournal:
         if step.result is None:
             if step.request["call"]["name"] in self._repeatable:
                 return None
-            return ToolResult(content=_UNKNOWN_OUTCOME, is_error=True)
+            changed = (step.request.get("approval") or {}).get("changed")
+            note = f"{changed_note(ToolCall.model_validate(step.request['call']))}\n" if changed else ""
+            return ToolResult(content=note + _UNKNOWN_OUTCOME, is_error=True)
         return ToolResult.model_validate(step.result)
 
     async def record_tool_start(
@@ -123,14 +126,14 @@ class StoreStepJournal:
         *,
         effect: str,
         origins: Origins,
-        approval: tuple[str, Origins, str, Sequence[Mapping[str, Any]]] | None,
+        approval: tuple[str, Origins, str, Sequence[Mapping[str, Any]], bool] | None,
     ) -> None:
         """Make durable that a tool is about to run, with a receipt if it is to have an effect."""
         request = {"call": call.model_dump(mode="json"), **self._states()}
-        approved_by, theirs, state, also = approval or ("", (), "", ())
+        approved_by, theirs, state, also, changed = Approval(*approval or ("",))
         if approved_by:
             told = {"by": approved_by, "origins": to_json(theirs), "state": state}
-            request["approval"] = {**told, "also": list(also)}
+            request["approval"] = {**told, "also": list(also), "changed": changed}
         receipt = None
         if Effect(effect) not in HARMLESS:
             receipt = EffectReceipt(
@@ -140,7 +143,7 @@ class StoreStepJournal:
                 call.arguments,
                 asked_by=self._turn.head.message.sender.address,
                 origins=describe(origins),
-                approved_by=approved_by,
+                approved_by=f"{approved_by}, who changed it" if changed else approved_by,
             )
         step = Step(number, "tool", digest, request, None, receipt)
         await self._store.turns.record_step_start(self._turn, step)

@@ -295,6 +295,7 @@ async def test_a_tool_call_is_shown_whole_and_run_once(tmp_path: Path) -> None:
         assert "write_down" in page
         assert "two" in page
         assert "\u202e" not in page
+        assert "calls_change" not in page  # what a person cannot see cannot be edited
         status, after = await browser.do("calls_decide", call=name, yes="true", back="waiting")
         assert (status, "Decided" in after) == (200, True)
         with anyio.fail_after(60):

@@ -26,6 +26,7 @@ from gateway.operations.http.console.views import VIEWS
 from gateway.system.home import Home
 from tests.integration.test_approvals import ANN, BOB, BOBS, deciding, held, notices
 from tests.integration.test_console import WITH_LOG, looking
+from tests.integration.test_tool_approval import Writer, asking, question
 
 PICTURE = Path(__file__).resolve().parents[2] / "docs" / "pictures" / "console.png"
 
@@ -217,7 +218,8 @@ _FOCUSED = """(() => {
   const one = document.activeElement;
   if (!one || one === document.body) return null;
   const box = one.getBoundingClientRect(), style = getComputedStyle(one);
-  return {name: one.ariaLabel || one.textContent.trim() || one.name, seen: box.width > 0 && box.right > 0
+  return {name: one.ariaLabel || (one.labels && one.labels.length ? one.labels[0].firstChild.textContent.trim()
+    : one.textContent.trim()) || one.name, seen: box.width > 0 && box.right > 0
     && (style.outlineStyle !== 'none' || one.matches('.skip'))};
 })()"""
 
@@ -271,6 +273,100 @@ async def test_everybody_can_read_every_page(tmp_path: Path) -> None:
             if (wide := await page.value("document.documentElement.scrollWidth")) > 360:
                 found[f"{name} on a phone"] = wide
         assert found == {}
+
+
+AXE = Path(__file__).resolve().parents[2] / ".cache" / "axe" / "node_modules" / "axe-core" / "axe.min.js"
+
+
+async def axe_problems(page: Page) -> list[str]:
+    """What axe-core finds that is serious or worse, by its rules for WCAG 2.2 A and AA and its best practices."""
+    if not AXE.exists():
+        pytest.skip("axe-core is not installed: make axe")
+    await page.ask("Runtime.evaluate", expression=AXE.read_text())
+    script = (
+        "axe.run(document, {resultTypes: ['violations']}).then(found => found.violations"
+        ".filter(one => ['serious', 'critical'].includes(one.impact))"
+        ".map(one => one.id + ': ' + one.nodes.map(node => node.html.slice(0, 120)).join(' | ')))"
+    )
+    told = await page.ask("Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True)
+    assert "exceptionDetails" not in told, told
+    return list(told["result"]["value"])
+
+
+async def test_axe_finds_nothing_serious_on_any_page(tmp_path: Path) -> None:
+    async with at_the_console(tmp_path) as (page, url, addresses):
+        found: dict[str, list[str]] = {}
+        more = {"the door": f"{url}/console/enter?token=x", "a problem": f"{url}/console/message?id=99999"}
+        for scheme in ("light", "dark"):
+            await page.ask(
+                "Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}]
+            )
+            for name, address in {**addresses, **more}.items():
+                await page.open(address)
+                if problems := await axe_problems(page):
+                    found[f"{name} in {scheme}"] = problems
+        assert found == {}
+
+
+async def test_axe_notices_what_is_wrong(tmp_path: Path) -> None:
+    """The control."""
+    async with browsing(tmp_path / "browser") as page:
+        await page.open("about:blank")
+        await page.value(
+            "document.write('<main><input><button></button><p style=\"color:#999\">some words</p></main>')"
+        )
+        found = {each.partition(":")[0] for each in await axe_problems(page)}
+    assert found >= {"label", "button-name", "color-contrast", "html-has-lang"}
+
+
+async def press(page: Page, key: str, code: int, text: str = "") -> None:
+    """Press a key as a person does."""
+    what = {"key": key, "code": key, "windowsVirtualKeyCode": code}
+    await page.ask("Input.dispatchKeyEvent", type="keyDown", **what, **({"text": text} if text else {}))
+    await page.ask("Input.dispatchKeyEvent", type="keyUp", **what)
+
+
+async def test_a_call_is_changed_and_approved_by_keyboard_alone(tmp_path: Path) -> None:
+    """Tab, Enter and letters alone; and a page with a waiting call has nothing serious either."""
+    tool = Writer()
+    async with (
+        asking(tmp_path / "home", tool) as one,
+        looking(one) as console,
+        browsing(tmp_path / "browser") as page,
+    ):
+        one.server.say(BOB, "write it")
+        _, name = await question(one, BOBS)
+        await page.open(console.logins.new_link())
+        await press(page, "Tab", 9)
+        await press(page, "Tab", 9)
+        await press(page, "Enter", 13, "\r")
+        await page.until("location.pathname === '/console/now' && document.querySelector('nav') !== null")
+        await page.open(f"{console.url}/console/waiting")
+
+        async def focus(wanted: str) -> None:
+            for _ in range(40):
+                await press(page, "Tab", 9)
+                found = await page.value(_FOCUSED)
+                if found is not None and found["name"] == wanted:
+                    return
+            raise AssertionError(f"{wanted} is not reached")
+
+        await focus(f"Change {name}")
+        await press(page, "Enter", 13, "\r")
+        await focus("what")
+        assert await page.value("document.activeElement.value") == "it"
+        await page.ask("Input.insertText", text=" and that")
+        if AXE.exists():
+            assert await axe_problems(page) == []
+        assert await page.value(_AUDIT) == []
+        await focus(f"Approve {name} as changed")
+        await press(page, "Enter", 13, "\r")
+        await page.until("document.querySelector('.said') !== null")
+        with anyio.fail_after(60):
+            while not tool.written:
+                await anyio.sleep(0.02)
+        assert page.refused == []
+    assert tool.written[0] in ("it and that", " and thatit")
 
 
 async def test_every_page_can_be_used_by_keyboard_alone(tmp_path: Path) -> None:

@@ -17,9 +17,11 @@ import anyio
 
 from agent_core.messages import SessionKey
 from agent_core.models import Message, ToolResult
+from channels.api.tokens import ApiTokens
 from gateway.settings import load_settings
 from gateway.settings.last_good import keep_last_good
 from gateway.system.home import open_home
+from tests.clock import EPOCH
 from tests.command_line import squidbot
 from tests.integration.test_approvals import ANN, BOB, BOBS, deciding
 from tests.integration.test_console import BAD, Browser, looking
@@ -288,3 +290,37 @@ async def test_the_same_at_the_shell_without_a_daemon(tmp_path: Path) -> None:
     assert "\x1b" not in found
     assert await command("sessions", "search", "nowhere") == "nothing was found\n"
     assert await command("person", "list") == "nobody\n"
+
+
+class KeptState:
+    """A state folder in memory."""
+
+    def __init__(self) -> None:
+        self.content: bytes | None = None
+
+    def read(self, _name: str) -> bytes | None:
+        return self.content
+
+    def write(self, _name: str, content: bytes) -> None:
+        self.content = content
+
+
+async def test_a_token_is_listed_and_revoked_by_a_click(tmp_path: Path, monkeypatch: Any) -> None:
+    """Its text is in no page; where there is no endpoint, nothing of programs is shown."""
+    tokens = ApiTokens(KeptState())  # type: ignore[arg-type]
+    text = tokens.add(BAD, ANN, EPOCH)
+
+    async def with_tokens(_context: Any, use: Any) -> Any:
+        return use(tokens)
+
+    async with deciding(tmp_path, "none") as one, looking(one) as browser:
+        assert "Programs" not in await browser.page("people")
+        monkeypatch.setattr("gateway.operations.tokens._with_tokens", with_tokens)
+        page = await browser.page("people")
+        assert "Programs" in page
+        assert BAD not in page
+        assert "&lt;script&gt;" in page
+        assert text not in page
+        status, after = await browser.do("tokens_revoke", name=BAD, back="people")
+        assert (status, "Revoked." in after) == (200, True)
+    assert tokens.rows() == []

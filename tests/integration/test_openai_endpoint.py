@@ -78,6 +78,14 @@ async def in_daemon(tmp_path, test, *, pause_s=0.0, **more):
             await run_sync(partial(test, daemon, model))
 
 
+def test_a_token_is_made_before_the_first_start(tmp_path):
+    """In a home with nothing but its configuration."""
+    with Daemon(tmp_path / "home", endpoint_settings()) as daemon:
+        token = make_token(daemon)
+        daemon.up()
+        assert [one.id for one in client_of(daemon, token).models.list()] == ["squidbot"]
+
+
 def test_tokens_open_it_and_nothing_else_does(demo):
     """Each has a name and a person; its text is shown once, stored as a hash, and worth nothing once revoked."""
     token = make_token(demo)

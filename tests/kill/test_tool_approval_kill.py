@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import re
+import signal
 from pathlib import Path
 
+import anyio
 import pytest
 
+from gateway.queue.sqlite.store import SqliteQueue
+from gateway.system.clock import SystemClock
 from tests.kill.scenario import Nursery, Scenario
 
 PLACE = "dm-bob"
@@ -97,6 +101,32 @@ def test_killed_while_it_is_decided_or_done(moment: str, nursery: Nursery, tmp_p
     assert names(world) == [name]
     assert seen(world).count("re: #1") == 1
     assert len(seen(world)) == 4
+
+
+CHANGED = [each for each in DECIDING if each.startswith(("turns.", "tool.")) and each not in BESIDE]
+
+
+async def change(world: Scenario, name: str) -> None:
+    """The owner's yes to other arguments, given while nothing runs."""
+    async with await SqliteQueue.open(world.folder / "home" / "gateway.db", clock=SystemClock()) as store:
+        changed = {"verdict": "approved", "by": "me", "owner": True, "why": "", "arguments": {"number": 7}}
+        assert await store.approvals.decide(name, changed) is not None
+
+
+@pytest.mark.parametrize("moment", CHANGED)
+def test_killed_while_a_changed_call_is_made(moment: str, nursery: Nursery, tmp_path: Path) -> None:
+    """The changed call runs at most once, and never the one that was not approved."""
+    world = Scenario(tmp_path, nursery, ask="effect")
+    world.say("bob", "effect")
+    world.live_until_quiet()
+    (name,) = names(world)
+    anyio.run(change, world, name)
+    assert world.live(die=moment) == -signal.SIGKILL
+    world.live_until_quiet()
+
+    never = moment in {"turns.record_step_start.after", "tool.start"}
+    assert effects(world) == ([] if never else ["7"])
+    assert seen(world).count("re: #1") == 1
 
 
 def test_a_tool_that_does_not_wait_is_found_out(nursery: Nursery, tmp_path: Path) -> None:

@@ -84,7 +84,7 @@ def clean_name(name: str) -> str:
     return name.strip().strip("`*:.").lower()
 
 
-def decision(*, yes: bool, by: str, owner: bool, why: str = "") -> dict[str, str | bool]:
+def decision(*, yes: bool, by: str, owner: bool, why: str = "") -> dict[str, Any]:
     """The record of a decision, and whether it is the owner's."""
     return {
         "verdict": APPROVED if yes else REFUSED,

@@ -76,6 +76,10 @@ _NOBODYS_WISH = (
     "It was approved, but the person who asked for it no longer has the right to it. It was not run; do "
     "not try it again."
 )
+_CHANGED_IN_VAIN = (
+    "The owner changed its arguments, and with those the policy of this assistant does not allow it here; it "
+    "was not run."
+)
 _MOST_TOGETHER = 10
 _OWNER_IS_ASKED = "I have asked my owner, who sees who wants this and all that I would do."
 _log = structlog.get_logger(__name__)
@@ -433,7 +437,7 @@ class Consent:
             self._as_shown = frozenset()
         known = step if step is not None and step.digest == digest else None
         if known is not None and known.kind == "tool":
-            return Permission(approval=_approval(known.request.get("approval")))  # it was begun before
+            return _begun(proposal, known)
         verdict = self._asking.verdict(proposal)
         if verdict is PolicyVerdict.DENY:
             return _refused(call, "The policy of this assistant does not allow it here; it was not run.")
@@ -517,9 +521,27 @@ class Consent:
         state = "" if review is None else review.state
         if state != question.request.get("state", "") and question.number not in as_shown:
             return await self._ask(question.number, question.digest, proposal, question)
+        if decided.get("owner") and decided.get("arguments") is not None:
+            return await self._approved_changed(proposal, decided["arguments"], by)
         await self._note_as_shown(proposal, question, as_shown)
         theirs = () if decided.get("owner") else (person(by, self._asking.now()),)
         return Permission(approval=Approval(by, theirs, state, question.request.get("also", ())))
+
+    async def _approved_changed(
+        self, proposal: Proposal, arguments: Mapping[str, Any], by: str
+    ) -> Permission:
+        """After the owner's yes to other arguments: the policy must not deny the call that they make."""
+        changed = None if proposal.changed is None else proposal.changed(arguments)
+        if isinstance(changed, ToolResult):
+            return Permission(changed)
+        if changed is None or self._asking.verdict(changed) is PolicyVerdict.DENY:
+            return _refused(proposal.call, _CHANGED_IN_VAIN)
+        try:
+            review = None if changed.review is None else await changed.review()
+        except ToolError as error:
+            return _refused(changed.call, str(error), error.origins)
+        state = "" if review is None else review.state
+        return Permission(approval=Approval(by, (), state, changed=True), instead=changed)
 
     async def _decided(
         self, proposal: Proposal, question: Step, decided: Mapping[str, Any], as_shown: Collection[int]
@@ -537,6 +559,17 @@ class Consent:
 
 def _sent_by(channel: Channel, file: Attachment | None) -> tuple[Attachment, ...]:
     return (file,) if file is not None and channel.capabilities.attachments else ()
+
+
+def _begun(proposal: Proposal, step: Step) -> Permission:
+    """The permission with which a call was begun before a restart, with the arguments it had then."""
+    approval = _approval(step.request.get("approval"))
+    if approval is None or not approval.changed or proposal.changed is None:
+        return Permission(approval=approval)
+    changed = proposal.changed(step.request["call"]["arguments"])
+    if isinstance(changed, ToolResult):
+        return Permission(changed)
+    return Permission(approval=approval, instead=changed)
 
 
 def _is_withdrawn(step: Step) -> bool:
@@ -563,7 +596,8 @@ def _approval(noted: object) -> Approval | None:
     match noted:
         case {"by": str(by), "origins": origins, **more}:
             also: Any = more.get("also") or ()
-            return Approval(by, from_json(origins), str(more.get("state") or ""), also)
+            changed = more.get("changed") is True
+            return Approval(by, from_json(origins), str(more.get("state") or ""), also, changed)
     return None
 
 

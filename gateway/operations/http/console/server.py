@@ -41,6 +41,8 @@ from gateway.turns.approvals.text import visible
 
 _HERE = Path(__file__).parent
 _COOKIE = "squidbot_console"
+_ARGUMENT = "argument "
+"""The prefix of fields that are the arguments of a tool call."""
 _LIMIT_S = 30.0
 _NOTHING_CHANGED = "Nothing was changed: this was decided or done before."
 _log = structlog.get_logger(__name__)
@@ -214,11 +216,13 @@ class Console:
     async def _do(self, request: web.Request) -> web.Response:
         session, form = await self._form_of(request)
         name, back = request.match_info["operation"], form.pop("back", "now")
+        edited = {key: form.pop(key) for key in list(form) if key.startswith(_ARGUMENT)}
+        more = {"arguments": {key.removeprefix(_ARGUMENT): text for key, text in edited.items()}}
         if name not in ACTIONS:
             raise _Refused(404, "There is no such action; nothing was done.")
         try:
             with anyio.fail_after(_LIMIT_S + (CHECK_LIMIT_S if name == "check_run" else 0)):
-                done = await self._call(name, **form)
+                done = await self._call(name, **form, **(more if edited else {}))
                 page = RESULT_PAGES.get(name)
                 shown = await VIEWS[page].load(self._call, {}) if page else {}
         except Exception as error:  # noqa: BLE001 - the page says so

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from gateway.errors import ConfigInvalid
 from gateway.operations.registry import all_operations
 
 Call = Callable[..., Awaitable[dict[str, Any]]]
@@ -61,7 +62,11 @@ async def _waiting(call: Call, _query: Query) -> dict[str, Any]:
 
 
 async def _people(call: Call, _query: Query) -> dict[str, Any]:
-    return {"people": (await call("people_list"))["rows"]}
+    try:
+        programs = (await call("tokens_list"))["rows"]
+    except ConfigInvalid:  # there is no endpoint for programs
+        programs = None
+    return {"people": (await call("people_list"))["rows"], "programs": programs}
 
 
 async def _settings(call: Call, _query: Query) -> dict[str, Any]:

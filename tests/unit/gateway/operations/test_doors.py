@@ -13,7 +13,7 @@ import anyio.to_thread
 import pytest
 
 from agent_core.operation import Operation
-from gateway.cli import generated_commands
+from gateway.cli import client, generated_commands
 from gateway.cli.commands import app
 from gateway.errors import GatewayError
 from gateway.operations.arguments import RequestInvalid
@@ -134,11 +134,12 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, Any]]]:
     """The requests that commands make, none of which is answered."""
     found: list[tuple[str, dict[str, Any]]] = []
 
-    def ask(_where: Any, key: str, **arguments: Any) -> dict[str, Any]:
+    def directly(_client: Any, key: str, arguments: dict[str, Any]) -> dict[str, Any]:
         found.append((key, arguments))
         raise GatewayError("nobody is here")
 
-    monkeypatch.setattr(generated_commands, "ask", ask)
+    monkeypatch.setattr(client, "holder_of", lambda _home: None)
+    monkeypatch.setattr(client.OperationsClient, "_directly", directly)
     monkeypatch.setattr(generated_commands, "_read_input", lambda: "from the standard input")
     return found
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gateway.operations.render.schedule import job
-from gateway.operations.views import with_room_names
+from gateway.operations.views import copied_rows, name_rooms
 from gateway.system.terminal_text import place_of
 
 
@@ -23,6 +23,12 @@ class Rooms:
         return {}
 
 
+def with_room_names(answer, channels):
+    named, rows = copied_rows(answer)
+    name_rooms(rows, channels)
+    return named
+
+
 ROW = {
     "id": "a2b3c", "kind": "remind", "when": "every day", "state": "active", "next": "soon", "last": None, "note": "", "text": "tea",
     "person": "@bob:hs.test", "session": "matrix/!k%3ahs.test",
@@ -36,6 +42,7 @@ def test_a_room_has_its_name_wherever_a_row_names_its_session():
     first, *others = answer["jobs"]
     assert first == {**ROW, "room": "Kitchen\x1b[2J"}
     assert others == rows[1:]
+    assert "room" not in ROW
 
 
 def test_people_see_the_name_and_no_control_sequence():

@@ -14,7 +14,7 @@ from agent_core.provenance import untrusted_origin
 from agent_core.tools.attachments import ReadAttachmentTool, SendFileTool
 from agent_core.tools.effects import Effect
 from agent_core.tools.memory_write import MemoryWriteTool
-from agent_core.tools.policy import Proposal
+from agent_core.tools.policy import Approval, Proposal
 from agent_core.tools.schedule import ScheduleTool
 from agent_core.tools.search_history import SearchHistoryTool
 from gateway.queue.sqlite.store import SqliteQueue
@@ -239,13 +239,38 @@ async def test_one_that_a_limit_cut_off_is_unknown_too(store: SqliteQueue) -> No
     steps = await store.turns.steps(turn)
     proposal = Proposal(CALL, Effect.PERSIST, (untrusted_origin("web", "https://example.org"),))
     permission = await asking().consent(turn, steps).permission(1, "d1", proposal)
-    assert permission.approval == ("@ann:hs", (), "", ())
+    assert permission.approval == Approval("@ann:hs")
     again = await loaded(store, turn)
     await again.record_tool_start(1, "d1", CALL, **{**ABOUT, "approval": permission.approval})
     await again.record_tool_result(1, "d1", ToolResult(content="?", is_error=True, is_unknown=True))
     await store.turns.complete(turn, Completion())
     (receipt,) = await store.receipts.newest()
     assert (receipt.outcome.value, receipt.approved_by) == ("unknown", "@ann:hs")
+
+
+async def test_a_changed_call_is_still_the_changed_one_after_a_restart(store: SqliteQueue) -> None:
+    """What was begun counts, not what the model wanted; and of an unknown outcome the model learns which call it was."""
+    turn = await claimed(store)
+    begun = CALL.model_copy(update={"arguments": {"content": "- coffee"}})
+    approval = Approval("me", changed=True)
+    await (await loaded(store, turn)).record_tool_start(1, "d1", begun, **{**ABOUT, "approval": approval})
+    turn = await restarted(store)
+    steps = await store.turns.steps(turn)
+
+    def changed(arguments: Mapping[str, Any]) -> Proposal:
+        return Proposal(CALL.model_copy(update={"arguments": dict(arguments)}), Effect.PERSIST)
+
+    proposal = Proposal(CALL, Effect.PERSIST, changed=changed)
+    permission = await asking().consent(turn, steps).permission(1, "d1", proposal)
+    assert permission.approval == approval
+    assert permission.instead is not None
+    assert permission.instead.call == begun
+    told = await (await loaded(store, turn)).tool_result(1, "d1")
+    assert told is not None
+    assert '{"content": "- coffee"}' in told.content
+    assert "outcome of this call is unknown" in told.content
+    (receipt,) = await store.receipts.newest()
+    assert (receipt.arguments, receipt.approved_by) == ({"content": "- coffee"}, "me, who changed it")
 
 
 async def test_receipts_are_kept_for_90_days(tmp_path: Path) -> None:

@@ -1,0 +1,56 @@
+"""The index of the manual answers what people look for: each question has a row, and the row leads to a section."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+INDEX = ROOT / "docs" / "README.md"
+QUESTIONS = {
+    "connect Home Assistant": "mcp-recipes.md",
+    "Grafana": "webhooks.md",
+    "Prometheus, Grafana": "service.md",
+    "second person": "people.md#commands-in-a-chat",
+    "OpenRouter": "models.md",
+    "in containers": "service.md",
+    "tool in a package of your own": "own-tools.md",
+    "add a channel": "own-channel.md",
+    "approve on a page": "console.md",
+    "move to another machine": "data.md",
+    "limit the cost": "models.md#the-daily-budget",
+    "limit access": "people.md",
+    "a personality": "memory.md#name-and-manner",
+    "mail or a message was not answered": "troubleshooting.md#it-does-not-answer",
+}
+
+
+def headings(page: Path) -> set[str]:
+    """The anchors of a page."""
+    found = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", each.lower()).replace(" ", "-") for each in found}
+
+
+@pytest.mark.parametrize(("words", "target"), QUESTIONS.items(), ids=list(QUESTIONS))
+def test_a_question_has_a_row_that_leads_to_its_answer(words: str, target: str) -> None:
+    rows = [line for line in INDEX.read_text().splitlines() if words in line and f"({target})" in line]
+    name, _, anchor = target.partition("#")
+    page = INDEX.parent / name
+    assert len(rows) >= 1
+    assert not anchor or anchor in headings(page)
+
+
+def test_the_index_leads_to_every_page() -> None:
+    """And the first page leads to the index."""
+    linked = set(re.findall(r"\(([\w-]+\.md)", INDEX.read_text()))
+    pages = {page.name for page in INDEX.parent.glob("*.md")} - {INDEX.name}
+    assert pages <= linked
+    assert "docs/README.md" in (ROOT / "README.md").read_text()
+
+
+def test_a_row_that_leads_nowhere_is_noticed() -> None:
+    """The control."""
+    assert "no-such-section" not in headings(INDEX.parent / "models.md")
+    assert "the-daily-budget" in headings(INDEX.parent / "models.md")
