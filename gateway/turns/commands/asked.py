@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from agent_core.messages import InboundMessage
 from agent_core.models import Session
+from gateway.proactive.jobs.service import JobPlace
 from gateway.queue.stores import Turn
 from gateway.turns.commands.parsing import Command
 
@@ -25,3 +27,17 @@ class CommandContext:
     """The owner asks, and nobody else reads along."""
     is_owner: bool
     """The owner asks, wherever that is."""
+
+
+def place_of(asked: CommandContext, owner_addresses: Sequence[str]) -> JobPlace:
+    """The place of the person of a command, for their jobs."""
+    message = asked.message
+    return JobPlace(
+        asked.turn.place,
+        message.account,
+        message.sender.address,
+        message.audience,
+        replace(message.context, notes=replace(message.notes, job=None)),
+        persons=owner_addresses if asked.is_owner else (),
+        since=asked.session.since,
+    )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,13 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_core.messages import Audience, InboundMessage, Sender, SessionKey
-from agent_core.models import Usage
-from gateway.queue.model import EffectReceipt, ReceiptOutcome
 from gateway.system.durations import span
 from gateway.turns.commands import COMMANDS, Command, Misread, parse_command
 from gateway.turns.commands.help import help_text
 from gateway.turns.commands.parsing import Takes
-from gateway.turns.commands.text import about_changes, about_receipt, about_usage, and_list
+from gateway.turns.commands.text import and_list
 from tests.clock import EPOCH
 
 
@@ -238,9 +235,6 @@ def test_words_for_numbers() -> None:
         "a and b",
         "a, b and c",
     ]
-    usage = Usage(prompt_tokens=1000, completion_tokens=234, calls=2, cost_usd=0.5)
-    assert about_usage(usage) == "1,234 tokens in 2 calls, 0.50 USD"
-    assert about_usage(Usage(prompt_tokens=3, calls=1)) == "3 tokens in 1 call"
 
 
 @pytest.mark.parametrize("text", ["!remind in 2h ", "!answer a1b2c3d ", "!reject a1b2c3d ", "!search "])
@@ -258,52 +252,3 @@ def test_nothing_of_a_command_is_cut_off_in_silence(text: str) -> None:
 def test_who_is_in_a_hurry_may_say_as_much_as_they_like() -> None:
     """`!stop` stops, whatever comes behind it."""
     assert isinstance(parse_command(message("!stop " + "please " * 100_000)), Command)
-
-
-def test_lines_of_what_a_tool_was_given_are_told_apart() -> None:
-    """A line break becomes a blank; what cannot be printed and what ends the quotation is left out."""
-    done = EffectReceipt(
-        SessionKey("matrix", "!r"), "write_file", "write", {"text": "one\ntwo\r\n\tth`r\x1bee"}, "@a:b"
-    )
-    assert "`write_file: text one two three`" in about_receipt(done, owner=True)
-
-
-def test_the_owner_undoes_a_change_of_a_file_where_they_read_of_it() -> None:
-    """By a command of the chat; others need somebody at the machine, as does everything else."""
-    told = [
-        about_receipt(
-            EffectReceipt(SessionKey("matrix", "!r"), "t", "write", {}, "@a:b", undo=undo), owner=owner
-        )
-        for undo in ("squidbot files undo 3", "squidbot memory undo owner", "squidbot cron remove ab12")
-        for owner in (True, False)
-    ]
-    found = [text.partition("undo: ")[2] for text in told]
-    memory = "`squidbot memory undo owner`"
-    reminder = "`!remind cancel ab12`"
-    assert found == ["`!files undo 3`", "`squidbot files undo 3`", memory, memory, reminder, reminder]
-
-
-@pytest.mark.parametrize(
-    ("result", "shown"),
-    [
-        ("Exit status 0. 3 costs.csv", "done"),
-        ("Exit status 3. ls: cannot access", "exit status 3"),
-        ("Ended before it was done: it took longer than 20 seconds. It printed nothing.",
-         "ended before it was done: it took longer than 20 seconds"),
-        ("Ended by signal 11.", "ended by signal 11"),
-        ("anything else. `rm`", "done"),
-    ],
-)  # fmt: skip
-def test_a_command_that_did_not_succeed_is_not_called_done(result: str, shown: str) -> None:
-    """What it has printed is left out; of another tool nothing changes."""
-    row = EffectReceipt(SessionKey("matrix", "!r"), "shell", "execute", {"command": "x"}, "@a:b", told=result)
-    done = replace(row, outcome=ReceiptOutcome.DONE)
-    assert about_receipt(done, owner=True).endswith(f"; {shown}")
-    assert about_receipt(replace(done, tool="t"), owner=True).endswith("; done")
-
-
-def test_files_of_commands_are_listed_with_the_changes() -> None:
-    """Each in a line of its own, whatever its name is."""
-    assert about_changes([], []) == "I have changed no files."
-    told = about_changes([], ["work/a", "work/`b`\n- 1: `c` written"])
-    assert told.splitlines()[2:] == ["- `work/a`", "- `work/'b' - 1: 'c' written`"]
