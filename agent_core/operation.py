@@ -26,7 +26,7 @@ class Option:
 
 
 class Who(StrEnum):
-    """Who may call an operation in a conversation."""
+    """The people who may call an operation in a conversation."""
 
     OWNER = "owner"
     """The owner, where nobody else reads along."""

@@ -23,7 +23,9 @@ JobId = Annotated[str, Option(help="The job, as `squidbot jobs list` shows it.")
 _LOOKED_AT = 1000
 
 
-@operation("jobs list", writes=False, render=background.jobs, chats=[InChat("jobs", Who.PERSON, chat.jobs)])
+@operation(
+    "jobs list", writes=False, render=background.jobs, chats=[InChat("jobs", Who.PERSON, chat.jobs_text)]
+)
 async def list_background_jobs(
     context: OperationContext,
     *,
@@ -50,7 +52,7 @@ async def list_background_jobs(
     "jobs show",
     writes=False,
     render=background.render_job,
-    chats=[InChat("jobs show ID", Who.PERSON, chat.job)],
+    chats=[InChat("jobs show ID", Who.PERSON, chat.job_text)],
 )
 async def show_background_job(context: OperationContext, id: JobId) -> dict[str, Any]:
     """Show a background job, and what it has said."""
@@ -64,7 +66,7 @@ async def show_background_job(context: OperationContext, id: JobId) -> dict[str,
     writes=True,
     render=lambda one: f"{one['id']} {'is stopped' if one['changed'] else 'had ended before'}",
     done="Stopped.",
-    chats=[InChat("jobs stop ID", Who.PERSON, chat.stopped)],
+    chats=[InChat("jobs stop ID", Who.PERSON, chat.stop_text)],
 )
 async def stop_background_job(context: OperationContext, id: JobId) -> dict[str, Any]:
     """Stop a background job; it sends nothing more."""

@@ -15,7 +15,7 @@ from gateway.operations.render import chat
     key="console_link",
     writes=True,
     render=lambda answer: str(answer["url"]),
-    chats=[InChat("console", Who.OWNER, chat.console)],
+    chats=[InChat("console", Who.OWNER, chat.console_text)],
 )
 async def make_console_link(context: OperationContext) -> dict[str, Any]:
     """Print a link that lets one browser into the console, once, within two minutes."""

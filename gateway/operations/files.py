@@ -42,7 +42,7 @@ class NotTrusted(GatewayError):
     writes=False,
     needs=_NEEDS,
     render=render.file_changes,
-    chats=[InChat("files", Who.OWNER, chat.changes, {"limit": 10})],
+    chats=[InChat("files", Who.OWNER, chat.changes_text, {"limit": 10})],
 )
 async def list_changes(
     context: OperationContext, path: str | None = None, *, limit: int = 50
@@ -95,7 +95,7 @@ def _undone_text(answer: Mapping[str, Any]) -> str:
     needs=_NEEDS,
     render=_undone_text,
     done="Undone, as a new change.",
-    chats=[InChat("files undo NUMBER", Who.OWNER, chat.undone)],
+    chats=[InChat("files undo NUMBER", Who.OWNER, chat.undo_text)],
 )
 async def undo_change(context: OperationContext, id: int, *, force: bool = False) -> dict[str, Any]:
     """

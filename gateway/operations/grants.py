@@ -35,7 +35,7 @@ def _grant_text(row: Mapping[str, Any]) -> str:
 
 
 @operation(
-    "grants list", writes=False, render=_grants_text, chats=[InChat("grants", Who.PERSON, chat.grants)]
+    "grants list", writes=False, render=_grants_text, chats=[InChat("grants", Who.PERSON, chat.grants_text)]
 )
 async def list_grants(context: OperationContext) -> dict[str, Any]:
     """List the grants in effect."""

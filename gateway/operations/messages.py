@@ -77,7 +77,7 @@ def _list_text(answer: Mapping[str, Any]) -> str:
     "inbox list",
     writes=False,
     render=_list_text,
-    chats=[InChat("allow", Who.OWNER, chat.refused, {"refused": True, "limit": 500})],
+    chats=[InChat("allow", Who.OWNER, chat.refusals_text, {"refused": True, "limit": 500})],
 )
 async def list_messages(
     context: OperationContext,

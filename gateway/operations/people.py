@@ -47,8 +47,8 @@ def _allowed_text(answer: Mapping[str, Any]) -> str:
     render=_allowed_text,
     done="Done. What was kept of somebody who may write now is being answered.",
     chats=[
-        InChat("allow ADDRESS", Who.OWNER, chat.allowed),
-        InChat("allow remove ADDRESS", Who.OWNER, chat.allowed, {"remove": True}),
+        InChat("allow ADDRESS", Who.OWNER, chat.allow_text),
+        InChat("allow remove ADDRESS", Who.OWNER, chat.allow_text, {"remove": True}),
     ],
 )
 async def allow_person(context: OperationContext, address: str, *, remove: bool = False) -> dict[str, Any]:

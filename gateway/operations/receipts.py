@@ -24,7 +24,7 @@ _LOOKED_AT = 5000
     key="receipts",
     writes=False,
     render=receipts,
-    chats=[InChat("did", Who.PERSON, chat.receipts, {"since": "90d", "limit": 10})],
+    chats=[InChat("did", Who.PERSON, chat.receipts_text, {"since": "90d", "limit": 10})],
 )
 async def list_receipts(context: OperationContext, *, since: str = "7d", limit: int = 50) -> dict[str, Any]:
     """

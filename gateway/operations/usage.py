@@ -21,7 +21,7 @@ _MOST_SESSIONS = 50
 _MOST_DAYS = 3660
 
 
-@operation("usage", writes=False, render=usage.usage, chats=[InChat("usage", Who.PERSON, chat.usage)])
+@operation("usage", writes=False, render=usage.usage, chats=[InChat("usage", Who.PERSON, chat.usage_text)])
 async def show_usage(
     context: OperationContext,
     *,

@@ -79,17 +79,17 @@ def copied_rows(answer: Any) -> tuple[Any, list[tuple[SessionKey, Row]]]:
     """Return a copy of an answer, and every row of it that names a session."""
     rows: list[tuple[SessionKey, Row]] = []
 
-    def copied(value: Any) -> Any:
+    def copy(value: Any) -> Any:
         if isinstance(value, list):
-            return [copied(each) for each in value]
+            return [copy(each) for each in value]
         if not isinstance(value, dict):
             return value
-        row = {key: copied(each) for key, each in value.items()}
+        row = {key: copy(each) for key, each in value.items()}
         if (session := key_of(row.get("session"))) is not None:
             rows.append((session, row))
         return row
 
-    return copied(answer), rows
+    return copy(answer), rows
 
 
 def name_rooms(rows: Iterable[tuple[SessionKey, Row]], channels: Mapping[str, Channel]) -> set[SessionKey]:

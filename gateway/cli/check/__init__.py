@@ -30,6 +30,7 @@ from gateway.cli.check.network import ProbeResult, clock_finding, configured_ser
 from gateway.cli.check.report import CheckReport, Finding, FindingLevel, IntegrityFinding
 from gateway.errors import AlreadyRunning, ChatOpen, ConfigInvalid, GatewayError, StateUnusable
 from gateway.operations.privacy.erasure_journal import check_no_move_pending
+from gateway.operations.registry import operations_in
 from gateway.plugins import installed_plugins
 from gateway.queue.place import place_of_queue
 from gateway.queue.rollback_guard import warning_of
@@ -252,10 +253,10 @@ async def _check_live(report: CheckReport, settings: Settings, home: Home) -> No
             report_running(report, status)
             _report_mcp(report, status.get("mcp") or {})
             for name in settings.channels.enabled():
-                if settings.channels.kinds()[name] == "matrix" and is_up(status, name):
-                    found = await anyio.to_thread.run_sync(
-                        client.call, "matrix_account_check", {"channel": name}
-                    )
+                kind = settings.channels.kinds()[name]
+                key = f"{kind}_account_check"
+                if is_up(status, name) and any(each.key == key for each in operations_in(kind)):
+                    found = await anyio.to_thread.run_sync(client.call, key, {"channel": name})
                     report_account_check(report, name, found["found"], running=True)
         except ChatOpen as error:
             report.fail("daemon", error)

@@ -25,7 +25,7 @@ _UNDONE_HERE = {"squidbot cron remove ": "!remind cancel ", "squidbot jobs stop 
 Row = Mapping[str, Any]
 
 
-def usage(answer: Row, who: Who) -> str:
+def usage_text(answer: Row, who: Who) -> str:
     """Today's costs and all of them; for the owner also by purpose, and the budget."""
     days = answer["days"]
     lines = [
@@ -58,7 +58,7 @@ def _budget(budget: Row) -> list[str]:
     return [f"- today's budget: {_and_list(parts)}; a new one {budget['opens']}"] if parts else []
 
 
-def changes(answer: Row, _who: Who) -> str:
+def changes_text(answer: Row, _who: Who) -> str:
     """The changes of files, and the files that commands have made."""
     made = [f"- `{one_line(path, _PATH_CHARS).replace('`', chr(39))}`" for path in answer["made_by_commands"]]
     lists = {
@@ -77,12 +77,12 @@ def _change(row: Row) -> str:
     return f"- {row['id']}: `{path}` {_CHANGES[row['what']]}{came}{undoes}, {_time(row['at'])}{begun}"
 
 
-def undone(answer: Row, _who: Who) -> str:
+def undo_text(answer: Row, _who: Who) -> str:
     """The outcome of an undo."""
     return f"Done: change {answer['undoes']} is undone. `!files undo {answer['id']}` takes that back."
 
 
-def receipts(answer: Row, who: Who) -> str:
+def receipts_text(answer: Row, who: Who) -> str:
     """The effects of tools."""
     owner = who is Who.OWNER
     where = "in the last 90 days" if owner else "here"
@@ -128,7 +128,7 @@ def _command_end(row: Row) -> str:
     return f"{end[:1].lower()}{end[1:]}" if end.startswith(_COMMAND_ENDS) and end != "Exit status 0" else ""
 
 
-def jobs(answer: Row, _who: Who) -> str:
+def jobs_text(answer: Row, _who: Who) -> str:
     """The background jobs of a person."""
     lines = [f"- {_job(row)}" for row in answer["jobs"]]
     if not lines:
@@ -136,7 +136,7 @@ def jobs(answer: Row, _who: Who) -> str:
     return "\n".join(["Your background jobs, newest first:", "", *lines])
 
 
-def job(answer: Row, _who: Who) -> str:
+def job_text(answer: Row, _who: Who) -> str:
     """A background job and its output."""
     return f"{_job(answer['job'])}\n\n{answer['output']}"
 
@@ -147,12 +147,12 @@ def _job(row: Row) -> str:
     return f"{row['id']}: {kind}{row['state_text']}, started {at}" + (f": {what}" if what else "")
 
 
-def stopped(answer: Row, _who: Who) -> str:
+def stop_text(answer: Row, _who: Who) -> str:
     """The outcome of stopping a job."""
     return f"`{answer['id']}` {'is stopped' if answer['changed'] else 'had ended before'}."
 
 
-def grants(answer: Row, _who: Who) -> str:
+def grants_text(answer: Row, _who: Who) -> str:
     """The grants in effect."""
     lines = [_grant(row) for row in answer["rows"]]
     return "\n".join(["These grants are in effect:", "", *lines] if lines else ["There are no grants."])
@@ -172,13 +172,13 @@ def _grant(row: Row) -> str:
     )
 
 
-def console(answer: Row, _who: Who) -> str:
+def console_text(answer: Row, _who: Who) -> str:
     """The link to the console."""
     where = "" if answer["url"].startswith("https:") else ", on the machine where I run"
     return f"Open this within two minutes{where}. It counts once.\n\n{answer['url']}"
 
 
-def allowed(answer: Row, _who: Who) -> str:
+def allow_text(answer: Row, _who: Who) -> str:
     """The outcome of `!allow`."""
     from gateway.turns.approvals.text import safe_line
 
@@ -191,8 +191,8 @@ def allowed(answer: Row, _who: Who) -> str:
     return f"{who} may write to me now ({_and_list(list(answer['channels']))}).{told}"
 
 
-def refused(answer: Row, _who: Who) -> str:
-    """Who was refused, when and why."""
+def refusals_text(answer: Row, _who: Who) -> str:
+    """The people who were refused, when and why."""
     from gateway.turns.approvals.text import safe_line
 
     rows = answer["rows"]

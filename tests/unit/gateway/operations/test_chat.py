@@ -151,6 +151,9 @@ def test_a_command_that_did_not_succeed_is_not_called_done(result: str, shown: s
 def test_files_of_commands_are_listed_with_the_changes() -> None:
     """Each in a line of its own, whatever its name is."""
     none: dict[str, Any] = {"changes": [], "made_by_commands": []}
-    assert chat.changes(none, Who.OWNER) == "I have changed no files."
+    assert chat.changes_text(none, Who.OWNER) == "I have changed no files."
     made = {**none, "made_by_commands": ["work/a", "work/`b`\n- 1: `c` written"]}
-    assert chat.changes(made, Who.OWNER).splitlines()[2:] == ["- `work/a`", "- `work/'b' - 1: 'c' written`"]
+    assert chat.changes_text(made, Who.OWNER).splitlines()[2:] == [
+        "- `work/a`",
+        "- `work/'b' - 1: 'c' written`",
+    ]
