@@ -125,14 +125,14 @@ class SetupAnswer:
         address: The bot's own address; empty: the one that is configured.
         off: The account is switched off.
         login: A new login, if one was needed.
-        is_unknown: Returns True if surely nobody has an address.
+        is_unknown: Returns True if surely nobody has an address; None: nobody can tell.
     """
 
     settings: Mapping[str, Any] | None = None
     address: str = ""
     off: bool = False
     login: SetupLogin | None = None
-    is_unknown: Callable[[str], bool] = lambda _address: False
+    is_unknown: Callable[[str], bool] | None = None
 
 
 class SetupForm(ABC, Generic[Config]):

@@ -350,7 +350,7 @@ def _account_name(settings: Settings, kind: str) -> str:
 
 def _is_unknown(asked: Mapping[str, SetupAnswer], person: str) -> bool:
     answer = asked.get(kind_of(person) or "")
-    return answer is not None and answer.is_unknown(person)
+    return answer is not None and answer.is_unknown is not None and answer.is_unknown(person)
 
 
 def _channels(settings: Settings, asked: Mapping[str, SetupAnswer]) -> dict[str, str]:
