@@ -19,7 +19,7 @@ from gateway.queue.model import EffectReceipt, ReceiptOutcome
 from gateway.turns.commands import COMMANDS, Command
 from gateway.turns.commands.asked import NOT_HERE, CommandContext
 from gateway.turns.commands.help import help_text
-from gateway.turns.commands.parsing import Takes
+from gateway.turns.commands.table import Takes
 from tests.clock import EPOCH
 
 FORMS = [(word, form, each) for word in IN_CHATS for form, each in chat_forms(word)]
@@ -64,7 +64,7 @@ def test_every_form_is_found_and_is_a_command() -> None:
         assert len(whose) == 1
         assert help_text(word, owner=False).endswith("Only my owner may do that.") is (whose == {Who.OWNER})
         takes_more = any(each == word and " " in form.words for each, form, _ in FORMS)
-        assert COMMANDS[word] is (Takes.ANYTHING if takes_more else Takes.NOTHING)
+        assert COMMANDS[word].takes is (Takes.ANYTHING if takes_more else Takes.NOTHING)
 
 
 @pytest.mark.parametrize("form", [form for _, form, _ in FORMS if form.who is Who.OWNER])

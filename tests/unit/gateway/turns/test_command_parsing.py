@@ -12,7 +12,7 @@ from agent_core.messages import Audience, InboundMessage, Sender, SessionKey
 from gateway.system.durations import span
 from gateway.turns.commands import COMMANDS, Command, Misread, parse_command
 from gateway.turns.commands.help import help_text
-from gateway.turns.commands.parsing import Takes
+from gateway.turns.commands.table import Takes
 from gateway.turns.commands.text import and_list
 from tests.clock import EPOCH
 
@@ -207,7 +207,7 @@ def test_any_text_is_read(text: str, email_style: bool, group: bool) -> None:
     found = parse_command(given_, email_style=email_style)
     if isinstance(found, Command):
         assert found.name in COMMANDS
-        assert COMMANDS[found.name] is not Takes.NOTHING or not found.argument
+        assert COMMANDS[found.name].takes is not Takes.NOTHING or not found.argument
         assert group or text.lstrip()[0] in "!/！"
 
 
