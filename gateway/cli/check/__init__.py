@@ -21,11 +21,12 @@ import anyio.to_thread
 from agent_core.errors import AgentError, ToolError
 from agent_core.skills.loader import SkillsLoader
 from agent_core.storage.layout import Layout
+from channels.base import AccountFinding
 from channels.plugin import API_VERSION
 from gateway.cli.check import machine
 from gateway.cli.check.attachments import storage_answers
 from gateway.cli.check.integrity import Repaired, examine_state, repair_state
-from gateway.cli.check.logins import check_channel, check_parts, is_up, report_account_check, report_running
+from gateway.cli.check.logins import check_channel, check_parts, is_up, report_findings, report_running
 from gateway.cli.check.network import ProbeResult, clock_finding, configured_servers, probe_server
 from gateway.cli.check.report import CheckReport, Finding, FindingLevel, IntegrityFinding
 from gateway.errors import AlreadyRunning, ChatOpen, ConfigInvalid, GatewayError, StateUnusable
@@ -257,7 +258,7 @@ async def _check_live(report: CheckReport, settings: Settings, home: Home) -> No
                 key = f"{kind}_account_check"
                 if is_up(status, name) and any(each.key == key for each in operations_in(kind)):
                     found = await anyio.to_thread.run_sync(client.call, key, {"channel": name})
-                    report_account_check(report, name, found["found"], running=True)
+                    report_findings(report, name, [AccountFinding(**each) for each in found["findings"]])
         except ChatOpen as error:
             report.fail("daemon", error)
         except GatewayError as error:
