@@ -43,7 +43,7 @@ from gateway.system.home import Home, open_home
 from gateway.system.lock import hold_home, holder_of, refuse_chat
 from gateway.system.restore_marker import RestoreMarker, check_no_restore_pending
 
-__all__ = ["Finding", "Report", "Verdict", "check", "check_channel", "check_data"]
+__all__ = ["CheckReport", "Finding", "FindingLevel", "check", "check_channel", "check_data"]
 
 _MOST_TROUBLES = 50
 _SEARCH_LIMIT_S = 20.0
