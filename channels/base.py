@@ -315,7 +315,7 @@ class SupportsRoomPolicy(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class AccountFinding:
-    """What `squidbot check` says of ``part`` of an account; ``remedy``: what to do, unless all is well."""
+    """A finding of `squidbot check` in a part of an account; ``remedy`` says what to do, if anything."""
 
     part: str
     level: Literal["ok", "warn", "fail"]
