@@ -12,7 +12,6 @@ import os
 from pathlib import Path
 
 _FILE_MODE = 0o600
-_FOLDER_MODE = 0o700
 
 
 def replace(path: Path, data: bytes, *, durable: bool = True) -> None:
@@ -54,7 +53,7 @@ def make_folder(folder: Path) -> None:
         return
     make_folder(folder.parent)
     with contextlib.suppress(FileExistsError):
-        folder.mkdir(mode=_FOLDER_MODE)
+        folder.mkdir(mode=0o700)
         sync(folder.parent)
 
 

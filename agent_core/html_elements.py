@@ -14,7 +14,6 @@ import re
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 
-_MOST_OPEN = 10_000
 _STYLE = re.compile(
     r"""\bstyle\s{0,10}=\s{0,10}(?:"([^"]{0,4000})"|'([^']{0,4000})'|([^\s"'>]{1,4000}))""", re.IGNORECASE
 )
@@ -22,7 +21,6 @@ _HIDDEN_ATTRIBUTE = re.compile(r"""(?:\A|\s)hidden(?=[\s=/]|\Z)""", re.IGNORECAS
 _SIZE = re.compile(r"\bsize\s{0,10}=", re.IGNORECASE)
 _ZERO = re.compile(r"[+-]?(?:0{1,9}(?:\.0{0,9})?|\.0{1,9})(?:[a-z]{1,4}|%)?")
 _RELATIVE = re.compile(r"[\d.]{1,20}(?:em|ex|ch|lh|%)|larger|smaller|inherit|unset")
-_VALUE_CHARS = 200
 
 VOID = frozenset(
     {
@@ -103,7 +101,7 @@ class OpenElements:
             self._pop_to(_ITEMS)
         elif tag in _CLOSES_P and self._walls[-1].names.get("p"):
             self._pop_to({"p"})
-        if tag not in VOID and len(self._open) < _MOST_OPEN:
+        if tag not in VOID and len(self._open) < 10_000:
             self._push(_styled(tag, attributes, self._open[-1]))
             self._go_on()
 
@@ -209,7 +207,7 @@ def _declarations(style: str) -> dict[str, str]:
     important: set[str] = set()
     for declaration in html.unescape(style).lower().split(";"):
         name, _, value = declaration.partition(":")
-        value, mark, _ = value[:_VALUE_CHARS].partition("!")
+        value, mark, _ = value[:200].partition("!")
         name = name.strip()
         if mark or name not in important:
             found.pop(name, None)

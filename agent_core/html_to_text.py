@@ -87,8 +87,6 @@ _STRUCK_OUT = {"s", "strike", "del"}
 _START = re.compile(r"""\bstart\s{0,10}=\s{0,10}["']?(\d{1,6})""", re.IGNORECASE)
 _MAX_TITLE = 300
 _MAX_ADDRESS = 2000
-_MOST_ADDRESS_CHARS = 1_000_000
-_MOST_LISTS = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +235,7 @@ class _Stripper:
     def _list(self, tag: str, attributes: str, *, closing: bool) -> None:
         if closing:
             del self._lists[-1:]
-        elif len(self._lists) < _MOST_LISTS:
+        elif len(self._lists) < 100:
             start = _START.search(attributes)
             self._lists.append((int(start[1]) if start else 1) if tag == "ol" else None)
 
@@ -298,7 +296,7 @@ class _Stripper:
         target = self._joined(target.strip()).partition("#")[0]
         self._address_chars += len(target)
         # A page of short links below one long address would become a hundred times as long.
-        if target == self._base or self._address_chars > _MOST_ADDRESS_CHARS:
+        if target == self._base or self._address_chars > 1_000_000:
             return ""
         return target.replace("<", "%3C").replace(">", "%3E")
 

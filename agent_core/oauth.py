@@ -28,8 +28,6 @@ from agent_core.text import one_line
 
 _USUAL_LIFE_S = 3600.0
 _LONGEST_LIFE_S = 400 * 86_400.0
-_LONGEST_TOKEN = 5461
-_CLAIMED_S = 60.0
 _EARLY_S = 120.0
 """A token is renewed this long before it expires, so that a login does not outlive it."""
 _NEW_S = 60.0
@@ -141,7 +139,7 @@ class TokenStore(Generic[_T]):
 
     def claim(self) -> bool:
         """Check that tokens can be stored (else OSError). False: another process is logging in."""
-        return self._state.claim(self.path.name, for_s=_CLAIMED_S)
+        return self._state.claim(self.path.name, for_s=60.0)
 
     def _tokens_in(self, raw: bytes | None) -> _T | None:
         try:
@@ -289,7 +287,7 @@ def printable_line(text: object, most: int = 200) -> str:
 def token_in(answer: Mapping[str, Any], name: str) -> str:
     """A token in an answer: printable ASCII (RFC 6749, appendix A.12); empty if there is none."""
     value = answer.get(name)
-    fit = isinstance(value, str) and value.isascii() and value.isprintable() and len(value) < _LONGEST_TOKEN
+    fit = isinstance(value, str) and value.isascii() and value.isprintable() and len(value) < 5461
     return str(value) if fit else ""
 
 

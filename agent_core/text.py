@@ -26,7 +26,6 @@ Khmer), for a class of a regular expression.
 """
 _WITHOUT_BLANKS = re.compile(f"[{UNSPACED}]+")
 
-_LONGEST_EXCERPTED = 20_000
 # The beginning of a word, so that its other forms are found; two characters of scripts without blanks.
 _WORDS = re.compile(r"\b[^\W_\u0e00-\uffff]{3,4}|[\u0e00-\uffff]{2}")
 
@@ -61,7 +60,7 @@ def time_zone(name: str, *, or_local: bool = False) -> ZoneInfo:
 
 def excerpt(text: str, query: str, limit: int) -> str:
     """Return a text on one line; of a longer one than ``limit`` characters the part with most of a query."""
-    text = one_line(text, _LONGEST_EXCERPTED)
+    text = one_line(text, 20_000)
     if len(text) <= limit:
         return text
     words = {word for word in _WORDS.findall(query[:limit].lower()) if len(word) > 1}

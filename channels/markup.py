@@ -25,7 +25,6 @@ MAX_BYTES = 256_000
 """Longer Markdown is not interpreted."""
 
 _MAX_NESTING = 40
-_MAX_BRACKET_COST = 200_000_000
 
 _TAGS = {
     *("a", "b", "blockquote", "br", "caption", "code", "del", "div", "em", "hr", "i", "li", "ol", "p", "pre"),
@@ -96,7 +95,7 @@ def to_text(markdown: str, *, max_bytes: int = MAX_BYTES) -> str:
 def tokens_of(source: str, max_bytes: int) -> list[Token] | None:
     """The parsed source, which is `sayable`; None where that costs too much or would lose something."""
     brackets = source.count("[")
-    if len(source.encode()) > max_bytes or brackets * len(source) > _MAX_BRACKET_COST:
+    if len(source.encode()) > max_bytes or brackets * len(source) > 200_000_000:
         return None
     try:
         tokens = _parser().parse(source)

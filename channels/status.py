@@ -15,10 +15,10 @@ class ChannelStatus:
     """
     The state of a channel.
 
-    ``since`` is when the state began, ``detail`` a sentence for the operator, ``last_error`` the newest error
-    (kept while the link is up again, with its time: then it is history), ``retry_at`` when the next try is
-    due, ``heard_at`` when its server has last answered or called, ``facts`` whatever the channel tells about
-    itself.
+    ``since`` is when the state began, or the link was lost, ``detail`` a sentence for the operator,
+    ``last_error`` the newest error (kept while the link is up again, with its time: then it is history),
+    ``retry_at`` when the next try is due, ``heard_at`` when its server has last answered or called, ``facts``
+    whatever the channel tells about itself.
     """
 
     name: str

@@ -6,8 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import datetime
 from uuid import uuid4
 
-from agent_core.agent.limits import TurnLimits
-from agent_core.agent.run import AgentRun, RunTools
+from agent_core.agent.run import AgentRun, RunTools, TurnLimits
 from agent_core.errors import TurnLimitReached
 from agent_core.memory.manager import MemoryManager
 from agent_core.messages import Attachment

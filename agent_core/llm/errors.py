@@ -27,7 +27,6 @@ from agent_core.errors import (
 from agent_core.text import one_line
 
 EMPTY_ANSWER = "The language model gave an empty answer."
-_DETAIL_CHARS = 300
 _LONGEST_PAUSE_S = 3600.0
 
 _TOO_LONG = re.compile(
@@ -158,7 +157,7 @@ def _detail(failure: Failure) -> str:
     text = " ".join(failure.text.split())
     if failure.secret and len(failure.secret) >= 4:
         text = text.replace(failure.secret, "***")
-    return one_line(text, _DETAIL_CHARS)
+    return one_line(text, 300)
 
 
 def _wait_s(failure: Failure, now: datetime) -> float | None:

@@ -27,10 +27,7 @@ from agent_core.llm.sse import EventTooLarge
 from agent_core.ports import Clock
 
 _CONNECT_LIMIT_S = 10.0
-_KEEP_ALIVE_S = 4.0
 _MAX_ERROR_BYTES = 64 * 1024
-_ERROR_LIMIT_S = 5.0
-_TOLD_LIMIT_S = 2.0
 _MAX_TOLD_BYTES = 16 * 1024 * 1024
 """Ollama's description of a model may hold its vocabulary."""
 
@@ -63,7 +60,7 @@ class OpenAIConnection:
     async def fetch_json(self, url: str, data: Any = None) -> Any:
         """Return the JSON answer of another URL; with ``data`` it is a POST. Raises `ModelError`."""
         method, content = "GET" if data is None else "POST", bytearray()
-        with self.translate_errors(), anyio.fail_after(_TOLD_LIMIT_S):
+        with self.translate_errors(), anyio.fail_after(2.0):
             session = self._opened()
             sent = None if data is None else json.dumps(data)
             async with session.request(method, url, data=sent, allow_redirects=False) as response:
@@ -78,7 +75,7 @@ class OpenAIConnection:
     def _opened(self) -> aiohttp.ClientSession:
         if self._session is None or self._session.closed:
             self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(keepalive_timeout=_KEEP_ALIVE_S),
+                connector=aiohttp.TCPConnector(keepalive_timeout=4.0),
                 headers=self._headers,
                 response_class=BoundedResponse,
                 auto_decompress=False,
@@ -142,7 +139,7 @@ class OpenAIConnection:
 
     async def _refusal(self, response: aiohttp.ClientResponse) -> ModelError:
         data = bytearray()
-        with anyio.move_on_after(_ERROR_LIMIT_S):
+        with anyio.move_on_after(5.0):
             while len(data) < _MAX_ERROR_BYTES and (block := await response.content.read(_MAX_ERROR_BYTES)):
                 data += block
         raw = data[:_MAX_ERROR_BYTES].decode(errors="replace")

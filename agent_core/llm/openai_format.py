@@ -23,7 +23,6 @@ from agent_core.models import Message, ToolCall, ToolDefinition
 
 _UNSIGNED = "skip_thought_signature_validator"
 _CHARS_PER_TOKEN = 4
-_LONGEST_SIGNATURE = 100_000
 _REASONING = ("reasoning_content", "reasoning", "reasoning_details", "thinking_blocks")
 """Fields in which providers give a model's own reasoning, and want it back."""
 _MOST_TOKENS = 1_000_000_000
@@ -434,7 +433,7 @@ class Assembler:
             seen.add(name)
             if not call.name:
                 raise ValueError("a tool call without a name")
-            signature = call.signature if len(call.signature) <= _LONGEST_SIGNATURE else ""
+            signature = call.signature if len(call.signature) <= 100_000 else ""
             arguments = _arguments("".join(call.arguments))
             out.append(ToolCall(id=name, name=call.name, arguments=arguments, signature=signature))
         return out

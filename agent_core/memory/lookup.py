@@ -28,7 +28,6 @@ _HIT_CHARS = 400
 _TURN_CHARS = 600  # with the answer, which may be what was asked for
 _QUESTION_CHARS = 80
 _FEW_WORDS = 4  # “And when was that?” says only together with the question before it what it is about
-_BEFORE_CHARS = 200
 
 
 class QuestionLookup:
@@ -96,7 +95,7 @@ class QuestionLookup:
 
 def _question_before(shown: Sequence[Message]) -> str:
     asked = next((each.content for each in reversed(shown) if each.role == "user"), "")
-    return one_line(searched_words(asked), _BEFORE_CHARS)
+    return one_line(searched_words(asked), 200)
 
 
 def _turn_of(hit: SearchHit) -> Sequence[Message]:

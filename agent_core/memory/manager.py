@@ -10,7 +10,6 @@ person waits.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -19,9 +18,10 @@ from typing import Any
 import structlog
 
 from agent_core import prompt
+from agent_core.bounded import Bounded
 from agent_core.errors import SkillInvalid
 from agent_core.memory.consolidation.policy import ConsolidationRules
-from agent_core.memory.consolidation.run import CALL_LIMIT_S, Consolidation
+from agent_core.memory.consolidation.run import Consolidation
 from agent_core.memory.lookup import SHARE, QuestionLookup
 from agent_core.memory.scopes import OWNER, hidden_from, private_in
 from agent_core.memory.withdrawn_messages import in_force
@@ -48,7 +48,6 @@ _SKILL_TOOL = "read_skill"
 _SUMMARY_SHARE = 8
 _WARN_BEFORE = 2
 _AT_LEAST = 4
-_SHOWN_SESSIONS = 4096
 
 log = structlog.get_logger(__name__)
 
@@ -84,7 +83,6 @@ class MemoryManager(Consolidation):
         window: Callable[[], int] | None = None,
         always_skills: Collection[str] = (),
         estimate: Callable[[], TokenEstimate] = TokenEstimate,
-        call_limit_s: float = CALL_LIMIT_S,
         pictures: int = 0,
         on_unusable: Callable[[str], None] = lambda _: None,
     ) -> None:
@@ -95,14 +93,13 @@ class MemoryManager(Consolidation):
             storage,
             llm,
             estimate=estimate,
-            call_limit_s=call_limit_s,
             on_unusable=on_unusable,
         )
         self._skills = skills
         self._lookup = None if search is None else QuestionLookup(search)
         self._always_skills = frozenset(always_skills)
         self._pictures = pictures
-        self._shown: OrderedDict[str, int] = OrderedDict()
+        self._shown: Bounded[str, int] = Bounded(4096)
 
     @property
     def context_tokens(self) -> int:
@@ -152,7 +149,7 @@ class MemoryManager(Consolidation):
         """
         limit = self.context_tokens if context_tokens is None else context_tokens
         document = await self.remembered.document(scope)
-        self._remember_shown(session_id, document.version)
+        self._shown[session_id] = document.version
         question = Message(
             role="user",
             content=clip(user_message, limit // 2, self.estimate),
@@ -301,12 +298,6 @@ class MemoryManager(Consolidation):
             return True
         beginning = await self._storage.load_segment(session_id, start=0, max_messages=1)
         return all(_is_since(message, since) for message in beginning.messages)
-
-    def _remember_shown(self, session_id: str, version: int) -> None:
-        self._shown[session_id] = version
-        self._shown.move_to_end(session_id)
-        while len(self._shown) > _SHOWN_SESSIONS:
-            self._shown.popitem(last=False)
 
     def _warns(self, tail: HistoryTail, tool_names: Collection[str]) -> bool:
         """Return True if consolidation is near and the model can still save notes with the memory tool."""

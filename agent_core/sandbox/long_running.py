@@ -28,7 +28,6 @@ _ROOT = str(Path(__file__).resolve().parents[2])
 _CODE = (
     "import sys; sys.path.append(sys.argv[1]); from agent_core.sandbox.long_running_child import main; main()"
 )
-_MOST_ORDER_BYTES = 60_000
 _LOOK_EVERY_S = 0.02
 _END_LIMIT_S = 2.0
 """A program may end by itself for so long after its standard input was closed."""
@@ -44,7 +43,7 @@ async def serving(words: Sequence[str], *, environment: Mapping[str, str]) -> As
             "environment": dict(environment),
         }
     )
-    if len(order) > _MOST_ORDER_BYTES:  # it must fit in a pipe that nobody reads yet
+    if len(order) > 60_000:  # it must fit in a pipe that nobody reads yet
         raise ValueError("the command with its environment is too long")
     reading, writing = os.pipe()
     try:

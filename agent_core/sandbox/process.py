@@ -43,7 +43,6 @@ _PYTHON = getattr(sys, "_base_executable", "") or sys.executable
 """Without the detour of a virtual environment, of which nothing is needed."""
 _ENVIRONMENT = {"LC_CTYPE": "C.UTF-8"}
 """Otherwise the interpreter begins twice, because there is no locale. The program does not get it."""
-_LONGEST_ARGUMENT = 100_000
 _GRACE_S, _END_LIMIT_S = 10.0, 6.0
 _MOST_REPORT_BYTES = 4_000_000
 
@@ -157,7 +156,7 @@ def order_of(
         private = f"{confinement.private_in}/{uuid4().hex[:12]}"
         environment["TMPDIR"] = private
         order |= sandbox_of(confinement, private)
-        if len(words) == 3 and words[1] == "-c" and len(os.fsencode(words[2])) > _LONGEST_ARGUMENT:
+        if len(words) == 3 and words[1] == "-c" and len(os.fsencode(words[2])) > 100_000:
             script = words[2]
             words = [words[0], f"{private}/script"]
         if confinement.bubblewrap:

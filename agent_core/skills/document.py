@@ -18,9 +18,7 @@ from agent_core.text import one_line
 
 MAX_SKILL_BYTES = 64 * 1024
 _MAX_FRONT_MATTER_CHARS = 4096
-_MAX_BRACKETS = 50
 _MAX_DESCRIPTION_CHARS = 1024  # as the published format allows (agentskills.io, "description")
-_MAX_REQUIREMENTS = 20
 _NAME = re.compile(r"[a-z0-9](?:[a-z0-9_-]{0,62}[a-z0-9])?")
 _REQUIREMENT = re.compile(r"[A-Za-z0-9_.+-]{1,100}")
 _FRONT_MATTER = re.compile(r"\A---[ \t]*\n(.*?)^---[ \t]*(?:\n|\Z)(.*)\Z", re.DOTALL | re.MULTILINE)
@@ -74,7 +72,7 @@ def parse_skill(raw: bytes) -> SkillDocument:
 def _fields(text: str) -> dict[str, Any]:
     if len(text) > _MAX_FRONT_MATTER_CHARS:
         raise SkillInvalid(f"front matter is longer than {_MAX_FRONT_MATTER_CHARS} characters")
-    if text.count("[") + text.count("{") > _MAX_BRACKETS:  # seconds go by until so many have no end
+    if text.count("[") + text.count("{") > 50:  # seconds go by until so many have no end
         raise SkillInvalid("front matter is nested too deeply")
     try:
         fields = yaml.safe_load(text)
@@ -87,7 +85,7 @@ def _fields(text: str) -> dict[str, Any]:
 
 def _words(value: object, what: str) -> tuple[str, ...]:
     words = [] if value is None else value
-    if not isinstance(words, list) or len(words) > _MAX_REQUIREMENTS:
+    if not isinstance(words, list) or len(words) > 20:
         raise SkillInvalid(f"{what} must be a short list")
     for word in words:
         if not isinstance(word, str) or not _REQUIREMENT.fullmatch(word):

@@ -24,7 +24,6 @@ BUNDLED_SKILLS = Path(__file__).parent
 """The folder of the skills that come with the program."""
 
 _FILE = "SKILL.md"
-_MAX_SKILLS = 200
 
 log = structlog.get_logger(__name__)
 
@@ -120,7 +119,7 @@ def _skill_files(folder: Path) -> Iterator[Path]:
         names = sorted(entry.name for entry in os.scandir(folder) if not entry.name.startswith((".", "_")))
     except OSError:
         return
-    for name in names[:_MAX_SKILLS]:
+    for name in names[:200]:
         path = folder / name / _FILE
         if path.is_file():
             yield path

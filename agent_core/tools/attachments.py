@@ -33,7 +33,6 @@ from agent_core.tools.plain_text import looks_like_html, text_in
 _ID = re.compile(r"[0-9a-f]{12}")
 _BLOCK = 1000
 _MOST_BLOCKS = 10
-_MAX_READ_BYTES = 4_000_000
 _SHOWN_CHARS = 12_000
 _MOST_FILES = 10
 _LISTED = 20
@@ -121,7 +120,7 @@ class ReadAttachmentTool:
         from agent_core.tools.web.pdf import ENCRYPTED_OFFICE, PDF, called_document, document_kind  # noqa: PLC0415
 
         try:
-            content = await self._attachments.read(file, max_bytes=_MAX_READ_BYTES)
+            content = await self._attachments.read(file, max_bytes=4_000_000)
             if kind := document_kind(content):
                 return await self._read_document(file, brought_by, kind, int(arguments.get("offset") or 0))
             cut = file.size_bytes > len(content)

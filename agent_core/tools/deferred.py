@@ -25,7 +25,6 @@ from agent_core.tools.execution import ELSEWHERE
 FIND_TOOLS = "find_tools"
 KEPT = 20
 """So many tools that were found stay usable in a conversation, the newest."""
-_LOADED_AT_ONCE = 4
 _NAMED_AT_ONCE = 12
 _FAMILIES = 40
 _SENTENCE_CHARS = 120
@@ -126,7 +125,7 @@ class DeferredTools:
             others = [name for _, name in ranked if self._definitions[name].origins]
             servers = list(dict.fromkeys(map(_family, others)))[:_NAMED_AT_ONCE]
             ranked = [each for each in ranked if each[1] not in others]
-        load = [name for score, name in ranked[:_LOADED_AT_ONCE] if score * 2 >= best]
+        load = [name for score, name in ranked[:4] if score * 2 >= best]
         named = [name for _, name in ranked[:_NAMED_AT_ONCE] if name not in load]
         parts = ["You can call these now:", *map(self._line, load)]
         if named:

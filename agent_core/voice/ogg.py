@@ -17,7 +17,6 @@ _BARS = 100
 _SAMPLES_PER_S = 48_000
 _PAGE_HEAD = 27
 _MOST_HOURS = 24
-_MOST_PACKETS = 400_000
 _MOST_PAGES = 100_000
 """A day of sound has about as many."""
 
@@ -44,7 +43,7 @@ def opus_in(content: bytes) -> Sound | None:
             else:
                 sizes.append(packet[1] - packet[0])
         played = granule if granule > 0 else played
-        if len(sizes) > _MOST_PACKETS or number >= _MOST_PAGES:
+        if len(sizes) > 400_000 or number >= _MOST_PAGES:
             return None
     if len(sizes) < 2:
         return None

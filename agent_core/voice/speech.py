@@ -11,7 +11,6 @@ from typing import Protocol
 from agent_core.voice.ogg import Sound, opus_in, waveform_of
 from agent_core.voice.sound_file import wav_chunks
 
-_MOST_CHUNKS = 1000
 _MOST_LEVELS = 10_000
 _MOST_S = 24 * 3600
 
@@ -65,7 +64,7 @@ def spoken_of(content: bytes) -> tuple[str, Sound | None]:
 def wave_in(content: bytes) -> Sound | None:
     """Return the sound of a WAV of 16 bits, else None. A stream says nothing true of its size."""
     rate, channels = 0, 0
-    for name, body, size in islice(wav_chunks(content), _MOST_CHUNKS):
+    for name, body, size in islice(wav_chunks(content), 1000):
         if name == b"fmt ":
             if content[body : body + 2] != b"\x01\0" or content[body + 14 : body + 16] != b"\x10\0":
                 return None

@@ -40,9 +40,8 @@ from channels.attachments.file_storage import LocalFiles
 from channels.attachments.kinds import media_type_of
 from channels.attachments.names import safe_extension, safe_name
 from channels.attachments.pictures import Picture, picture_in
-from channels.attachments.quotas import digest_of
 from channels.attachments.storage import FOLDER, PATH, Damaged, Storage, StorageAway, StoredFile
-from channels.attachments.store import AttachmentStore
+from channels.attachments.store import AttachmentStore, digest_of
 
 __all__ = [
     "FOLDER",

@@ -12,7 +12,6 @@ import re
 import unicodedata
 
 MAX_NAME_BYTES = 120
-_LONGEST_EXTENSION = 16
 _SEPARATORS = re.compile(r"[/\\]")
 _SPACE = re.compile(r"\s+")
 _FORBIDDEN = frozenset('<>:"|?*')
@@ -59,7 +58,7 @@ def _shortened(text: str) -> str:
     if len(text.encode()) <= MAX_NAME_BYTES:
         return text
     stem, dot, extension = text.rpartition(".")
-    if not dot or not stem or len(extension.encode()) > _LONGEST_EXTENSION:
+    if not dot or not stem or len(extension.encode()) > 16:
         stem, ending = text, ""
     else:
         ending = f".{extension}"

@@ -44,7 +44,6 @@ if TYPE_CHECKING:
 _REQUEST_LIMIT_S = 20.0
 _CONNECT_LIMIT_S = 5.0
 _RETRIES = 2
-_RETRY_FOR_S = 15.0
 _DELETE_AGAIN_S = 1.0
 _MULTIPART_FROM = 8 * 1024 * 1024
 _AGAIN_AFTER_S = 3600.0
@@ -311,7 +310,7 @@ class ObjectFiles:
                 },
                 retry_config={
                     "max_retries": retries,
-                    "retry_timeout": timedelta(seconds=_RETRY_FOR_S),
+                    "retry_timeout": timedelta(seconds=15.0),
                     "backoff": {
                         "init_backoff": timedelta(seconds=0.2),
                         "max_backoff": timedelta(seconds=3),

@@ -8,7 +8,7 @@ import os
 import secrets
 import shutil
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
 from contextlib import aclosing, suppress
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -34,14 +34,12 @@ from channels.attachments.file_writing import BLOCK_BYTES, Writing, blocks, from
 from channels.attachments.kinds import ending_of, media_type_of
 from channels.attachments.names import safe_name
 from channels.attachments.pictures import HEAD_BYTES, Picture, picture_in
-from channels.attachments.quotas import Shares, digest_of
 from channels.attachments.storage import FOLDER, Damaged, Storage, StorageAway, StoredFile, check_path
 
 _MEGABYTE = 1_000_000
 _MOST_FILES = 500_000
 """There are never more: each counts as one part of so many at least. A disk gives small ones a block, too."""
 _REMOTE_BLOCK_BYTES = 4 * 1024 * 1024
-_REMOTE_THREADS = 8
 _REMOTE_LIMIT_S = 45.0
 _PATIENCE_S = 5.0
 """A shared storage counts as away when it has not answered for so long; it is waited for nevertheless."""
@@ -328,7 +326,7 @@ class AttachmentStore:
         """Call the storage in a thread; a shared one with a deadline and threads of its own."""
         if not self._storage.is_shared:
             return await anyio.to_thread.run_sync(do)
-        self._threads = self._threads or anyio.CapacityLimiter(_REMOTE_THREADS)
+        self._threads = self._threads or anyio.CapacityLimiter(8)
         why: str | None = None
         patience_s = _PATIENCE_S + max(0.0, limit_s - _REMOTE_LIMIT_S)
         slow: asyncio.TimerHandle | None = None
@@ -486,3 +484,37 @@ class AttachmentStore:
 
 def _readable(size: int) -> str:
     return f"{size / _MEGABYTE:.3g} MB" if size >= _MEGABYTE else f"{size / 1000:.3g} kB"
+
+
+class Shares:
+    """
+    The use of the storage by each person, of ``max_total_bytes`` in all, so that only the owner can fill it.
+
+    Everybody but the owner shares one half of what all files may take, and of what is free on the disk. A
+    person may fill as much as is free after them: the first one a half, a second one a half of the rest. A
+    file that two people have sent counts for both. Marks (`Storage.mark`) survive restarts, without names.
+    """
+
+    def __init__(self, max_total_bytes: int) -> None:
+        self._guests_bytes = max_total_bytes // 2
+        self._used: dict[str, int] = {}
+
+    def load(self, sizes: Iterable[tuple[str, int]]) -> None:
+        """Count the marked files by person and size."""
+        self._used.clear()
+        for whose, size in sizes:
+            self._used[whose] = self._used.get(whose, 0) + size
+
+    def room(self, whose: str, disk_free_bytes: int) -> int:
+        """Return the bytes that this person may still store."""
+        free = min(self._guests_bytes - sum(self._used.values()), disk_free_bytes // 2)
+        return max(0, (free - self._used.get(whose, 0)) // 2)
+
+    def claim(self, whose: str, size: int) -> None:
+        """Count bytes for a person; negative ones are given back."""
+        self._used[whose] = max(0, self._used.get(whose, 0) + size)
+
+
+def digest_of(person: str) -> str:
+    """The name of a person in a mark."""
+    return hashlib.sha256(person.encode("utf-8", "replace")).hexdigest()[:32]

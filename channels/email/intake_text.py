@@ -23,7 +23,6 @@ MAX_ALL_BACKGROUND = 20_000
 _SHORT_CHARS = 400
 _SHORT_LINES = 6
 _FULL_CHARS = 20_000
-_MOST_PREFIX = 20
 _PREFIX = re.compile(r"[^\s\d:：]{1,20}(?: [^\s\d:：]{1,20})?\s?(?:[\[(]\d{1,3}[\])])?\s?[:：]")
 """What programs, and some people, write in front of a subject: one or two words and a colon."""
 _NOT_READ = "[The text of this mail was not read: {why}.]"
@@ -100,7 +99,7 @@ def is_same_subject(subject: str, sent: str) -> bool:
     ours, theirs = (" ".join(each.split()) for each in (sent, subject))
     bare = ours[found.end() :].strip() if (found := _PREFIX.match(ours)) else ours
     prefix = theirs.removesuffix(bare).rstrip()
-    return theirs.endswith(bare) and len(prefix) <= _MOST_PREFIX and prefix[-1:] in ("", ":", "：", "]")
+    return theirs.endswith(bare) and len(prefix) <= 20 and prefix[-1:] in ("", ":", "：", "]")
 
 
 def quotation(mail: ParsedMail | None, headers: Headers, how: Quote) -> Quotation | None:

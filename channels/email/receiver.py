@@ -11,7 +11,7 @@ aside and retried (`fetching`).
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
@@ -50,11 +50,9 @@ from channels.email.verification_queue import ReadMail, VerificationQueue
 BATCH_MAILS = 50
 OUTLINE_LIMIT_S = 10.0
 REFILE_UIDS = 200
-_KEPT_AT_ONCE = 4
 _LOOK_S = 5.0
 _PATIENCE_OF_OWNER_S = 1.0
-"""So long mails are read or taken in; then it is looked whether the owner has written."""
-_FILES_RETRY = BackoffPolicy(first_s=2.0, cap_s=60.0, factor=1.75, jitter=0.2)
+"""So long mails that name the owner are read before others."""
 PATIENCE_S = 1.0
 """So long mails wait together for proofs, in one look at the mailbox; then what is proven goes before."""
 BOUNCE = str(NotAnswered.BOUNCE)
@@ -119,8 +117,8 @@ class MailReceiver:
         self._suspects = suspects
         self._looking = False
         self._asking = anyio.Lock()
-        """Held by the one mail without its bytes that asks the storage whether it answers."""
-        self._keeping = anyio.CapacityLimiter(_KEPT_AT_ONCE)
+        """Held by the one mail that asks the storage for all whether it answers."""
+        self._keeping = anyio.CapacityLimiter(4)
         self._read_to = 0
         self._ahead: set[int] = set()
         """Mails of the owner behind that, which were read all the same."""
@@ -299,17 +297,11 @@ class MailReceiver:
             self._mailbox.nudge()
 
     async def _read_batch(self, batch: Sequence[MailInfo]) -> None:
-        raws, began = await self._fetcher.raws(batch), anyio.current_time()
+        raws = await self._fetcher.raws(batch)
         await self._set_aside([info.uid for info in batch if info.uid not in raws])
         for info in batch:
-            if len(batch) > 1 and anyio.current_time() - began > _PATIENCE_OF_OWNER_S:
-                await self._owners_first()
-                await self._take_verified()
-                began = anyio.current_time()
-            if info.uid in self._ahead:
-                continue
-            if (raw := raws.get(info.uid)) is not None:
-                await self._read_one(info, raw)
+            if info.uid in raws:
+                await self._read_one(info, raws[info.uid])
 
     async def _read_one(self, info: MailInfo, raw: bytes) -> None:
         arrival = await self._read(info, raw)
@@ -322,23 +314,10 @@ class MailReceiver:
 
     async def _take_verified(self) -> None:
         """Take in what waits for no proof any more; the position goes no further than to what does."""
-        while ready := self._waiting.take():
-            began = anyio.current_time()
+        if ready := self._waiting.take():
             await self._take(sorted(ready, key=lambda mail: mail.info.uid not in self._ahead))
-            if anyio.current_time() - began <= _PATIENCE_OF_OWNER_S:
-                break
-            await self._owners_first()
         if self._keeper is not None and self._keeper.is_away:
-            self._waiting.release_excess()
-
-    def _within_deadline(self, ready: Sequence[ReadMail]) -> Iterator[ReadMail]:
-        """As many of them as there is time for, because keeping files takes some; the others are put back."""
-        began = anyio.current_time()
-        for mail in ready:
-            if anyio.current_time() - began <= _PATIENCE_OF_OWNER_S:
-                yield mail
-            else:
-                self._waiting.return_mail(mail)
+            self._waiting.leave_idle()
 
     async def _take(self, ready: Sequence[ReadMail]) -> None:
         messages: list[InboundMessage] = []
@@ -346,7 +325,7 @@ class MailReceiver:
         reports: list[tuple[str, BounceReport, bool]] = []
         behind: set[str] = set()
         through: list[MailInfo] = []
-        for mail in self._within_deadline(ready):
+        for mail in ready:
             await anyio.lowlevel.checkpoint()  # judging a whole batch takes 50 ms
             if not mail.senders.isdisjoint(behind):
                 self._waiting.return_mail(mail)
@@ -376,6 +355,9 @@ class MailReceiver:
 
     async def _message_of(self, mail: ReadMail) -> InboundMessage | OwnCopy | None:
         """Return the message with its files; None if it waits for those, or is not handed out again."""
+        if mail.is_left and not self._waiting.has_room:
+            self._waiting.return_mail(mail, self._waiting.wait_for_change)
+            return None
         if mail.is_left and not await self._fetch_again(mail):
             return None
         taken: InboundMessage | OwnCopy | None = mail.complete
@@ -425,11 +407,11 @@ class MailReceiver:
             return message
         if not self._keeper.takes_long(message, mail.arrival.mail):
             return await self._keeper.keep(message, mail.arrival.mail)
-        if self._keeper.is_away and self._waiting.is_crowded(mail) and mail.arrival.mail is not None:
+        if self._keeper.is_away and mail.gives_up_files and mail.arrival.mail is not None:
             return self._keeper.without(message, mail.arrival.mail)
-        if self._keeper.is_away and not self._waiting.has_room(mail):
+        if self._keeper.is_away:
             mail.leave()
-            self._waiting.return_mail(mail, partial(self._room_for, self._keeper, mail))
+            self._waiting.return_mail(mail, partial(self._wait_for_storage, self._keeper, mail))
         else:
             self._waiting.return_mail(mail, partial(self._keep, self._keeper, mail, message))
         return None
@@ -444,40 +426,28 @@ class MailReceiver:
         mail.raw, mail.arrival = raw, await self._read(mail.info, raw)
         return True
 
-    async def _room_for(self, keeper: Keeper, mail: ReadMail) -> None:
+    async def _wait_for_storage(self, keeper: Keeper, mail: ReadMail) -> None:
         """Wait until it makes sense to fetch a mail again: its files can be kept, or are given up."""
-        backoff = Backoff(_FILES_RETRY)
+        backoff = Backoff(BackoffPolicy(first_s=2.0, cap_s=60.0, factor=1.75, jitter=0.2))
         while keeper.is_away and not self._waiting.is_crowded(mail):
             await anyio.sleep(backoff.note_failure(random=random.random()))
-            if not self._asking.locked():  # one asks for all
+            if not self._asking.locked():
                 async with self._asking:
                     with suppress(ChannelUnavailable):
                         await keeper.ready()
-        while not self._waiting.has_room(mail) and not keeper.is_away:
-            with anyio.move_on_after(_LOOK_S):
-                await self._waiting.wait_for_change()
+        mail.gives_up_files = keeper.is_away
 
     async def _keep(self, keeper: Keeper, mail: ReadMail, message: InboundMessage) -> None:
-        """Have the files of a mail kept, beside the loop: until the storage for files takes them."""
+        """Have the files of a mail kept, beside the loop; if the storage is away, it is fetched again."""
         assert mail.arrival is not None, "it has files"
         assert mail.arrival.mail is not None, "it has files"
-        backoff = Backoff(_FILES_RETRY)
-        while True:
-            try:
-                async with self._keeping:
-                    mail.complete = await keeper.keep(message, mail.arrival.mail)
-                return
-            except AttachmentsAway as error:
-                if self._waiting.is_crowded(mail):
-                    mail.complete = keeper.without(message, mail.arrival.mail)
-                    return
-                if not self._waiting.has_room(mail):
-                    mail.leave()
-                    await self._room_for(keeper, mail)
-                    return
-                pause_s = backoff.note_failure(random=random.random())
-                _log.warning("mail.files_wait", uid=mail.info.uid, reason=str(error))
-                await anyio.sleep(pause_s)
+        try:
+            async with self._keeping:
+                mail.complete = await keeper.keep(message, mail.arrival.mail)
+        except AttachmentsAway as error:
+            _log.warning("mail.files_wait", uid=mail.info.uid, reason=str(error))
+            mail.leave()
+            await self._wait_for_storage(keeper, mail)
 
     async def _reports(
         self, message: InboundMessage, raw: bytes, arrival: Arrival | None

@@ -8,15 +8,13 @@ only saves looks into the mailbox, so a restart may forget it.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable
-from typing import TypeVar
 
+from agent_core.bounded import Bounded
 from channels.email.imap.housekeeping import FileCopy
 
 MAX_REMEMBERED = 2_000
 MAX_UNCLAIMED = 200
-_T = TypeVar("_T")
 
 
 class SentTracker:
@@ -24,12 +22,12 @@ class SentTracker:
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self._monotonic = monotonic
-        self._delivered: OrderedDict[str, None] = OrderedDict()
-        self._copies: OrderedDict[str, None] = OrderedDict()
-        self._doubts: OrderedDict[str, float] = OrderedDict()
-        self._ids: OrderedDict[str, None] = OrderedDict()
-        self._first_copies: OrderedDict[str, FileCopy] = OrderedDict()
-        self._unclaimed: OrderedDict[str, FileCopy] = OrderedDict()
+        self._delivered: Bounded[str, None] = Bounded(MAX_REMEMBERED)
+        self._copies: Bounded[str, None] = Bounded(MAX_REMEMBERED)
+        self._doubts: Bounded[str, float] = Bounded(MAX_REMEMBERED)
+        self._ids: Bounded[str, None] = Bounded(MAX_REMEMBERED)
+        self._first_copies: Bounded[str, FileCopy] = Bounded(MAX_REMEMBERED)
+        self._unclaimed: Bounded[str, FileCopy] = Bounded(MAX_UNCLAIMED)
 
     def is_delivered(self, row: str) -> bool:
         """Return True if the server accepted the mail of an outbox row."""
@@ -38,8 +36,8 @@ class SentTracker:
     def note_delivery(self, row: str, message_id: str) -> FileCopy | None:
         """The server accepted it. Returns the copy that arrived before."""
         self._doubts.pop(row, None)
-        _remember(self._delivered, row, None)
-        _remember(self._ids, message_id, None)
+        self._delivered[row] = None
+        self._ids[message_id] = None
         return self._unclaimed.pop(message_id, None)
 
     def was_sent(self, message_id: str) -> bool:
@@ -49,18 +47,17 @@ class SentTracker:
     def is_first_copy(self, message_id: str, copy: FileCopy) -> bool:
         """Return True if no other copy with this id came before; remembers the first."""
         first = self._first_copies.get(message_id, copy)
-        _remember(self._first_copies, message_id, first)
+        self._first_copies[message_id] = first
         return first == copy
 
     def keep_unknown_copy(self, message_id: str, copy: FileCopy) -> None:
         """Keep the first copy of an unknown id, of the newest ids only: anybody can send one."""
-        self._unclaimed.setdefault(message_id, copy)
-        while len(self._unclaimed) > MAX_UNCLAIMED:
-            self._unclaimed.popitem(last=False)
+        if message_id not in self._unclaimed:
+            self._unclaimed[message_id] = copy
 
     def note_copy(self, message_id: str) -> None:
         """A copy of one of our mails arrived, or somebody named what only its recipient can know."""
-        _remember(self._copies, message_id, None)
+        self._copies[message_id] = None
 
     def has_copy(self, message_id: str) -> bool:
         """Return True if a copy of this mail has arrived."""
@@ -72,7 +69,7 @@ class SentTracker:
 
     def mark_uncertain(self, row: str) -> None:
         """From now on the mail may have been sent; the wait for a copy starts again."""
-        _remember(self._doubts, row, self._monotonic())
+        self._doubts[row] = self._monotonic()
 
     def uncertain_for_s(self, row: str) -> float:
         """For how many seconds it has been in doubt; if it was not, it is from now on."""
@@ -83,10 +80,3 @@ class SentTracker:
     def note_rejection(self, row: str) -> None:
         """It was certainly not sent."""
         self._doubts.pop(row, None)
-
-
-def _remember(memory: OrderedDict[str, _T], key: str, value: _T) -> None:
-    memory[key] = value
-    memory.move_to_end(key)
-    while len(memory) > MAX_REMEMBERED:
-        memory.popitem(last=False)

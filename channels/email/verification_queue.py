@@ -3,12 +3,12 @@ The queue of mails that wait for the verification of their sender, beside the re
 
 A domain chooses how slow its DNS is, so a waiting mail delays only later ones of its sender; so does a mail
 whose files are being stored. The queue is bounded per domain and in all, and in memory only: the mailbox
-position stays before it. Mails beyond a sender's share of bytes wait without them and are fetched again.
+position stays before it. While the storage for files is away, mails wait without their bytes and are fetched
+again.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Awaitable, Callable, Container
 from dataclasses import dataclass
 from typing import Any
@@ -30,10 +30,6 @@ MOST_BYTES = 64_000_000
 MOST_MAILS = 2_000
 MOST_OF_SENDER = 200
 """So many wait for their files while the storage for those is away; beyond, they go on without."""
-KEPT_BYTES = 32_000_000
-KEPT_BYTES_OF_OWNER = 48_000_000
-"""So much is kept meanwhile, of all and if it is the owner's; the rest is fetched again."""
-KEPT_BYTES_OF_SENDER = 8_000_000
 TOO_MUCH = "too many mails of its domain are waiting for DNS"
 Verify = Callable[[bytes, str], Awaitable[Verification]]
 _log = structlog.get_logger(__name__)
@@ -55,20 +51,12 @@ class ReadMail:
     complete: InboundMessage | None = None
     is_owners: bool = False
     is_left: bool = False
+    gives_up_files: bool = False
+    """Too many others wait for it to wait for the storage."""
 
     def leave(self) -> None:
         """Release the bytes."""
         self.raw, self.arrival, self.is_left = b"", None, True
-
-    @property
-    def is_needed(self) -> bool:
-        """Return True while the mail's bytes are in use."""
-        return bool(self.raw) and (self.verification is None or self.complete is not None)
-
-    @property
-    def most_bytes(self) -> int:
-        """Return the most bytes of all mails that may be kept if this is one of them."""
-        return KEPT_BYTES_OF_OWNER if self.is_owners else KEPT_BYTES
 
 
 class VerificationQueue:
@@ -140,26 +128,16 @@ class VerificationQueue:
         size = sum(len(mail.raw) for mail in self._mails.values())
         return size > MOST_BYTES or len(self._mails) > 2 * MOST_MAILS
 
-    def release_excess(self) -> None:
-        """Release the bytes of mails that wait behind others and exceed a share; the earliest keep theirs."""
-        total = sum(len(mail.raw) for mail in self._mails.values() if mail.is_needed)
-        shares = Counter[str]()
-        for mail in self._in_order():
-            size = len(mail.raw)
-            if not mail.is_needed:
-                share = max((shares[sender] for sender in mail.senders), default=0)
-                if total + size > mail.most_bytes or share + size > KEPT_BYTES_OF_SENDER:
-                    mail.leave()
-                    continue
-                total += size
-            shares.update(dict.fromkeys(mail.senders, size))
+    @property
+    def has_room(self) -> bool:
+        """Return True if another mail may be fetched again: those at work hold few enough bytes."""
+        return sum(len(mail.raw) for mail in self._mails.values() if mail.verification is None) <= MOST_BYTES
 
-    def has_room(self, mail: ReadMail) -> bool:
-        """Return True if a mail may keep its bytes while it waits for its files; idle ones make room."""
-        needed = sum(
-            len(other.raw) for other in self._mails.values() if other.is_needed and other is not mail
-        )
-        return needed + mail.info.size <= mail.most_bytes
+    def leave_idle(self) -> None:
+        """Release the bytes of all mails that wait only behind others."""
+        for mail in self._mails.values():
+            if mail.verification is not None and mail.complete is None:
+                mail.leave()
 
     def is_crowded(self, mail: ReadMail) -> bool:
         """Return True if too many wait for this mail to wait for its files; the owner's waits longest."""

@@ -28,7 +28,6 @@ from channels.heartbeat.checklist import due_items
 from channels.heartbeat.config import Watch
 
 _FILES_AT_MOST = 2000
-_OUTPUT_BYTES = 4000
 _SHOWN_CHARS = 1500
 _ITEMS_SHOWN, _ITEM_CHARS = 30, 300
 _ANY_OUTPUT = 1 << 50
@@ -146,7 +145,7 @@ async def _look_at_command(watch: Watch, workspace: Path) -> WatchResult:
     from agent_core.sandbox.rights import Ceilings  # noqa: PLC0415 - only who watches commands needs it
 
     words = list(watch.command or ())
-    limits = Ceilings(seconds=watch.seconds, head_bytes=_OUTPUT_BYTES, tail_bytes=0, output_bytes=_ANY_OUTPUT)
+    limits = Ceilings(seconds=watch.seconds, head_bytes=4000, tail_bytes=0, output_bytes=_ANY_OUTPUT)
     environment = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
     try:
         outcome = await run(

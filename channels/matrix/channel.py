@@ -62,8 +62,7 @@ from channels.matrix.sending.sender import EventSender
 from channels.matrix.sending.streaming import StreamingPreview
 from channels.matrix.sending.typing_receipts import TypingAndReceipts
 from channels.matrix.sync.event_handler import EventHandler
-from channels.matrix.sync.link import SyncLink
-from channels.matrix.sync.receiver import SyncReceiver
+from channels.matrix.sync.receiver import SyncLink, SyncReceiver
 from channels.matrix.sync.reply_context import in_clear
 
 _CLOSE_LIMIT_S = 5.0

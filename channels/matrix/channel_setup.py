@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 Connect = Callable[[MatrixConfig], Awaitable[Homeserver]]
 Machines = Callable[[StateFolder, str, str], Callable[[str], "OlmMachine"]]
 
-_PROFILE_LIMIT_S = 5.0
 _log = structlog.get_logger(__name__)
 
 
@@ -98,7 +97,7 @@ async def introduce(config: MatrixConfig, channel: str, homeserver: Homeserver) 
     name = ""
     path = f"{CLIENT}/profile/{part(config.user_id)}/displayname"
     try:
-        answer = await homeserver.request("GET", path, timeout_s=_PROFILE_LIMIT_S)
+        answer = await homeserver.request("GET", path, timeout_s=5.0)
         name = text_of(answer.body, "displayname") if answer.good else ""
     except LinkBroken as error:
         _log.info("matrix.name_unknown", error=str(error))

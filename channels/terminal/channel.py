@@ -7,7 +7,6 @@ session, its answers are refused with "unavailable" and stay in the outbox until
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -15,6 +14,7 @@ from datetime import UTC, datetime
 import anyio
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
+from agent_core.bounded import Bounded
 from agent_core.messages import InboundMessage, MessageContext, OutboundMessage, Sender, SessionKey
 from channels.base import (
     Capabilities,
@@ -27,7 +27,7 @@ from channels.base import (
     Redelivery,
 )
 from channels.terminal.event import Answer, Preview, Typing
-from channels.terminal.link import MAX_WAITING, Handover, TerminalLink, remember
+from channels.terminal.link import MAX_WAITING, REMEMBERED, Handover, TerminalLink
 
 _MAX_LINKS = 32
 _RETRY_AFTER_S = 15.0
@@ -75,7 +75,7 @@ class TerminalChannel:
         self.on_attach = on_attach
         self._links: list[TerminalLink] = []
         self._typed: MemoryObjectSendStream[_Typed] | None = None
-        self._delivered: OrderedDict[str, None] = OrderedDict()
+        self._delivered: Bounded[str, None] = Bounded(REMEMBERED)
 
     def attach(self, session: str = "main") -> TerminalLink:
         """Open a link to a session; all links get every answer. Raises ChannelUnavailable if too many."""
@@ -179,7 +179,7 @@ class TerminalChannel:
 
     def dealt_with(self, answer_id: str) -> None:
         """Note that an answer need not be shown again."""
-        remember(self._delivered, answer_id)
+        self._delivered[answer_id] = None
 
     def detach(self, link: TerminalLink) -> None:
         """Remove a closed link."""

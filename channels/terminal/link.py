@@ -9,17 +9,18 @@ newest hint of each kind are kept.
 from __future__ import annotations
 
 import secrets
-from collections import OrderedDict, deque
+from collections import deque
 from types import TracebackType
 from typing import Protocol, Self
 
 import anyio
 
+from agent_core.bounded import Bounded
 from agent_core.messages import SessionKey
 from channels.terminal.event import Answer, Preview, Typing
 
 MAX_WAITING = 64
-_REMEMBERED = 1000
+REMEMBERED = 1000
 
 
 class LinkOwner(Protocol):
@@ -76,7 +77,7 @@ class TerminalLink:
         self._owner = owner
         self._queue: deque[Handover | Preview | Typing] = deque()
         self._at_hand: Handover | None = None
-        self._shown: OrderedDict[str, None] = OrderedDict()
+        self._shown: Bounded[str, None] = Bounded(REMEMBERED)
         self._arrived = anyio.Event()
 
     async def say(self, text: str, *, native_id: str | None = None) -> str:
@@ -101,7 +102,7 @@ class TerminalLink:
             return entry
         entry.received = True
         self._at_hand = entry
-        remember(self._shown, entry.event.id)
+        self._shown[entry.event.id] = None
         return entry.event
 
     async def __aenter__(self) -> Self:
@@ -168,10 +169,3 @@ class TerminalLink:
             handover, self._at_hand = self._at_hand, None
             self._owner.dealt_with(handover.event.id)
             handover.confirm()
-
-
-def remember(ids: OrderedDict[str, None], one: str) -> None:
-    """Remember an id; only the newest thousand are kept."""
-    ids[one] = None
-    if len(ids) > _REMEMBERED:
-        ids.popitem(last=False)

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from agent_core.tools.shell.proxy import CommandProxy
     from agent_core.tools.shell.tool import ShellTool
 
-_FIRST_TRIAL_S = 30.0
 _AGAIN_AFTER_S = (20.0, 120.0, 600.0, 1800.0)
 """The last one for all later ones."""
 _HANDED_OVER = ("/run/credentials", "/run/secrets")
@@ -89,7 +88,7 @@ class Shell:
         would be told otherwise that there is no shell.
         """
         if self.will_be(session):
-            with anyio.move_on_after(_FIRST_TRIAL_S):
+            with anyio.move_on_after(30.0):
                 await self._tried.wait()
 
     def tools(self, session: Session) -> list[ShellTool]:

@@ -43,9 +43,8 @@ from gateway.turns.approvals.tool_questions import ToolQuestions
 from gateway.turns.background_job import BackgroundTurns
 from gateway.turns.chat import ChatTurns
 from gateway.turns.commands.carry_on import CarryOn
-from gateway.turns.commands.conversation import ConversationCommands
+from gateway.turns.commands.conversation import ConversationCommands, Histories
 from gateway.turns.commands.handlers import CommandHandlers
-from gateway.turns.commands.histories import Histories
 from gateway.turns.commands.ingest_only import IngestOnly
 from gateway.turns.commands.new_conversation import NewConversation
 from gateway.turns.commands.persona import PersonaCommand

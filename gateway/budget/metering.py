@@ -29,7 +29,6 @@ from gateway.queue.stores import Queue, StoreUnavailable, UsageStore
 
 ANSWER_TOKENS = 1_000
 """What is reserved for an answer whose length nobody knows yet."""
-_COMMIT_LIMIT_S = 5.0
 _READ_AGAIN = 5
 _log = structlog.get_logger(__name__)
 
@@ -124,7 +123,7 @@ class Metering:
             usage = meter.unrecorded[0]
             try:
                 # What is cut off here is in the writer's hands already.
-                with anyio.move_on_after(_COMMIT_LIMIT_S, shield=True):
+                with anyio.move_on_after(5.0, shield=True):
                     await self._store.usage.add(meter.session, usage, meter.purpose)
             except StoreUnavailable as error:
                 _log.warning("usage.not_recorded", session=str(meter.session), error=str(error))

@@ -36,7 +36,7 @@ def main() -> None:
             # People write what not every terminal can show.
             stream.reconfigure(errors="backslashreplace")
     try:
-        if sys.argv[1:] in ([], ["--help"], ["-h"]):
+        if sys.argv[1:] in ([], ["help"], ["--help"], ["-h"]):
             # Made beforehand (`gateway.cli.manual`): the help of all commands takes longer than any of them.
             sys.stdout.write(Path(__file__).with_name("overview.txt").read_text(encoding="utf-8"))
             code: object = 0
@@ -52,7 +52,7 @@ def main() -> None:
                 from gateway.cli.manual import add_examples  # noqa: PLC0415
 
                 add_examples(app)
-            code = app()
+            code = app() if sys.argv[1] in app else _print_unknown(sys.argv[1])
         sys.stdout.flush()
     except KeyboardInterrupt:
         code = 130
@@ -65,6 +65,15 @@ def main() -> None:
     # At its end Python would look through all that was imported for garbage: a fifth of most commands' time.
     gc.freeze()
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _print_unknown(word: str) -> int:
+    """Say on stderr that a first word is no command, and which may be meant; returns the exit code."""
+    from gateway.cli.manual import no_such_command  # noqa: PLC0415
+    from gateway.system.terminal_text import plain_text  # noqa: PLC0415
+
+    sys.stderr.write(f"squidbot: {plain_text(no_such_command(word[:_SHOWN]))}\n")
+    return 2
 
 
 def _print_error(error: Exception) -> int:

@@ -37,7 +37,6 @@ from gateway.system.lock import hold_home
 from gateway.system.terminal_text import plain_text
 
 _HELP = "Type and press Enter. !help tells what else I can do; /quit or Ctrl-D leaves, and answers are kept."
-_LAST_ANSWER_LIMIT_S = 120.0
 _PIECE_BYTES = 65_536
 
 
@@ -150,7 +149,7 @@ class _Screen:
                 if self._open and self._tty:
                     self._write("(what is not answered yet is kept for the next time)\n")
                 elif self._open:
-                    with anyio.move_on_after(_LAST_ANSWER_LIMIT_S):
+                    with anyio.move_on_after(120.0):
                         await self._quiet.wait()
                 tasks.cancel_scope.cancel()
         finally:

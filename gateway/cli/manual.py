@@ -15,6 +15,7 @@ import inspect
 import io
 import re
 import sys
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -120,6 +121,22 @@ def completion(shell: Literal["bash", "zsh", "fish"], /) -> int:
 
     sys.stdout.write(app.generate_completion(shell=shell))
     return 0
+
+
+def no_such_command(word: str) -> str:
+    """The sentence for a first word that is no command, with the nearest one and that of a chat."""
+    from gateway.turns.commands import COMMANDS
+    from gateway.turns.commands.parsing import nearest
+
+    if word.startswith("-"):
+        return f"{word} stands behind the command, as in `squidbot status {word} …`"
+    firsts = get_close_matches(word, sorted({each.split()[0] for each in EXAMPLES}), 1, 0.7)
+    meant = firsts or [each for each in EXAMPLES if get_close_matches(word, each.split()[1:], 1, 0.8)]
+    told = [f"Did you mean {' or '.join(f'`squidbot {each}`' for each in meant)}?"] if meant else []
+    said = word if word in COMMANDS else nearest(word)
+    if said and not firsts:
+        told.append(f"In a chat with the bot it is `!{said}`.")
+    return " ".join([f'there is no command "{word}".', *told, "`squidbot help` lists all."])
 
 
 def overview(app: App) -> str:

@@ -36,7 +36,6 @@ from gateway.settings.last_good import changes, restore, shown_lines, validate_t
 from gateway.system.home import Home
 
 CHECK_LIMIT_S = 120.0
-_SCANNED_LINES = 20_000
 _KEPT = re.compile(r"  # kept as line ([0-9]{1,7})$")
 
 
@@ -88,7 +87,7 @@ async def read_log(
     def read() -> list[str]:
         raw = newest_lines(file) if file is not None else _journal()
         marks = [f'"{name}"' for name in LEVELS[LEVELS.index(level) :]]  # most lines need no reading
-        marked = (line for line in islice(raw, _SCANNED_LINES) if any(mark in line for mark in marks))
+        marked = (line for line in islice(raw, 20_000) if any(mark in line for mark in marks))
         lines, wanted = map(parse_line, marked), LineFilter(level=level)
         return [format_line(line) for line in islice(filter(wanted.matches, lines), within(limit))]
 

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from agent_core.tools.files.change_journal import FileChange
     from agent_core.tools.files.journaled_files import JournaledFiles
 
-_NAMES_TRIED = 20
 _NEEDS = ("home", "settings")
 _SOMEBODY = "somebody at the prompt"
 
@@ -227,7 +226,7 @@ def _content(files: JournaledFiles, digest: str) -> bytes:
         return files.journal.version(digest)
     except LookupError:
         paths = dict.fromkeys(change.path for change in files.journal.changes() if change.after == digest)
-        for path in islice(paths, _NAMES_TRIED):
+        for path in islice(paths, 20):
             with suppress(ToolError):
                 found = files.read_state(files.roots.place(path))
                 if found is not None and found.digest == digest:

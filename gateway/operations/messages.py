@@ -22,7 +22,6 @@ from gateway.queue.states import IllegalMove, InboxState
 
 Name = str | int
 _MESSAGE, _DRAFT = "message", "draft"
-_MOST_DIGITS = 15
 _TOO_LATE = "is being answered or was answered; nothing to give up"
 
 
@@ -31,7 +30,7 @@ def _parse_name(name: str | int, kind: str, *, only: bool = False) -> tuple[str,
     text = str(name).strip().lower()
     letters = {"m": _MESSAGE, "d": _DRAFT}
     found, number = (letters[text[0]], text[1:]) if text[:1] in letters else (kind, text)
-    if not (number.isascii() and number.isdigit() and len(number) <= _MOST_DIGITS):
+    if not (number.isascii() and number.isdigit() and len(number) <= 15):
         raise RequestInvalid(
             f"{name!r} is not a name; `squidbot inbox list` and `inbox list --held` show the names, such as "
             "7, d5 or a3f2c9"

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from gateway.settings import Settings
     from gateway.supervision.gateway import Proactive
 
-_WAIT_S = 50.0
 _LOOK_EVERY_S = 0.2
 _CHARS_PER_TOKEN = 4
 _LONGEST_TEXT = 20_000
@@ -321,7 +320,7 @@ async def _dry_run(planned: PlannedJob, heartbeat: HeartbeatChannel) -> dict[str
 async def _outcome(planned: PlannedJob, name: str, instant: datetime) -> LedgerEntry | None:
     import anyio
 
-    with anyio.move_on_after(_WAIT_S):
+    with anyio.move_on_after(50.0):
         while True:
             for entry in await planned.plans.ledger(name=name, limit=5):
                 if entry.instant <= instant <= (entry.until or entry.instant):

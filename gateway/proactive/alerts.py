@@ -80,8 +80,9 @@ def credit_alert(error: ModelError, now: datetime) -> Alert:
     """Alert: a model's provider gives no more answers, because the account has nothing left."""
     return Alert(
         f"credit {error.fields.get('model')}",
-        f"A model's provider gives me no more answers: {error} Until you mend that there, the next model "
-        "of the pool answers. Without one, questions wait; I look again every half hour, or at `!retry`.",
+        f"A model's provider gives me no more answers: {str(error).rstrip('.')}. Until you mend that there, "
+        "the next model of the pool answers. Without one, questions wait; I look again every half hour, or "
+        "at `!retry`.",
         once=f"{now:%Y-%m-%d}",
     )
 

@@ -32,7 +32,6 @@ from gateway.routing.conversations import Conversations
 
 Once = tuple[str, str]
 """A subject and its value: nothing is posted under them again until the subject has another value."""
-_MOST_REASONS = 100
 _log = structlog.get_logger(__name__)
 
 
@@ -176,7 +175,7 @@ class OwnerNotifier:
     def _log(self, topic: str, reached: ContactResult) -> None:
         if reached.target is not None:
             self._missed.clear()
-        elif reached.why not in self._missed and len(self._missed) < _MOST_REASONS:
+        elif reached.why not in self._missed and len(self._missed) < 100:
             self._missed.add(reached.why)
             _log.warning("owner.not_reached", topic=topic, reason=reached.why)
 

@@ -10,7 +10,6 @@ from gateway.queue.stores import Turn
 
 _LONGEST_REST = timedelta(hours=12)
 _REST_AFTER = 2
-_REASON_CHARS = 300
 
 
 def failing_since(entries: list[LedgerEntry]) -> list[LedgerEntry]:
@@ -55,7 +54,7 @@ def ledger_entry(
         name=ledger_name(job_id),
         instant=turn.head.message.received_at,
         outcome=outcome,
-        reason=reason[:_REASON_CHARS],
+        reason=reason[:300],
         tokens=usage.prompt_tokens + usage.completion_tokens,
         calls=usage.calls,
         took_s=took_s,

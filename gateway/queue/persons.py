@@ -86,7 +86,7 @@ def rename_person(place: QueuePlace, change: AddressChange) -> int:
     """
     with _transaction(place, "person move", change=True) as db:
         if isinstance(place, ServerDatabase):
-            from gateway.queue.postgres.histories.renaming import rename_histories  # noqa: PLC0415 - the default has no driver
+            from gateway.queue.postgres.histories.personal import rename_histories  # noqa: PLC0415 - the default has no driver
             from gateway.queue.postgres.store import HOME  # noqa: PLC0415 - as above
 
             rename_histories(db, HOME, change)

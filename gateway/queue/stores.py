@@ -35,11 +35,10 @@ from gateway.queue.sql.base import Database
 from gateway.queue.sql.grants import GrantStore
 from gateway.queue.sql.inbox import InboxStore
 from gateway.queue.sql.jobs import JobStore
-from gateway.queue.sql.journal import HistoryJournal
 from gateway.queue.sql.maintenance import MaintenanceStore
 from gateway.queue.sql.outbox import OutboxStore
 from gateway.queue.sql.receipts import ReceiptStore
-from gateway.queue.sql.state import StateStore
+from gateway.queue.sql.state import HistoryJournal, StateStore
 from gateway.queue.sql.turns import TurnStore
 from gateway.queue.sql.usage import UsageStore
 from gateway.queue.states import StoreStats

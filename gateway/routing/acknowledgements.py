@@ -22,9 +22,9 @@ from gateway.observability import metrics
 from gateway.queue.stores import Queue, StoreUnavailable
 
 _EVERY_S = 30.0
-_AGE_S = 86_400.0
 _LINES = 4
 _WAITING = 64
+_LIMIT_S = 10.0
 _log = structlog.get_logger(__name__)
 
 
@@ -58,7 +58,7 @@ class StaleAcknowledgements:
 
     async def clear_stale(self) -> None:
         """Report once. Raises `StoreUnavailable`."""
-        found = await self._store.inbox.recently_withdrawn(within_s=_AGE_S)
+        found = await self._store.inbox.recently_withdrawn(within_s=86_400.0)
         for row in found:
             if row.id not in self._told:
                 # What is kept of it is where and under which id it was said.
@@ -81,18 +81,14 @@ class _Line:
 
 
 class Acknowledgements:
-    """Reports progress to channels with acknowledgements, for at most ``limit_s`` per hint."""
+    """Reports progress to channels with acknowledgements, for at most `_LIMIT_S` per hint."""
 
-    def __init__(
-        self, channels: Mapping[str, Channel], *, limit_s: float = 10.0, waiting: int = _WAITING
-    ) -> None:
+    def __init__(self, channels: Mapping[str, Channel]) -> None:
         self._channels: dict[str, SupportsAcknowledgements] = {
             name: channel
             for name, channel in channels.items()
             if channel.capabilities.acknowledgements and isinstance(channel, SupportsAcknowledgements)
         }
-        self._limit_s = limit_s
-        self._most = waiting
         self._lines = {(name, number): _Line() for name in self._channels for number in range(_LINES)}
 
     def report(self, messages: Iterable[InboundMessage], stage: AckState) -> None:
@@ -102,7 +98,7 @@ class Acknowledgements:
             if channel is None or message.kind != "message":
                 continue
             line = self._lines[message.channel, crc32(str(message.session).encode()) % _LINES]
-            if len(line.waiting) >= self._most:
+            if len(line.waiting) >= _WAITING:
                 metrics.ACKS.labels(message.channel, "dropped").inc()
                 continue
             line.waiting.append(_QueuedAck(channel, message, stage))
@@ -125,7 +121,7 @@ class Acknowledgements:
         message = hint.message
         outcome = "late"
         try:
-            with anyio.move_on_after(self._limit_s):
+            with anyio.move_on_after(_LIMIT_S):
                 await hint.channel.acknowledge(message.session, message.context, hint.stage)
                 outcome = "shown"
         except Exception as error:  # noqa: BLE001 - a hint never costs anything

@@ -44,7 +44,6 @@ _IDLE_LOOK_S = 30.0
 _GIVE_UP_AFTER_S = 48 * 3600.0
 _TRIES_AT_LEAST = 5
 _UNKNOWN_ERRORS_ALLOWED = 8
-_RECORD_LIMIT_S = 5.0
 _STORE_RETRY = BackoffPolicy(first_s=1.0, cap_s=10.0)
 _SEND_RETRY = BackoffPolicy(first_s=1.0, cap_s=300.0)
 _log = structlog.get_logger(__name__)
@@ -209,7 +208,7 @@ class Delivery:
 
     async def _record_sent(self, row: OutboxRow, receipt: Receipt) -> None:
         """The server has it. A stop does not keep this from the store, as long as that takes it."""
-        with anyio.move_on_after(_RECORD_LIMIT_S, shield=True) as limit:
+        with anyio.move_on_after(5.0, shield=True) as limit:
             await self._record_until_stored(row, receipt)
         if limit.cancelled_caught:
             await self._record_until_stored(row, receipt)

@@ -33,7 +33,6 @@ _STORE_RETRY = BackoffPolicy(first_s=1.0, cap_s=10.0)
 LONGEST_TEXT = 200_000
 """The characters of a message; a longer one is cut, with a note."""
 _NOT_ADDRESSED = "not_addressed"
-_MOST_LET_IN = 2_000
 _log = structlog.get_logger(__name__)
 Report = Callable[[LinkState, str, Mapping[str, Any]], None]
 Hear = Callable[[Sequence[Pending]], Awaitable[list[Pending]]]
@@ -264,7 +263,7 @@ class ChannelInbox:
         count, attempt = 0, 0
         while True:
             try:
-                rows = await self._store.inbox.rows(states=[InboxState.QUARANTINED], limit=_MOST_LET_IN)
+                rows = await self._store.inbox.rows(states=[InboxState.QUARANTINED], limit=2_000)
                 for row in reversed(rows):
                     message = row.message
                     ours = (message.channel, message.account) == (self._channel, self._account)

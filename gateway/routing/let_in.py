@@ -14,10 +14,10 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from agent_core.messages import Audience, InboundMessage
+from agent_core.messages import InboundMessage
 from gateway.queue.states import UNINVITED, IllegalMove, InboxState
 from gateway.queue.stores import InboxRow, Pending, Queue
-from gateway.routing.access import Access, kinds_of, normalise
+from gateway.routing.access import Access, Role, kinds_of, normalise
 
 MOST_KEPT = 100
 MOST_OF_ONE = 5
@@ -35,6 +35,9 @@ _REFUSED = frozenset(
 _PATTERNS = (*sorted(_REFUSED), UNINVITED, "sender_not_verified", "unreadable_%")
 """The same, and others that `was_refused` looks at, for the database."""
 _LOOKED_AT = 5_000
+_MAY_ALREADY = (
+    "may write to me already; what does not prove to be theirs waits for your decision under its name, as m7"
+)
 _CUT = "\n\n[The rest was not kept, because its sender may not write to me.]"
 
 
@@ -64,16 +67,16 @@ def cut_message(message: InboundMessage) -> InboundMessage:
 def was_refused(row: InboxRow, access: Access) -> bool:
     """
     Return True if a person may have wanted an answer and got none. Robots are only counted, and what others
-    say to each other in a room is nothing that was refused.
+    say to each other in a room is nothing that was refused; what names the bot there is only listed.
     """
     if row.state is InboxState.QUARANTINED:
         return True
     reason, message = row.error or "", row.message
-    is_private = message.audience is Audience.DIRECT or not access.has_rooms(message.channel)
+    is_for_us = message.addressed or not access.has_rooms(message.channel)
     return row.state is InboxState.IGNORED and (
         reason.startswith("unreadable_")
         or reason in _REFUSED
-        or (is_private and reason in (UNINVITED, "sender_not_verified"))
+        or (is_for_us and reason in (UNINVITED, "sender_not_verified"))
     )
 
 
@@ -121,7 +124,8 @@ async def admit_person(store: Queue, access: Access, address: str) -> LetIn:
         return LetIn(who, problem="is not one address: name a whole server in allow_from of the settings")
     if not channels:
         return LetIn(who, problem="is no address of a channel that is switched on")
-    for name in channels:
+    is_known = all(access.role(name, who, verified=True) is not Role.STRANGER for name in channels)
+    for name in () if is_known else channels:
         known = _read(await store.state.read(f"{_TOPIC}{name}"))
         if len(known) >= MOST_LET_IN:
             return LetIn(who, problem="is one too many: name people in allow_from of the settings")
@@ -134,6 +138,8 @@ async def admit_person(store: Queue, access: Access, address: str) -> LetIn:
         with suppress(IllegalMove):  # somebody was quicker
             await store.inbox.admit(row.id, welcome=True)
             messages += 1
+    if is_known and not messages + invitations:
+        return LetIn(who, problem=_MAY_ALREADY)
     return LetIn(who, channels, messages, invitations)
 
 

@@ -9,7 +9,6 @@ is spoken, and paid, again. Texts that are never spoken leave no dead letter, on
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import timedelta
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import structlog
 
+from agent_core.bounded import Bounded
 from agent_core.errors import ModelError, ModelRefused, ModelUnreadable
 from agent_core.messages import OutboundKind, OutboundMessage, SessionKey, Speech
 from agent_core.models import Purpose, Usage
@@ -44,7 +44,6 @@ _LATE_AFTER = timedelta(minutes=10)
 """An answer that was read so long ago is not spoken any more."""
 _TEXT_GONE = frozenset({OutboxState.DEAD, OutboxState.UNKNOWN, OutboxState.HELD})
 _QUOTED_CHARS = 60
-_KEPT = 8
 _log = structlog.get_logger(__name__)
 
 Refusal = Callable[[SessionKey, bool], Awaitable[str]]
@@ -107,7 +106,7 @@ class SpeechChannel:
         self._paid = paid
         self._counts = counts
         self._clock = clock
-        self._made: OrderedDict[str, Spoken] = OrderedDict()
+        self._made: Bounded[str, Spoken] = Bounded(8)
 
     async def run(self, inbox: Inbox) -> None:
         """Receive nothing."""
@@ -170,8 +169,6 @@ class SpeechChannel:
             if self._voice is None:
                 raise ModelRefused("speaking is switched off")
             spoken = self._made[message.id] = await self._voice().speak(message.text)
-            while len(self._made) > _KEPT:
-                self._made.popitem(last=False)
         return spoken
 
     async def probe(self, message: OutboundMessage) -> Receipt | None:

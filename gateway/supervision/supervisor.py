@@ -189,7 +189,8 @@ class Supervisor:
 
     def _set(self, watched: _Watched, state: LinkState, detail: str, **changes: Any) -> None:
         old = watched.status
-        since = old.since if state is old.state else self._clock.now()
+        is_same = state is old.state or {state, old.state} == {LinkState.DOWN, LinkState.CONNECTING}
+        since = old.since if is_same else self._clock.now()
         watched.status = replace(old, state=state, since=since, detail=detail, **changes)
         if watched.status == old:
             return

@@ -28,7 +28,6 @@ LOOK_EVERY_S = 30.0
 IDLE_S = 300.0
 BESIDE_S = 300.0
 """How long what needs no model may take: it waits for the disk at most."""
-_WOKEN_AT_ONCE = 100
 _log = structlog.get_logger(__name__)
 
 
@@ -167,7 +166,7 @@ class TurnWatchdog:
             return
         if self._idle_since is None:
             self._idle_since = now
-        for session in due[:_WOKEN_AT_ONCE]:
+        for session in due[:100]:
             self._dispatcher.wake(session)
 
     def _verdict(self, now: float) -> str | None:

@@ -12,6 +12,7 @@ import hashlib
 import secrets
 from dataclasses import dataclass, field
 
+from agent_core.bounded import Bounded
 from agent_core.ports import Clock
 
 LINK_S = 120
@@ -45,14 +46,13 @@ class ConsoleLogins:
     def __init__(self, clock: Clock, address: str) -> None:
         self.address = address
         self._clock = clock
-        self._links: dict[str, float] = {}
-        self._sessions: dict[str, ConsoleSession] = {}
+        self._links: Bounded[str, float] = Bounded(_MOST)
+        self._sessions: Bounded[str, ConsoleSession] = Bounded(_MOST)
 
     def new_link(self) -> str:
         """Return an address that lets one browser in, once, within `LINK_S` seconds."""
         token = secrets.token_urlsafe(32)
         self._links[_digest(token)] = self._clock.monotonic() + LINK_S
-        _keep_newest(self._links)
         return f"{self.address}/console/enter?token={token}"
 
     def is_valid(self, token: str) -> bool:
@@ -67,7 +67,6 @@ class ConsoleLogins:
             return None
         secret = secrets.token_urlsafe(32)
         self._sessions[_digest(secret)] = ConsoleSession(self._clock.monotonic() + SESSION_S)
-        _keep_newest(self._sessions)
         return secret
 
     def find(self, secret: str) -> ConsoleSession | None:
@@ -82,8 +81,3 @@ class ConsoleLogins:
 
 def _digest(secret: str) -> str:
     return hashlib.sha256(secret.encode("utf-8", "replace")).hexdigest()
-
-
-def _keep_newest(entries: dict[str, float] | dict[str, ConsoleSession]) -> None:
-    while len(entries) > _MOST:
-        del entries[next(iter(entries))]

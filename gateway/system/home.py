@@ -33,7 +33,6 @@ from gateway.system.ownership import SERVICES, Host
 
 _FOLDERS = ("sessions", "memory", "workspace", "state", "attachments", "run")
 _PROBE_BYTES = 4096
-_LONGEST_SOCKET_PATH = 107
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +148,7 @@ def open_home(root: Path, *, as_guest: bool = False) -> Home:
 @contextmanager
 def short_path(path: Path) -> Iterator[str]:
     """A path of a socket short enough for the kernel (107 bytes), valid while inside."""
-    if len(os.fsencode(path)) <= _LONGEST_SOCKET_PATH:
+    if len(os.fsencode(path)) <= 107:
         yield str(path)
         return
     folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

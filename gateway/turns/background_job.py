@@ -52,7 +52,6 @@ from gateway.turns.kinds import Plan, TurnFailureText, TurnPolicy
 from gateway.turns.user_input import session_of, user_lines
 
 _OUTAGE_S = 86_400.0
-_START_TAKES_S = 30.0
 _AGAIN_AFTER_S = 60.0
 _UNDO = "by hand: changes by commands have no versions; the output is in work/jobs/{id}.log"
 _WHOLE = "All of it is in the file `work/jobs/{}.log`."
@@ -250,7 +249,7 @@ class BackgroundTurns:
 
     async def _after_the_start(self, order: Order) -> None:
         """Let the turn that has started the job speak first, unless that takes long."""
-        with anyio.move_on_after(_START_TAKES_S):
+        with anyio.move_on_after(30.0):
             for session in {order.place, self.conversations.reading_scope(order.place)}:
                 await self.left(session, order.started_by)
 

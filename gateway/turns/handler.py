@@ -37,7 +37,6 @@ from gateway.turns.history_writer import HistoryWriter
 from gateway.turns.kinds import TurnKind
 from gateway.turns.model_run import ModelRun
 
-_RELEASE_LIMIT_S = 5.0
 _LOOKED_AT = 1000
 _log = structlog.get_logger(__name__)
 
@@ -184,7 +183,7 @@ class TurnHandler:
                     return
             except anyio.get_cancelled_exc_class():
                 with (
-                    anyio.move_on_after(_RELEASE_LIMIT_S, shield=True),
+                    anyio.move_on_after(5.0, shield=True),
                     suppress(LostTurn, StoreUnavailable),  # it was ended already, or will be recovered
                 ):
                     await self._store.turns.release(turn)

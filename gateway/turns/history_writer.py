@@ -21,8 +21,6 @@ from agent_core.messages import SessionKey
 from gateway.queue.stores import JournalLine, Queue, StoreUnavailable
 from gateway.queue.wakeups import Wakeups
 
-_SYNC_EVERY_S = 1.0
-_BACK_OFF_S = 5.0
 _log = structlog.get_logger(__name__)
 
 
@@ -122,14 +120,14 @@ class HistoryWriter:
         """Append what was committed and make it durable, in the background, until cancelled."""
         while True:
             await self._work.wait()
-            await anyio.sleep(_SYNC_EVERY_S)
+            await anyio.sleep(1.0)
             self._work = anyio.Event()
             try:
                 await self.sync()
             except (StorageUnavailable, StoreUnavailable) as error:
                 _log.warning("history.sync_failed", **_fields(error))
                 self._work.set()
-                await anyio.sleep(_BACK_OFF_S)
+                await anyio.sleep(5.0)
 
     async def sync(self) -> None:
         """Append, sync and clear the journal, bad sessions apart. Raises StorageUnavailable."""

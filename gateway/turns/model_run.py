@@ -33,9 +33,6 @@ from gateway.turns.step_journal import StoreStepJournal
 from gateway.turns.transcription import Hearing, Transcription
 from gateway.turns.user_input import trust_topic, trusted_before, user_input
 
-_TYPING_EVERY_S = 20.0
-_PREVIEW_EVERY_S = 0.05
-_HINT_LIMIT_S = 10.0
 _NAMED = 30
 """So many members of a room are named in a prompt."""
 _log = structlog.get_logger(__name__)
@@ -221,7 +218,7 @@ class ReplySink:
 
     async def _attempt(self, give: Callable[[], Awaitable[None]]) -> None:
         try:
-            with anyio.move_on_after(_HINT_LIMIT_S):
+            with anyio.move_on_after(10.0):
                 await give()
         except Exception as error:  # noqa: BLE001 - a hint never costs an answer
             _log.info("typing.failed", channel=self._channel.name, error=type(error).__name__)
@@ -229,11 +226,11 @@ class ReplySink:
     async def _keep_typing(self) -> None:
         while True:
             await self._attempt(lambda: self._channel.typing(self._session, on=True))
-            await anyio.sleep(_TYPING_EVERY_S)
+            await anyio.sleep(20.0)
 
     async def _keep_showing(self) -> None:
         while True:
             await self._news.wait()
             self._news = anyio.Event()
             await self._attempt(partial(self._channel.preview, self._session, self._preview or ""))
-            await anyio.sleep(_PREVIEW_EVERY_S)
+            await anyio.sleep(0.05)

@@ -169,7 +169,11 @@ class JobTurns:
 
     async def _moved(self, turn: Turn, job: Job, said: str, channel: Channel | None) -> str:
         """Say a reminder elsewhere; one that recurs waits from then on until the bot is back in its place."""
-        waits = job.state is JobState.ACTIVE and await has_bot_left(channel, turn.head.message.session)
+        message = turn.head.message
+        waits = job.state is JobState.ACTIVE and await has_bot_left(channel, message.session)
+        if message.notes.mentions:
+            why = "(I have told nobody else: I cannot speak where you asked for it.)"
+            said = f"For {_whom(message)}: {said}\n\n{why}"
         if waits:
             said += f"\n\n(The reminder {job.id} is paused until I am back where you asked for it.)"
         reason = await self._elsewhere(turn, said)

@@ -10,7 +10,6 @@ are retried.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
@@ -20,6 +19,7 @@ import anyio
 import anyio.to_thread
 import structlog
 
+from agent_core.bounded import Bounded
 from agent_core.errors import (
     ModelAuthFailed,
     ModelError,
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
 STEP = "heard"
 """The kind of a step that is a transcript."""
 _AT_ONCE = 2
-_KEPT = 8
 _QUOTED_CHARS = 600
 _MOST_FILES = 20
 _NAMED = 3
@@ -115,7 +114,7 @@ class Transcription:
         self._engine: Transcribes | None = None
         self._slots = anyio.CapacityLimiter(_AT_ONCE)
         self._for_others = anyio.CapacityLimiter(_AT_ONCE - 1)
-        self._lately: OrderedDict[tuple[str, str], dict[str, Any]] = OrderedDict()
+        self._lately: Bounded[tuple[str, str], dict[str, Any]] = Bounded(8)
 
     async def transcribe_turn(
         self, turn: Turn, asked: Turn, steps: Sequence[Step], meter: UsageMeter
@@ -179,8 +178,6 @@ class Transcription:
                 await slots.enter_async_context(self._slots)
                 found = await self._transcribe(turn, file, left_s, meter)
             self._lately[str(turn.session), file.sha256] = found
-            while len(self._lately) > _KEPT:
-                self._lately.popitem(last=False)
         return found
 
     async def _transcribe(

@@ -10,10 +10,9 @@ import pytest
 
 from agent_core.messages import Amendment, SessionKey
 from gateway.queue.sql.inbox import InboxStore
-from gateway.queue.sql.journal import HistoryJournal
 from gateway.queue.sql.maintenance import MaintenanceStore
 from gateway.queue.sql.outbox import OutboxStore
-from gateway.queue.sql.state import StateStore
+from gateway.queue.sql.state import HistoryJournal, StateStore
 from gateway.queue.sql.turns import TurnStore
 from gateway.queue.states import InboxState
 from gateway.queue.stores import Completion, OutboxRow, Turn

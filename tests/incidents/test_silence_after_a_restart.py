@@ -16,7 +16,7 @@ from channels.base import LinkState
 from channels.matrix.channel import MatrixChannel
 from channels.matrix.client.api import HttpAnswer, LinkBroken
 from channels.matrix.config import MatrixConfig
-from channels.matrix.sync.link import SYNC_RETRY
+from channels.matrix.sync.receiver import SYNC_RETRY
 from tests.clock import LoopClock
 from tests.doubles.homeserver import ScriptedHomeserver
 from tests.doubles.inbox import MemoryInbox, running

@@ -16,6 +16,7 @@ from gateway.queue.states import UNINVITED, UNINVITED_S, IllegalMove, InboxState
 from gateway.routing import let_in
 from gateway.routing.access import Access, Alias, is_admitted
 from gateway.routing.inbox import AcceptGate, ChannelInbox
+from gateway.turns.commands.text import about_let_in
 from tests.clock import ManualClock
 from tests.contract.erasure import erased
 from tests.contract.queue_data import message
@@ -103,6 +104,14 @@ async def test_to_let_somebody_in_answers_what_was_kept(house: Harness) -> None:
     assert (await let_in.admit_person(house.store, again, "@x:hs.test")).problem
 
 
+async def test_who_may_write_already_is_not_let_in_again(house: Harness) -> None:
+    """Otherwise "may write to me now" would be said of the owner's own mail that proves nothing."""
+    done = await let_in.admit_person(house.store, house.access, ALICE)
+    assert (list(done.channels), done.problem.partition(";")[0]) == ([], "may write to me already")
+    assert about_let_in(done).endswith("under its name, as m7. Nothing was done.")
+    assert await house.store.state.read("let-in:email") is None
+
+
 async def test_one_message_may_be_answered_without_letting_its_sender_in(house: Harness) -> None:
     """`!approve m7` of a stranger's mail: it is a stranger's still, and cannot command anything."""
     await house.inbox.accept([mail("a")])
@@ -171,7 +180,7 @@ async def test_an_invitation_waits_for_the_owner_and_is_not_answered(house: Harn
 
 
 async def test_what_people_say_to_each_other_in_a_room_is_not_kept(tmp_path: Path) -> None:
-    """Negative control: strangers in a room have not written to the bot. In private they have."""
+    """Negative control: strangers in a room have not written to the bot. Who names it there is listed."""
     matrix = Access([Alias("matrix", "@a:hs.test")], {"matrix": ()})
     async with await SqliteQueue.open(tmp_path / "m.db", clock=ManualClock(), synchronous="normal") as store:
         inbox = ChannelInbox(
@@ -180,16 +189,18 @@ async def test_what_people_say_to_each_other_in_a_room_is_not_kept(tmp_path: Pat
         said = {"account": "@bot:hs.test", "sender": Sender(address="@s:hs.test", verified=True)}
         await inbox.accept(
             [
-                message("g", **said).model_copy(update={"audience": Audience.GROUP}),
+                message("g", **said).model_copy(update={"audience": Audience.GROUP, "addressed": False}),
+                message("m", **said).model_copy(update={"audience": Audience.GROUP}),
                 message("d", **said).model_copy(update={"audience": Audience.DIRECT}),
             ]
         )
         rows = await store.inbox.rows(states=list(InboxState))
         assert {row.message.native_id: row.state.value for row in rows} == {
             "g": "ignored",
+            "m": "ignored",
             "d": "quarantined",
         }
-        assert [row.message.native_id for row in rows if let_in.was_refused(row, matrix)] == ["d"]
+        assert [row.message.native_id for row in rows if let_in.was_refused(row, matrix)] == ["d", "m"]
 
 
 async def test_each_way_of_being_refused_leaves_a_trace_and_robots_only_a_count(house: Harness) -> None:

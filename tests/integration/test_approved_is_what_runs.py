@@ -54,6 +54,7 @@ CHANGES: dict[str, tuple[str, str, str]] = {
     "of a folder that is named": ("sh lib/run.sh", "lib/helper.py", "changed = 1"),
     "by a pattern": ("cat *.txt | sh", "steps.txt", "echo changed"),
     "which was not there": ("sh late.sh", "late.sh", "echo changed"),
+    "which nothing names": ("sh run.sh", "numbers.csv", "1,2"),
 }
 
 
@@ -82,9 +83,10 @@ async def test_a_script_that_changed_before_the_yes_is_asked_about_again(tmp_pat
 
 
 async def test_what_nobody_changed_runs_at_once(tmp_path: Path) -> None:
-    """The control: a yes runs it; data that neither the command nor its scripts name may change."""
+    """The control: a yes runs it; what is written again unchanged is no change."""
     work = tmp_path / "workspace" / "work"
     wrote(work, "run.sh", "touch ran")
+    wrote(work, "numbers.csv", "1,2,3")
     async with world(tmp_path, name="matrix", settings=asking(), models={"demo": Operator()}) as one:
         assert (await tried(one))["ready"] is True
         told, _ = await asked_and_changed(

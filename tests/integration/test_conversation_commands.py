@@ -212,6 +212,30 @@ class TestRemind:
         assert "with my name first: `Rosie: !remind tomorrow at 8 TEXT`" in named.text
         assert "my name first" not in unnamed.text + direct.text
 
+    async def test_in_a_room_its_answers_say_the_name_and_whose_a_reminder_is(self, tmp_path):
+        """What is written as shown is heard there; of others' reminders the person is named."""
+        async with talking(tmp_path, Mind()) as one:
+            kept = await say(one, in_group(ANN, "!remind tea tomorrow at 9", 1, names=["Rosie"]))
+            foreign = await say(one, in_group(BOB, "!remind cancel 1", 2, names=["Rosie"]))
+            refused = await say(one, in_group(BOB, "!remind someday", 3, names=["Rosie"]))
+            several = await say(one, in_group(ANN, "!remind cancel 1 2", 4, names=["Rosie"]))
+            removed = await say(one, in_group(ANN, "!remind cancel all", 5, names=["Rosie"]))
+        assert "`Rosie: !remind cancel " in kept.text
+        assert foreign.text == f"Only {ANN} can remove that. Nothing was removed."
+        assert "`Rosie: !remind tomorrow at 8 call Tom`" in refused.text
+        assert several.text.endswith("Remove one at a time.")
+        assert removed.text.startswith("Removed: ")
+
+    async def test_all_is_no_part_of_a_word(self, tmp_path):
+        """The word "all" asks which of several is meant, and removes no "call"."""
+        async with talking(tmp_path, Mind()) as one:
+            for wish in ("tomorrow call mum", "in 2h tea"):
+                await asked(one, f"!remind {wish}")
+            told = (await asked(one, "!remind cancel all")).text
+            stay = len(await one.built.store.jobs.jobs())
+        assert told.startswith("Which one?")
+        assert ("tea" in told, stay) == (True, 2)
+
     async def test_it_is_removed_by_its_number_or_words(self, tmp_path):
         """Without words there is a list; of several that match none is removed; others' cannot be named."""
         async with talking(tmp_path, Mind()) as one:

@@ -48,6 +48,27 @@ async def test_a_correction_is_known_to_the_next_question(tmp_path):
     assert ("a table for six" in mind.shown[-1], "for five" in mind.shown[-1]) == (True, False)
 
 
+@pytest.mark.parametrize(
+    "said", ["!remind tomorow at 9 milk", "!remind tomorrow at 9 mlik", "remind tomorrow at 9 milk"]
+)
+async def test_an_answered_message_that_becomes_a_command_is_told_to_be_sent_again(tmp_path, said):
+    """A command that was refused, one that was done, and a question: nothing is done, nor left without a word."""
+    async with talking(tmp_path, Mind()) as one:
+        edited = one.server.say(ANN, said)
+        await settled(one, settled=1)
+        jobs = await one.built.store.jobs.jobs()
+        await amend(one, edited, "!remind tomorrow at 9 milk")
+        await settled(one, settled=2)
+        assert texts(one)[1:] == [
+            (
+                "I do not run a command again when its message is edited, and what was done stays. Please send it as "
+                "a separate message."
+            )
+        ]
+        assert await one.built.store.jobs.jobs() == jobs
+        await asked(one, "how many?")
+
+
 async def test_a_deleted_question_is_shown_to_no_model(tmp_path):
     """Deleted after its answer: neither it nor its correction nor its answer is in the next prompt."""
     mind = Mind()

@@ -122,22 +122,24 @@ async def test_put_out_while_it_works(synapse, fresh_credentials, nia, tmp_path,
     assert requests < 60
 
 
-async def test_a_poll_and_a_location_in_a_room_with_the_bot_alone(synapse, fresh_credentials, nia, tmp_path):
-    """One sentence each says what it cannot read, without a model; the next question is answered as ever."""
+async def test_a_poll_that_says_nothing_and_a_location_in_a_room_with_the_bot_alone(
+    synapse, fresh_credentials, nia, tmp_path
+):
+    """One sentence says what it cannot read, without a model; a location is read, and answered as ever."""
     bot = fresh_credentials("bot")
-    async with open_house(synapse.url, bot, tmp_path / "home", "as ever", allow=[nia]) as there:
+    async with open_house(synapse.url, bot, tmp_path / "home", "there", "as ever", allow=[nia]) as there:
         room = await there.room(nia.peer)
         where = {"msgtype": "m.location", "body": "here", "geo_uri": "geo:1,2"}
         await call(nia.peer.send_event, room, "m.room.message", where)
         await call(nia.peer.send_event, room, "m.poll.start", {"m.poll": {"question": {"m.text": []}}})
         await call(nia.peer.send, room, "well?")
         said = await there.answers(nia.peer, room, 3)
-        assert len(there.model.requests) == 1
+        assert len(there.model.requests) == 2
+        assert "[A location] here geo:1,2" in str(there.model.requests[0])
 
     told = " ".join(map(str, said))
-    assert told.count("I cannot read a location. Please say it in words.") == 1
     assert told.count("I cannot read a poll. Please say it in words.") == 1
-    assert told.count("as ever") == 1
+    assert (told.count("there"), told.count("as ever")) == (1, 1)
 
 
 @pytest.mark.parametrize("encrypted", [False, True])

@@ -14,11 +14,10 @@ import pytest
 from agent_core.messages import Amendment
 from agent_core.models import Purpose, Usage
 from gateway.queue.model import Completion
-from gateway.queue.postgres import unknown_commits
+from gateway.queue.postgres import pool
 from gateway.queue.postgres.connection import Transaction
-from gateway.queue.postgres.pool import Pool
+from gateway.queue.postgres.pool import Pool, ServerCall
 from gateway.queue.postgres.store import PostgresQueue
-from gateway.queue.postgres.unknown_commits import Doubts
 from gateway.queue.states import InboxState
 from gateway.queue.stores import StoreUnavailable
 from gateway.queue.wakeups import Wakeups
@@ -81,7 +80,7 @@ def cuts(monkeypatch: pytest.MonkeyPatch) -> Cuts:
 def is_asked(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
     """Whether the server is asked what became of it. The control is a queue that does not ask."""
     if request.param == "not asked":
-        monkeypatch.setattr(Doubts, "add", lambda self, call: self._pool.end(call))
+        monkeypatch.setattr(ServerCall, "is_open", False)
     return request.param == "asked"
 
 
@@ -169,7 +168,7 @@ async def test_an_undo_that_is_refused_does_not_keep_the_server_busy(
 ):
     """A disk may be full for hours; the control asks again at once."""
     if not pauses:
-        monkeypatch.setattr(unknown_commits, "REPEATED_AFTER_S", 0.0)
+        monkeypatch.setattr(pool, "REPEATED_AFTER_S", 0.0)
     tries = 0
 
     def refused(db: object, value: object) -> None:
@@ -254,7 +253,7 @@ async def test_a_server_that_took_over_cannot_say_so_the_claim_is_undone(
 
 async def test_a_caller_does_not_wait_for_ever(house: Harness, cuts: Cuts, monkeypatch: pytest.MonkeyPatch):
     """After a while they are told that nobody knows, and what was committed is told when the server is back."""
-    monkeypatch.setattr(unknown_commits, "TOLD_WITHIN_S", 0.1)
+    monkeypatch.setattr(pool, "TOLD_WITHIN_S", 0.1)
     cuts.left, cuts.away = [True], 10_000
     with anyio.fail_after(60):
         with pytest.raises(StoreUnavailable):

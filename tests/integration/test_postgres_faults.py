@@ -11,8 +11,8 @@ import pytest
 from agent_core.messages import Sender
 from gateway.queue.postgres import pool
 from gateway.queue.postgres.connection import Transaction, connect
+from gateway.queue.postgres.pool import all_facts
 from gateway.queue.postgres.store import PostgresQueue
-from gateway.queue.postgres.unknown_commits import all_facts
 from gateway.queue.sql.engine import NOTHING, ConnectionPort
 from gateway.queue.sql.signals import Signals
 from gateway.queue.stores import Queue, StoreUnavailable
@@ -122,10 +122,10 @@ async def test_many_rows_at_once_are_told_as_all_that_waits(
         assert await house.store.database.writer.call("flood", write, locks=NOTHING) == 20_000
         told = await house.until("session", 3)
     assert {str(work.session) for work in told if isinstance(work, Work)} == {f"matrix/{n}" for n in range(3)}
-    assert (len(told), asked) == (3, 1)
+    assert (len(told), asked) == (3, 2 if is_lost else 1)
     await accept(house.store, "a")  # what is little is told one by one again
     assert len(await house.until("session", 4)) == 4
-    assert asked == 1
+    assert asked == (2 if is_lost else 1)
 
 
 async def test_a_database_without_its_tables_is_unavailable_and_no_connection_stays(

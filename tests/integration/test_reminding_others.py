@@ -5,7 +5,7 @@ from __future__ import annotations
 import anyio
 import pytest
 
-from agent_core.messages import EVERYBODY, Audience, MessageContext, SessionKey
+from agent_core.messages import EVERYBODY, Amendment, Audience, MessageContext, SessionKey
 from channels.base import ChannelUnavailable
 from gateway.proactive.jobs.service import JobPlace
 from gateway.proactive.jobs.triggers import TriggerInvalid
@@ -59,6 +59,20 @@ async def test_who_is_reminded(tmp_path, here, said, whom, mentions):
     assert told.startswith(f"I will remind {', '.join(mentions) if mentions else 'you'}, ")
     assert seen.text == f"For {whom}: leave"
     assert seen.rings_for == (tuple(mentions) if mentions else None) and not seen.context.notes.mentions
+
+
+async def test_who_made_it_hears_that_the_others_were_not_told(tmp_path, here):
+    """If the bot was removed from the room: the reminder is not theirs alone."""
+    clock = ManualClock(START)
+    async with scheduled(tmp_path, clock, groups=["room"]) as home:
+        await home.asked(BOB, "!remind Cid in 1h to leave", conversation="room")
+        home.chat.left.add("room")
+        await home.built.store.inbox.accept("matrix", "bot", [], {}, [Amendment(kind="leave", session=ROOM)])
+        await later(home, clock, hours=1)
+        (told,) = await home.chat.answers(1, conversation=f"dm-{BOB}")
+    assert told.text == (
+        f"For {CID} (from {BOB}): leave\n\n(I have told nobody else: I cannot speak where you asked for it.)"
+    )
 
 
 async def test_who_is_not_certain_is_asked_once(tmp_path, here):

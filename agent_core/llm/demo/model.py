@@ -72,7 +72,6 @@ _FAILS = {
 _KNOWN_TRIES = 256
 _CHARS_PER_TOKEN = 4
 _PIECE_CHARS = 12
-_ENDLESS_PAUSE_S = 0.05
 _CUT_TEXT = "I was just about to"
 
 
@@ -107,7 +106,7 @@ class DemoModel:
         if reply.error is not None:
             raise reply.error
         while reply.endless:
-            await anyio.sleep(_ENDLESS_PAUSE_S)
+            await anyio.sleep(0.05)
             yield "and on "
         for call in reply.calls:
             yield call

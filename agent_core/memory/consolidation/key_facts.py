@@ -28,7 +28,6 @@ _COUNTER = 6
 _DENSE = 4
 _LEAST_WORDS = 4  # fewer are a greeting or a yes
 _LONGEST_NUMBER = 40
-_LONGEST_ADDRESS = 300
 _LONGEST_CODE = 40
 _NOUNS_ARE_CAPITAL = 0.2
 _ENOUGH_WORDS = 12
@@ -215,7 +214,7 @@ def _plain(sentence: str, counted: dict[str, set[str]]) -> Iterator[KeyFact]:
         yield KeyFact("weekday", sentence, _short(sentence, _DECISION_CHARS))
     for match in _ADDRESS.finditer(rest):
         address = match[0].rstrip(".,;:!?")
-        if len(address) <= _LONGEST_ADDRESS:
+        if len(address) <= 300:
             yield KeyFact("address", address, address)
     rest = _ADDRESS.sub(lambda match: " " * len(match[0]), rest)
     for match in _DATE.finditer(rest):

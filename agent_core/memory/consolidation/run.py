@@ -47,7 +47,6 @@ _SMALLEST_SEGMENT_TOKENS = 500
 _PAGE = 5000
 _GIANTS = (8, 64)
 _READ_MORE = 4
-_EXCERPT_CHARS = 8000
 _CHARS_PER_LIST_TOKEN = 3
 _LONGEST = 2  # times its share of a prompt: a summary that was not made shorter once is kept whole
 
@@ -87,14 +86,12 @@ class Consolidation(ABC):
         llm: LLMPort | None,
         *,
         estimate: Callable[[], TokenEstimate],
-        call_limit_s: float = CALL_LIMIT_S,
         on_unusable: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._storage = storage
         self.remembered = DocumentCache(storage, on_unusable)
         self._llm = llm
         self._estimated_by = estimate
-        self._call_limit_s = call_limit_s
         self._consolidating: set[str] = set()
 
     @property
@@ -264,7 +261,7 @@ class Consolidation(ABC):
         self, summary: str, lost: Sequence[KeyFact], said: Sequence[tuple[str, str]], attempt: Attempt
     ) -> str:
         """The summary with what it had left out, as far as the model gives it now. Asked once."""
-        source = excerpts(lost, said, max_chars=_EXCERPT_CHARS)
+        source = excerpts(lost, said, max_chars=8000)
         sentences = policy.sentence_budget(len(lost))
         answer = await self._call_llm(
             prompts.addition_messages(source, [item.snippet for item in lost]),
@@ -305,7 +302,7 @@ class Consolidation(ABC):
         text, end = "", AnswerEnd()
         before = attempt.usage
         try:
-            with anyio.fail_after(self._call_limit_s):
+            with anyio.fail_after(CALL_LIMIT_S):
                 chunks = await llm.chat(messages, [])
                 async with aclosing(cast("AsyncGenerator[ModelChunk, None]", chunks)) as answer:
                     async for chunk in answer:
@@ -316,7 +313,7 @@ class Consolidation(ABC):
                             break
         except TimeoutError:
             attempt.timed_out = True
-            attempt.failure = f"no answer within {self._call_limit_s:g} s"
+            attempt.failure = f"no answer within {CALL_LIMIT_S:g} s"
         except Exception as error:  # noqa: BLE001 - consolidation can always wait, whatever the reason
             attempt.too_long = isinstance(error, ContextTooLong)
             attempt.failure = _reason(error)

@@ -20,7 +20,6 @@ import structlog
 
 from agent_core.backoff import BackoffPolicy
 from agent_core.memory.consolidation.run import ConsolidationResult
-from agent_core.models import Usage
 from agent_core.ports import Clock
 
 _CONCURRENCY = 2
@@ -57,7 +56,7 @@ class ConsolidationQueue:
     """
     Consolidates sessions after their turns.
 
-    ``session_tasks`` run before; ``spent`` receives the cost; ``pause_s`` leaves the machine to answers.
+    ``session_tasks`` run before; ``pause_s`` leaves the machine to answers.
     """
 
     def __init__(
@@ -66,13 +65,11 @@ class ConsolidationQueue:
         clock: Clock,
         *,
         session_tasks: Sequence[SessionTask] = (),
-        spent: Callable[[str, Usage], Awaitable[None]] | None = None,
         pause_s: float = _PAUSE_S,
     ) -> None:
         self._manager = manager
         self._clock = clock
         self._session_tasks = session_tasks
-        self._spent = spent
         self._pause_s = pause_s
         self._due_sessions: OrderedDict[str, None] = OrderedDict()
         self._running: set[str] = set()
@@ -179,8 +176,6 @@ class ConsolidationQueue:
     async def _consolidate(self, session_id: str) -> None:
         try:
             done = await self._manager.consolidate_if_due(session_id)
-            if self._spent is not None and done.usage != Usage():
-                await self._spent(session_id, done.usage)
         except Exception as error:
             log.exception("consolidation.crashed", session=session_id)
             self._failed(session_id, f"{type(error).__name__}: {error}")

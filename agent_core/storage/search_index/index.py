@@ -45,7 +45,6 @@ from agent_core.storage.search_index.vectors import Vectors
 from agent_core.storage.session_record import session_of
 
 _BATCH_LINES = 100
-_BETWEEN_BATCHES_S = 0.002
 _READ_ONLY = O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC
 
 log = structlog.get_logger(__name__)
@@ -275,7 +274,7 @@ class SearchIndex:
             if not more:
                 self._behind.discard(session_id)
                 return True
-            await anyio.sleep(_BETWEEN_BATCHES_S)
+            await anyio.sleep(0.002)
 
     async def rebuild(self) -> dict[str, Any]:
         """Rebuild the index from all histories. Returns how many sessions and messages can be searched."""

@@ -24,7 +24,6 @@ _RUNS = re.compile(f"[{UNSPACED}]+|[^{UNSPACED}\\W_]+")
 _ENDING = re.compile("[\u3041-\u309f ]+")
 _PARTS = re.compile(r"\"([^\"]*)\"|([^\"]+)")
 _MOST_TERMS = 16
-_LONGEST_QUERY = 4_000
 _LONGEST_TEXT = 20_000
 _SHORTEST_BEGINNING = 3
 _SHORTEST_PART = 4  # letters of a word within a compound
@@ -164,7 +163,7 @@ def parse_query(text: str) -> Query:
     them, unless there is nothing else. Of many words the longest are searched.
     """
     found: dict[str, Term] = {}
-    for quoted, bare in _PARTS.findall(text[:_LONGEST_QUERY]):
+    for quoted, bare in _PARTS.findall(text[:4_000]):
         if quoted and (phrase := fold(quoted)):
             found[phrase] = Term(phrase, quoted=True)
         for words in _bare_terms(bare):

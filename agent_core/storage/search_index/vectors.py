@@ -37,7 +37,6 @@ _LOOKUP_LIMIT_S = 1.0
 """Of a search that does not wait, by a process that is there: it takes 20 ms of a processor."""
 _LINES = 32
 _PAGE = 2000
-_BETWEEN_S = 0.02
 
 _log = structlog.get_logger(__name__)
 
@@ -130,7 +129,7 @@ class Vectors:
                 return True
             self._filled[session_id] = lines[-1][0]
             await self._send_due()
-            await anyio.sleep(_BETWEEN_S)
+            await anyio.sleep(0.02)
 
     def forget_progress(self, session_id: str | None = None) -> None:
         """Look at all lines again the next time, or at those of a session: the vectors may be gone."""

@@ -42,9 +42,7 @@ _QUESTION_SHARE = 0.8  # a sentence that asks is seldom the answer
 _LEAST_LIKENESS = 0.05  # what is as like the question as anything else is at 0
 _FEW = 50  # vectors of which the mean says little yet
 _MOST_SENTENCES, _LONGEST = 16, 400
-_MOST_ASKED = 4
 _AT_ONCE = 8  # sentences, before a search has its turn
-_TURN_S = 0.001
 _ROWS = 2048  # of so many at a time the product is computed, in the cache of a processor
 _END = re.compile(r"(?<=[.!?…])\s+|(?<=[。！？])|\n+")
 _ASKS = ("?", "？", "؟", "か。")
@@ -158,7 +156,7 @@ class _Engine:
             with self._lock:
                 vectors = self._model.encode(some) * (weights[:, None] * _SCALE)
             found[at : at + _AT_ONCE] = np.clip(np.rint(vectors), -127, 127)
-            time.sleep(_TURN_S)
+            time.sleep(0.001)
         ends = np.cumsum([0, *map(len, told)])
         return [base64.b64encode(found[a:b].tobytes()).decode() for a, b in pairwise(ends)]
 
@@ -181,7 +179,7 @@ class _Engine:
         if scope is None or scope.mark != request["mark"]:
             self._scopes.pop(request["scope"], None)
             return None
-        asked = sentences(request["search"])[:_MOST_ASKED]
+        asked = sentences(request["search"])[:4]
         return scope.nearest(self._model.encode(asked), request["since"]) if asked else []
 
 

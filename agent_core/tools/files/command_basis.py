@@ -1,11 +1,10 @@
 """
-Determines the workspace files that a command runs, as far as that can be known beforehand.
+Determines the state of the files that a command can read, for which an approval of the command is given.
 
-An approval of ``sh run.sh`` is one of its content. So the question shows named files, and one state stands
-for all that is named, looks like a program or its settings, lies in a named folder, is linked to, or is named
-in one of these; a change voids the approval. For a command that finds files itself everything counts. Data
-found by programs of other languages may change. Past the bound only files named by whole path count, and the
-question says so. Blocks.
+An approval of ``sh run.sh`` is one of its content. So the question shows the files that the command names,
+and one state stands for everything in the workspace, and for what is named by its whole path elsewhere: a
+change of any of it voids the approval. Past the bound only files named by whole path count, and the question
+says so. Blocks.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import hashlib
 import os
 import re
 import stat
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -25,35 +24,13 @@ from agent_core.tools.files.command_origins import TooMuchError, identity_of_fil
 
 _MOST_ENTRIES = 20_000
 _MOST_HASHED_BYTES = 1_000_000_000
-_MOST_READ_BYTES = 5_000_000
-_LARGEST_SCRIPT = 200_000
 _SHOWN_BYTES = 20_000
 _MOST_SHOWN = 20
-_MOST_ROUNDS = 20
-_FINDS = re.compile(
-    r"[*?\[\](){}$`~|\\]|\b(?:xargs|find|parallel|eval|run-parts)\b"
-    r"|[^\s;&|({][^\S\n]+\.\.?/?(?=\s|$)"
-)
-"""A text of the shell that may run files which it does not name; ``. FILE`` at the beginning names one."""
 _BETWEEN = re.compile(r"[\s;&|<>()'\"`=:,@/\\]+")
 _BETWEEN_PATHS = (re.compile(r"[\s;&|<>()'\"`=:,@]+"), re.compile("['\"]+"), re.compile(r"\s+"))
 _QUOTES = str.maketrans("", "", "'\"\\")
 _LETTERS_OF_OPTION = range(2, 12)
 """In ``-fFILE`` or ``-nfFILE`` a file may begin behind so many characters."""
-_OTHER_LANGUAGE = re.compile(
-    r"(?i).*\.(py|pyc|pyw|pl|pm|rb|lua|js|mjs|cjs|jsx|ts|mts|cts|tsx|php|r|jl|tcl|exe|so|jar|class|wasm"
-    r"|c|cc|cpp|cxx|h|hh|hpp|hxx|m|mm|s|asm|cu|rs|go|d|nim|zig|swift|f|f90|pas|cs|fs|vb|java|kt|kts|scala|groovy|clj"
-    r"|dart|ex|exs|erl|hs|ml|mli|lisp|el|scm|rkt|tex|sty|cls|sql)"
-)
-_PROGRAM = re.compile(
-    rf"{_OTHER_LANGUAGE.pattern}|.*\.(sh|bash|zsh|fish|awk|sed|mk|m4|ac|am|cmake|gradle|ninja|build|bzl|bazel|sbt|cabal"
-    r"|csproj|toml|cfg|ini|conf|ya?ml|lock|mod|pth|gemspec)"
-    r"|\w*file|sconstruct|sconscript|wscript|dune|(build|pom)\.xml|(package(-lock)?|tsconfig|composer|deno)\.json|config"
-)
-_OF_GIT = re.compile(
-    r"(?:.*/)?\.git/(?!(?:worktrees/[^/]+/)?(?:config|hooks/|info/|commondir|rebase-)|modules/)"
-)
-"""What git changes by itself; its settings, its hooks, and what a rebase has still to run are programs."""
 _UNKNOWN = (
     "Not all files of the workspace could be examined, so it is not fully known what the command runs: "
     "files that it does not name by their full path may still change."
@@ -62,7 +39,7 @@ _UNKNOWN = (
 
 class Basis(NamedTuple):
     """
-    ``state`` stands for all that the command is based on; ``shown`` describes the files that it names;
+    ``state`` stands for all that the command can read; ``shown`` describes the files that it names;
     ``unknown`` says why that is not all, if it is not.
     """
 
@@ -94,7 +71,7 @@ class _Entry(NamedTuple):
 
 def basis_of(workspace: str, command: str, outside: Sequence[str] = ()) -> Basis:
     """
-    Return the files that a command started in ``work/`` depends on.
+    Return the state of what a command started in ``work/`` can read.
 
     ``outside`` are further readable folders; their files count only if the command names them by their whole
     path.
@@ -108,18 +85,10 @@ def basis_of(workspace: str, command: str, outside: Sequence[str] = ()) -> Basis
         } | whole
     except (TooMuchError, OSError):
         entries, unknown = whole, _UNKNOWN
-    texts = _Texts(entries)
     words = _words(command)
     named = {path for path, entry in entries.items() if not entry.inside or _is_named(path, words)}
-    reached, finds = texts.reachable(named | {path for path in entries if _is_found_by(path, words)})
-    if finds or _FINDS.search(command) is not None:
-        covered = set(entries)
-    else:
-        covered, _ = texts.reachable(
-            reached | {path for path, entry in entries.items() if _is_program(entry)}
-        )
     left = [_MOST_ENTRIES, _MOST_HASHED_BYTES]
-    found = {path: _identity(entries[path], left) for path in sorted(covered)}
+    found = {path: _identity(entries[path], left) for path in sorted(entries)}
     state = hashlib.sha256(repr((unknown, list(found.items()))).encode("utf-8", "surrogatepass")).hexdigest()
     return Basis(state, tuple(_shown(sorted(named), entries, found)), unknown)
 
@@ -163,73 +132,6 @@ def _is_named(path: str, words: set[str]) -> bool:
     if path == WORK:
         return False  # a part of any whole path
     return words.issuperset(word for word in _BETWEEN.split(path.rpartition("/")[2]) if word)
-
-
-def _is_found_by(path: str, words: set[str]) -> bool:
-    """Return True if a named tool reads this file by default, as make reads a Makefile."""
-    name = path.rpartition("/")[2].lower()
-    return name.endswith("file") and name.removeprefix("gnu").removesuffix("file") in words
-
-
-def _is_program(entry: _Entry) -> bool:
-    """Return True if a file may run, or configures what runs, without being named."""
-    if entry.is_folder or _OF_GIT.match(entry.path) is not None:
-        return False
-    runs = stat.S_ISREG(entry.status.st_mode) and entry.status.st_mode & 0o111 != 0
-    hidden = entry.path.startswith(".") or "/." in entry.path
-    return runs or hidden or _PROGRAM.fullmatch(entry.path.rpartition("/")[2]) is not None
-
-
-class _Texts:
-    """The contents of the workspace's files, read lazily within bounds."""
-
-    def __init__(self, entries: Mapping[str, _Entry]) -> None:
-        self._entries = entries
-        self._left = _MOST_READ_BYTES
-        self._below: dict[str, list[str]] = {}
-        for path in entries:
-            self._below.setdefault(path.rpartition("/")[0], []).append(path)
-        self._read: dict[str, tuple[set[str], bool]] = {}
-
-    def reachable(self, start: Iterable[str]) -> tuple[set[str], bool]:
-        """These files with all that they lead to, and whether one of them may lead to more than that."""
-        words: set[str] = set()
-        found, waiting, finds = set[str](), set(start), False
-        for _ in range(_MOST_ROUNDS):
-            found |= waiting
-            for path in waiting:
-                said, more = self._said(path)
-                words |= said
-                finds = finds or more
-            led = {each for path in waiting for each in self._led_to(path)}
-            waiting = (led | {path for path in self._entries if _is_named(path, words)}) - found
-            if not waiting:
-                return found, finds
-        return found, True
-
-    def _led_to(self, path: str) -> Iterator[str]:
-        """Yield the entries of a folder, or the target of a link."""
-        entry = self._entries[path]
-        if entry.is_folder:
-            yield from self._below.get(path, ())
-        elif stat.S_ISLNK(entry.status.st_mode):
-            target = os.path.realpath(entry.full).removeprefix(f"{os.path.realpath(entry.top)}/")
-            if entry.inside and target in self._entries:
-                yield target
-
-    def _said(self, path: str) -> tuple[set[str], bool]:
-        """The words of a file, and whether it finds files by itself."""
-        if path not in self._read:
-            entry = self._entries[path]
-            content = _content(entry, min(_LARGEST_SCRIPT, self._left))
-            self._left -= len(content or b"")
-            text = os.fsdecode(content or b"")
-            other = _OTHER_LANGUAGE.fullmatch(path) is not None or "\0" in text
-            self._read[path] = (
-                _words(text),
-                content is None or (not other and _FINDS.search(text) is not None),
-            )
-        return self._read[path]
 
 
 def _identity(entry: _Entry, left: list[int]) -> str:

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from agent_core.tools.files.journaled_files import By, JournaledFiles
     from agent_core.tools.files.roots import RootedPath
 
-_MOST_KNOWN = 200
 TEXT: Mapping[str, Any] = {"type": "string"}
 """The schema of a text that its name explains."""
 
@@ -85,7 +84,7 @@ class FileRun:
             kept.pop(place.label, None)
             if digest:
                 kept[place.label] = digest
-                while len(kept) > _MOST_KNOWN:
+                while len(kept) > 200:
                     del kept[next(iter(kept))]
 
     def note_change(self, place: RootedPath, change: FileChange) -> None:

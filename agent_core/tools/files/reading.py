@@ -20,7 +20,6 @@ _HEAD_BYTES = 8192
 _BLOCK = 65_536
 _LINE_CHARS = 2000
 _CONTEXT = 3
-_MOST_COMPARED = 2000
 _HEADER = re.compile(r"@@ -(\d+)((?:,\d+)?) \+(\d+)((?:,\d+)?) @@\n")
 _BOM = b"\xef\xbb\xbf"
 _KINDS = (
@@ -176,7 +175,7 @@ def _hunks(old: list[str], new: list[str], names: tuple[str, str]) -> Iterator[s
     skip = max(0, same - _CONTEXT)
     ends = max(0, tail - _CONTEXT)
     old, new = old[skip : len(old) - ends], new[skip : len(new) - ends]
-    if max(len(old), len(new)) > _MOST_COMPARED:
+    if max(len(old), len(new)) > 2000:
         if old == new:
             return
         yield from (f"{each}\n" for each in names)

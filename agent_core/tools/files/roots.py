@@ -25,7 +25,6 @@ from agent_core.workspace import PROMPT_FILES, is_of_prompt
 
 _SYSTEM = ("/proc", "/sys", "/dev", "/run/credentials", "/run/secrets")
 _KNOWN_FOR_S = 60.0
-_MOST_LOOKED_AT = 200_000
 _JOINERS = "\u200c\u200d"
 
 
@@ -212,7 +211,7 @@ class Roots:
         """Return True if a file with several names has one of them in the home folder."""
         workspace = _identities([self.workspace.path])
         for number, (_, status) in enumerate(_below(self._home, but=workspace, files=True)):
-            if identity_of(status) == file or number > _MOST_LOOKED_AT:
+            if identity_of(status) == file or number > 200_000:
                 return True
         return False
 

@@ -28,7 +28,6 @@ _MOST_AT_ONCE = 4
 _LEAVE_LIMIT_S = 15.0
 _PATIENCE_S = 5.0
 """What is asked waits for the next try, if that is so near."""
-_SETTLING_S = 1.0
 _LOOK_PAUSE_S, _LONGEST_LOOK_PAUSE_S = 5.0, 300.0
 _RETRY = BackoffPolicy(first_s=2.0, cap_s=300.0)
 _T = TypeVar("_T")
@@ -200,7 +199,7 @@ class McpConnection:
         pause_s = _LOOK_PAUSE_S
         while True:
             await link.wait_change()
-            await anyio.sleep(_SETTLING_S)  # they come in threes
+            await anyio.sleep(1.0)  # they come in threes
             _log.info("mcp.offer_changed", server=self._name)
             try:
                 await self._on_changed(link)

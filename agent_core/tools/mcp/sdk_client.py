@@ -62,7 +62,6 @@ from agent_core.tools.mcp.subscription import subscribe
 
 _PIECE = 65536
 _CONNECT_LIMIT_S = 10.0
-_WRITE_LIMIT_S = 10.0
 _SAID_CHARS = 500
 _HANDED_ON = ("HOME", "LANG", "LC_ALL", "PATH", "TZ", "USER")
 _MOST_ROUNDS = 6
@@ -455,7 +454,7 @@ async def _speak(
         try:
             async for message in leaving:
                 line = message.message.model_dump_json(by_alias=True, exclude_unset=True)
-                with anyio.fail_after(_WRITE_LIMIT_S):
+                with anyio.fail_after(10.0):
                     await process.stdin.send(line.encode() + b"\n")
         except TimeoutError:
             end.set("it does not read its input")

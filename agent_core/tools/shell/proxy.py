@@ -37,7 +37,6 @@ _MOST_HEAD_BYTES = 16_384
 _MOST_RECORD_BYTES = 5 + 16_384
 _ESTABLISHED = b"HTTP/1.1 200 Connection established\r\n\r\n"
 _MOST_TOLD = 6
-_MOST_ADDRESSES = 4
 _Address = tuple[socket.AddressFamily, str, int]
 _log = structlog.get_logger(__name__)
 
@@ -207,7 +206,7 @@ class CommandProxy:
             raise ProxyRefused(403, why)
         # Of both kinds by turns, because one of them may lead nowhere here.
         by_turns = (each for turn in zip_longest(*allowed.values()) for each in turn if each is not None)
-        return list(islice(by_turns, _MOST_ADDRESSES))
+        return list(islice(by_turns, 4))
 
     async def _looked_up(self, request: ProxyRequest) -> list[tuple[socket.AddressFamily, str]]:
         # Below `*.` there are as many names as somebody makes up, and each is told to a name server.

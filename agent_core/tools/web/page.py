@@ -21,7 +21,6 @@ OFFICE_TYPES = (
 )
 _UNKNOWN = ("", "application/octet-stream", "binary/octet-stream", "application/unknown", "unknown/unknown")
 _CHARSET = re.compile(r"""charset\s{0,5}=\s{0,5}["']?([a-zA-Z0-9_:.-]{1,40})""", re.IGNORECASE)
-_META_WINDOW = 2048
 # The codecs of old web pages. Python knows more, some of them neither linear nor of text.
 _CODECS = re.compile(
     r"utf-(?:8|16|16-le|16-be)|ascii|iso8859-\d{1,2}|cp125\d|cp866|cp874|cp932|cp949|koi8-[ru]|mac-cyrillic"
@@ -94,7 +93,7 @@ def _begins_like_html(content: bytes) -> bool:
 def _decoded(content: bytes, content_type: str, *, is_html: bool, is_cut: bool) -> str | None:
     named = _CHARSET.search(content_type)
     if named is None and is_html:
-        named = _CHARSET.search(content[:_META_WINDOW].decode("ascii", "replace"))
+        named = _CHARSET.search(content[:2048].decode("ascii", "replace"))
     codec = _codec(named[1]) if named else ""
     marked = content.startswith((b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff"))
     # UTF-8 and what says nothing are looked at: servers that lie about that are common.

@@ -22,7 +22,6 @@ from agent_core.tools.web.page import OFFICE_TYPES, PDF_TYPES, Readable
 _CHILD = Path(__file__).with_name("pdf_child.py")
 _SECONDS = 20.0
 _MAX_OUTPUT_BYTES = 16_000_000
-_MAX_TITLE = 300
 NO_LIBRARY = "it is a PDF document, and squidbot is installed without its extra 'pdf'"
 MAX_DOCUMENT_BYTES = 25_000_000
 """As much as a mail or a message may bring."""
@@ -79,7 +78,7 @@ async def read_pdf(content: bytes, *, seconds: float = _SECONDS, kind: str = PDF
         raise ValueError(f"it is {_a(kind)} that takes too much to read")
     if not whole:
         raise ValueError(f"it is {_a(kind)} without text")
-    return Readable(" ".join(title.split())[:_MAX_TITLE], whole[:MAX_CHARS], is_cut=not done)
+    return Readable(" ".join(title.split())[:300], whole[:MAX_CHARS], is_cut=not done)
 
 
 def _a(kind: str) -> str:

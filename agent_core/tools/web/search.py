@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from agent_core.tools.web.client import Received, WebClient  # loads aiohttp
 
 _DEFAULT_RESULTS, _MOST_RESULTS = 6, 15
-_QUERY_CHARS = 400
 _TITLE_CHARS, _SNIPPET_CHARS, _RAW_CHARS = 150, 350, 4000
 _ADDRESSES = {
     "brave": "https://api.search.brave.com/res/v1/web/search",
@@ -81,7 +80,7 @@ class WebSearchTool:
 
     async def execute(self, **arguments: Any) -> ToolResult:
         """Search for ``query``."""
-        query = one_line(str(arguments.get("query")), _QUERY_CHARS)
+        query = one_line(str(arguments.get("query")), 400)
         if not query:
             return ToolResult(content="'query' must have at least one word.", is_error=True)
         count = min(max(1, int(arguments.get("max_results") or _DEFAULT_RESULTS)), _MOST_RESULTS)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Collection, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -23,12 +23,21 @@ import anyio
 
 from channels.base import ChannelAuthFailed, ChannelUnavailable
 from channels.email.auth.credentials import Credentials, PasswordCredentials
+from channels.email.auth.tls import tls_error
 from channels.email.config import EmailConfig, ImapServer
 from channels.email.imap.connect import Timing, connect, introduce, log_in, secure
-from channels.email.imap.errors import door
 from channels.email.imap.folders import SENT, WantedFolder
-from channels.email.imap.protocol import HardenedProtocol, ImapRefused, ImapReply
-from channels.email.imap.syntax import Fetched, Folder, parse_fetch, parse_list, quote, response_code, uid_set
+from channels.email.imap.protocol import HardenedProtocol, ImapRefused, ImapReply, LinkLost
+from channels.email.imap.syntax import (
+    Fetched,
+    Folder,
+    WireError,
+    parse_fetch,
+    parse_list,
+    quote,
+    response_code,
+    uid_set,
+)
 from channels.email.parsing.threads import OWN_ID_FIELD
 
 DATES_AT_ONCE = 500
@@ -343,3 +352,27 @@ def _number_in(reply: ImapReply, code: str) -> int | None:
         if value is not None and value.isdigit():
             return int(value)
     return None
+
+
+@contextmanager
+def door(server: ImapServer, doing: str, abort: Callable[[], None]) -> Iterator[None]:
+    """Translate exceptions; ``abort`` drops the connection, as after a timeout answers are out of step."""
+    where = f"{server.host}:{server.port}"
+    try:
+        yield
+    except ssl.SSLError as exc:
+        abort()
+        raise tls_error(exc, server.host, server.port) from exc
+    except TimeoutError as exc:
+        abort()
+        raise ChannelUnavailable(f"the mail server {where} did not answer in time ({doing})") from exc
+    except ImapRefused as exc:
+        raise ChannelUnavailable(f"the mail server {where} refused {exc.command}: {exc.text}") from exc
+    except WireError as exc:
+        abort()
+        raise ChannelUnavailable(f"the mail server {where} does not speak IMAP: {exc}") from exc
+    except (LinkLost, OSError) as exc:
+        cause = exc.__cause__
+        if isinstance(cause, ImapRefused):
+            raise ChannelUnavailable(f"the mail server {where} closes the session: {cause.text}") from exc
+        raise ChannelUnavailable(f"no connection to the mail server {where} ({doing}): {exc}") from exc

@@ -37,7 +37,6 @@ from channels.email.parsing.transfer_encoding import decode_pieces, decode_trans
 MAX_FORWARDED = 3
 _MOST_NAME = 100
 MAX_REST = 20_000
-_COMPARED_WORDS = 5_000
 _DIFFERENT = 0.4
 _BAD_IN_NAME = re.compile(r'[\x00-\x1f\x7f/\\:*?"<>|\u202a-\u202e\u2066-\u2069]')
 _SIGNATURES = frozenset(
@@ -258,7 +257,7 @@ def _encoding(part: MimePart) -> str:
 
 def _differ(plain: str, other: str) -> bool:
     """Return True if two versions of a text share few words: one of them is not what people see."""
-    one, two = (set(_WORD.findall(text[:100_000].lower())[:_COMPARED_WORDS]) for text in (plain, other))
+    one, two = (set(_WORD.findall(text[:100_000].lower())[:5_000]) for text in (plain, other))
     if not one or not two or max(len(one), len(two)) < 5:
         return False
     # The HTML has more around it (menus, footers), so only what the smaller one says counts.

@@ -65,7 +65,6 @@ _LINK_TROUBLE = (
     aiosmtplib.SMTPResponseException,
 )
 _PIECE = 64_000
-_GOODBYE_S = 0.5
 
 
 class MailTooLarge(DeliveryFailed):
@@ -376,7 +375,7 @@ async def hang_up(client: aiosmtplib.SMTP) -> None:
     if protocol is None or transport is None:
         return
     with anyio.CancelScope(shield=True):
-        with anyio.move_on_after(_GOODBYE_S):
+        with anyio.move_on_after(0.5):
             while protocol.transport is not None:  # noqa: ASYNC110 - the library forgets it and has no event
                 await anyio.sleep(0.002)
         if protocol.transport is not None and isinstance(transport, asyncio.WriteTransport):

@@ -2,13 +2,12 @@
 Proves a sender by a DKIM signature of the sender's own domain, where the mail provider says nothing.
 
 Only the very From domain counts, and To or Cc must name us: any recipient can hand in a copy, and
-Delivered-To is unsigned. Signatures per mail, tries and seconds are limited, less for a domain that did not
-answer, because it chooses its DNS. Mails of people who may not write are not verified.
+Delivered-To is unsigned. Signatures per mail, tries and seconds are limited. Mails of people who may not
+write are not verified.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -21,10 +20,6 @@ from channels.email.trust.dns import NamesUnavailable, TextRecords
 
 LIMIT_S = 15.0
 MAX_TRIED = 4
-SLOW_LIMIT_S = 2.0
-"""For a mail of a domain whose DNS has not answered lately."""
-SLOW_FOR_S = 600.0
-MAX_SLOW = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +51,6 @@ class SenderVerifier:
         self._own = without_tag(own)
         self._knows = knows
         self._ingested = ingested
-        self._slow: OrderedDict[str, float] = OrderedDict()
-        """Domains whose DNS did not answer, and when."""
 
     async def find(self, raw: bytes, sender: str) -> Verification:
         """Search proof that ``sender`` (normalised) wrote the mail."""
@@ -65,24 +58,9 @@ class SenderVerifier:
             return Verification()
         domain = sender.rpartition("@")[2]
         why = "it takes too long"
-        began = anyio.current_time()
-        with anyio.move_on_after(self._limit_s(domain)):
+        with anyio.move_on_after(LIMIT_S):
             why = await self._find(raw, domain, anybody=self._ingested(sender))
-        if not why:
-            self._slow.pop(domain, None)
-        elif anyio.current_time() - began >= SLOW_LIMIT_S:
-            self._was_slow(domain)
         return Verification(lacks=why) if why else Verification(by=f"signed by {domain}")
-
-    def _limit_s(self, domain: str) -> float:
-        slow = anyio.current_time() - self._slow.get(domain, -SLOW_FOR_S) < SLOW_FOR_S
-        return SLOW_LIMIT_S if slow else LIMIT_S
-
-    def _was_slow(self, domain: str) -> None:
-        self._slow[domain] = anyio.current_time()
-        self._slow.move_to_end(domain)
-        while len(self._slow) > MAX_SLOW:
-            self._slow.popitem(last=False)
 
     async def _find(self, raw: bytes, domain: str, *, anybody: bool) -> str:
         """Return why no signature proves the domain, or "" if one does."""

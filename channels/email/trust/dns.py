@@ -8,11 +8,12 @@ answers" (`NamesUnavailable`) is not, and the next mail asks again.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 import anyio
+
+from agent_core.bounded import Bounded
 
 if TYPE_CHECKING:
     import dns.nameserver
@@ -83,7 +84,7 @@ class TextRecords:
         self._lookup = lookup
         self._monotonic = monotonic
         self._asking: dict[str, anyio.Event] = {}
-        self._known: OrderedDict[str, tuple[float, tuple[str, ...]]] = OrderedDict()
+        self._known: Bounded[str, tuple[float, tuple[str, ...]]] = Bounded(REMEMBERED)
 
     async def get(self, name: str) -> tuple[str, ...]:
         """Return the TXT records of ``name``. Raises NamesUnavailable after several tries."""
@@ -102,9 +103,6 @@ class TextRecords:
             del self._asking[name]
             answered.set()
         self._known[name] = (self._monotonic(), texts)
-        self._known.move_to_end(name)
-        while len(self._known) > REMEMBERED:
-            self._known.popitem(last=False)
         return texts
 
     async def _ask(self, name: str) -> tuple[str, ...]:

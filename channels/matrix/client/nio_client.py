@@ -45,7 +45,6 @@ _PART_OF_ANSWER, _PART_OF_SYNC = 3, 4
 _TRIMMED_AT_ONCE = 16_384
 SYNC_SLACK_S = 20.0
 _FULL_SYNC_LIMIT_S = 180.0
-_FIRST_BYTE_LIMIT_S = 30.0
 _NEXT_BYTE_LIMIT_S = 15.0
 _MAX_REFUSAL_BYTES = 64 * 1024
 
@@ -130,7 +129,7 @@ class NioHomeserver:
         address = f"{path}?{urlencode(query)}" if query else path
         # Packed content could be a thousand times as large as what is counted on the way.
         headers = {"Accept-Encoding": "identity", **self._token(anonymous=anonymous)}
-        with link_errors(), anyio.fail_after(_FIRST_BYTE_LIMIT_S):
+        with link_errors(), anyio.fail_after(30.0):
             response = await self._send("GET", address, None, headers, _NO_LIMIT)
         try:
             if response.status == 200:

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
 OTHERS_LIMIT_S = 4.0
 CLAIM_LIMIT_S = 30.0
-_AT_A_TIME = 8
-_MOST_OWED = 1000
 _KEYS_EACH = 3
 _log = structlog.get_logger(__name__)
 
@@ -120,7 +118,7 @@ class KeySharing:
         people: dict[str, set[str]] = {}
         for _, user_id in self._owed:
             people.setdefault(server_of(user_id), set()).add(user_id)
-        slots = anyio.CapacityLimiter(_AT_A_TIME)
+        slots = anyio.CapacityLimiter(8)
 
         async def serve(users: set[str]) -> None:
             try:
@@ -185,7 +183,7 @@ class KeySharing:
             del self._owed[room_id, user_id]
         key = machine.current_key(room_id) if late else None
         for user_id in sorted(late):
-            if key is not None and len(self._owed) < _MOST_OWED:
+            if key is not None and len(self._owed) < 1000:
                 sessions = self._owed.setdefault((room_id, user_id), {})
                 sessions.setdefault(key["session_id"], key)  # the first: it reads the most
                 while len(sessions) > _KEYS_EACH:

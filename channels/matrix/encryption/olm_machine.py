@@ -40,9 +40,7 @@ MOST_DEVICES = 200
 """Of one person. Each costs milliseconds, and anybody's server can name any number."""
 _NEW_AT_ONCE = 25
 _log = structlog.get_logger(__name__)
-_MAX_PLAINTEXT = 200_000
 _MEANT = frozenset({"m.room.message", "m.sticker", "m.reaction", *STARTS, *RESPONSES, *ENDS})
-_MAX_TYPE = 100
 
 
 class OlmMachine(KeyStore):
@@ -456,7 +454,7 @@ def decrypted_event(
 ) -> dict[str, Any]:
     """Build the decrypted event. Raises NotMeant (meaningless if encrypted) or NotReadable."""
     try:
-        inner = json.loads(plaintext) if len(plaintext) <= _MAX_PLAINTEXT else None
+        inner = json.loads(plaintext) if len(plaintext) <= 200_000 else None
     except (ValueError, RecursionError) as error:
         raise NotReadable("malformed") from error
     if not isinstance(inner, dict) or inner.get("room_id") != room_id:
@@ -465,7 +463,7 @@ def decrypted_event(
     if not isinstance(inner.get("type"), str) or not isinstance(found, dict):
         raise NotReadable("malformed")
     if inner["type"] not in _MEANT and not inner["type"].startswith("m.key.verification."):
-        raise NotMeant(inner["type"][:_MAX_TYPE])
+        raise NotMeant(inner["type"][:100])
     if "m.relates_to" in content and "m.relates_to" not in found:
         found["m.relates_to"] = content["m.relates_to"]
     return {**event, "type": inner["type"], "content": found}

@@ -25,7 +25,6 @@ MAX_WAITING = 300
 PATIENCE_S = 5.0
 QUIET_S = 600.0
 _KEPT_S = 14 * 86_400.0
-_MAX_WITHHELD = 200
 _CODE = re.compile(r"[a-z0-9._]{1,50}")
 _REASONS = {
     "m.unverified": "your client withholds the key from sessions that it does not trust; verify me (click on "
@@ -136,7 +135,7 @@ class UndecryptableEvents:
         about = _about(text_of(event, "sender"), session)
         self._withheld.pop(about, None)
         self._withheld[about] = code if code in _REASONS else "other"
-        while len(self._withheld) > _MAX_WITHHELD:
+        while len(self._withheld) > 200:
             self._withheld.pop(next(iter(self._withheld)))
 
     def due_notices(self, now: float) -> list[tuple[str, str, list[Reference]]]:

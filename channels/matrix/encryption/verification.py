@@ -33,8 +33,6 @@ MAX_OPEN_EACH = 5
 MAX_OPEN = 200
 """Of all people together; beyond it, whoever has most of them loses the oldest."""
 _PREFIX = "m.key.verification."
-_MAX_STEPS_EACH = 50
-_MAX_PEOPLE = 200
 _log = structlog.get_logger(__name__)
 SendInRoom = Callable[[str, str, JsonObject], Awaitable[None]]
 """Room, type, content."""
@@ -157,7 +155,7 @@ class Verifications:
         if sender == self._user_id or not self._allows(sender):
             return
         steps = self._steps.get(sender)
-        if len(self._steps) >= _MAX_PEOPLE if steps is None else len(steps) >= _MAX_STEPS_EACH:
+        if len(self._steps) >= 200 if steps is None else len(steps) >= 50:
             _log.warning("matrix.verification_dropped", user=sender)
             return
         if steps is None:

@@ -14,13 +14,13 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from agent_core.bounded import Bounded
 from agent_core.messages import BY_EDIT, Amendment, InboundMessage
 from channels.matrix.client.json_access import JsonObject, object_of, text_of
 from channels.matrix.events.inbound import Skip, message_text
 from channels.matrix.events.threads import EVENT_ID
 
 _MAX_EARLY = 200
-_MAX_SENDERS = 2000
 _TARGET_BESIDE = frozenset(str(number) for number in range(1, 11))
 _USER_ID = re.compile(r"@[!-~]{0,253}:[!-~]{1,253}")
 
@@ -118,14 +118,12 @@ class Senders:
     """The senders of recent events."""
 
     def __init__(self) -> None:
-        self._by_event: OrderedDict[tuple[str, str], str] = OrderedDict()
+        self._by_event: Bounded[tuple[str, str], str] = Bounded(2000)
 
     def note(self, room_id: str, event_id: Any, sender: Any) -> None:
         """Record an event's sender."""
         if isinstance(event_id, str) and isinstance(sender, str):
             self._by_event[room_id, event_id] = sender
-            while len(self._by_event) > _MAX_SENDERS:
-                self._by_event.popitem(last=False)
 
     def sender_of(self, room_id: str, event_id: str) -> str:
         """The sender of an event; empty if it is not a recent one."""

@@ -167,8 +167,6 @@ def _unreadable_in(kind: Any, content: JsonObject) -> str:
         return "" if poll_in(content) else "a poll"
     if kind != "m.room.message" or message_text(content) != Skip("unsupported") or _is_edit(content):
         return ""
-    if msgtype == "m.location":
-        return "a location"
     return "" if str(msgtype).startswith("m.key.") else "a message of this kind"
 
 
@@ -202,7 +200,8 @@ def message_text(content: JsonObject) -> str | Skip:
         return f"/me {text}" if kind == "m.emote" else text
     if what := media_kind("m.room.message", content):
         return _about_file(what, content)
-    return Skip("notice" if kind == "m.notice" else "unsupported")
+    located = kind == "m.location" and f"[A location] {body} {text_of(content, 'geo_uri')}"
+    return _clean(located).strip() if located else Skip("notice" if kind == "m.notice" else "unsupported")
 
 
 def _about_file(kind: str, content: JsonObject) -> str:

@@ -33,7 +33,6 @@ MAX_SECRET_BYTES = 45_000
 
 MOST_NAMED = 5
 """A text that names more people is a list, and calls nobody."""
-_FALLBACK_CHARS = 500
 _PIECE = re.compile(r"<(/?)(\w++)[^<>]*+>|[^<]+")
 _VERBATIM = frozenset({"a", "blockquote", "code", "pre"})
 _USER_ID = re.compile(r"@[!-~]{0,253}:[!-~]{1,253}")
@@ -190,7 +189,7 @@ def as_edit(
         if size_of(html_too) <= max_bytes:
             return html_too
     if size_of(edit) > max_bytes:
-        edit["body"] = f"* {content['body'][:_FALLBACK_CHARS]} […]"
+        edit["body"] = f"* {content['body'][:500]} […]"
     return edit
 
 

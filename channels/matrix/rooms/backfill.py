@@ -25,7 +25,6 @@ _MAX_PAGES_TO_INVITE = 10
 _MAX_PAGES_BACK = 30
 _PAGE, _SMALL_PAGE = 100, 20
 """Events of a page, and of one where the former is too long: with what is bundled, each may have 400 kB."""
-_MEMBER_BYTES = 4096
 _SOMEBODY = {"type": "m.room.member", "state_key": "", "content": {"membership": "join"}}
 """A member of whom more is told than can be read; they count, and are nobody in particular."""
 _TYPES = [
@@ -99,7 +98,7 @@ async def members_of(homeserver: Homeserver, room_id: str) -> list[JsonObject] |
     path = f"{CLIENT}/rooms/{part(room_id)}/members"
     query = {"not_membership": "leave"}
     try:
-        answer = await homeserver.request("GET", path, query=query, part_bytes=_MEMBER_BYTES)
+        answer = await homeserver.request("GET", path, query=query, part_bytes=4096)
     except AnswerTooLong:
         _log.error("matrix.room_too_long", room=room_id)
         return None

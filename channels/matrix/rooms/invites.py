@@ -2,11 +2,11 @@
 Invitations: accepted from people who may invite, else kept for a while and refused; never forgotten half-way.
 
 A homeserver announces an invitation once, so open ones are committed with the sync token and tried until the
-server answers. Joins run concurrently within `_JOIN_LIMIT_S`, the owner's first and a few per inviter, whose
-server may hang; refusals have their own slots. The inviter's server composes the stripped state, so only our
-last own membership event counts, and after the join our server must confirm the inviter: a room entered on a
-lie is left. A few of strangers stay open for `_KEPT_S`, as the owner may admit them. Joins post an empty
-object; some servers refuse an empty body.
+server answers. Joins run concurrently within `_JOIN_LIMIT_S`, the owner's beside others and a few per
+inviter, whose server may hang; refusals have their own places. The inviter's server composes the stripped
+state, so only our last own membership event counts, and after the join our server must confirm the inviter: a
+room entered on a lie is left. A few of strangers stay open for `_KEPT_S`, as the owner may admit them. Joins
+post an empty object; some servers refuse an empty body.
 """
 
 from __future__ import annotations
@@ -14,9 +14,11 @@ from __future__ import annotations
 import json
 import random
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass, replace
 from typing import Any
+from weakref import WeakValueDictionary
 
 import anyio
 import structlog
@@ -35,7 +37,7 @@ _EXPECTED_TRIES = 3
 _JOIN_LIMIT_S = 90.0
 _JOINS = 24
 _JOINS_EACH = 3
-"""Of one inviter; the owner has `_JOINS`."""
+"""Of one inviter; the owner has `_JOINS` beside those of others."""
 _REFUSALS = 4
 _KEPT_S = 14 * 86_400.0
 """The time for which an invitation stays open, as a stranger's message does."""
@@ -66,8 +68,6 @@ class _Invite:
 class _Progress:
     backoff: Backoff
     due_at: float = 0.0
-    tried: bool = False
-    """It is being tried at this moment."""
     unreached: bool = False
     """At the last try our own server was not reached."""
 
@@ -96,6 +96,11 @@ class Invites:
         self._changes = 0
         self._asked: list[tuple[str, str, float]] = []
         self._news = anyio.Event()
+        self._pursued: set[str] = set()
+        self._refusals = anyio.CapacityLimiter(_REFUSALS)
+        self._owner_joins = anyio.CapacityLimiter(_JOINS)
+        self._joins = anyio.CapacityLimiter(_JOINS)
+        self._joins_of: WeakValueDictionary[str, anyio.CapacityLimiter] = WeakValueDictionary()
 
     def __len__(self) -> int:
         return len(self._open)
@@ -175,10 +180,15 @@ class Invites:
 
     async def run(self, save: Save) -> None:
         """Answer invitations until cancelled; ``save`` makes a `dump` of its own moment durable."""
-        async with anyio.create_task_group() as workers:
-            workers.start_soon(self._work, True)
-            workers.start_soon(self._work, False)
-            await self._keep(save)
+        self._pursued.clear()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._keep, save)
+            while True:
+                news = self._news
+                for room_id in [one for one in self._open if one not in self._pursued]:
+                    self._pursued.add(room_id)
+                    tasks.start_soon(self._pursue, room_id)
+                await news.wait()
 
     def _read(self, room_id: str, room: Any) -> _Invite | None:
         if room is None:
@@ -263,60 +273,35 @@ class Invites:
             else:
                 await news.wait()
 
-    async def _work(self, welcome: bool) -> None:  # noqa: FBT001 - see `run`
-        async with anyio.create_task_group() as tries:
-            while True:
-                news = self._news
-                now = self._clock.monotonic()
-                for invite in self._next(now, welcome=welcome):
-                    self._progress[invite.room_id].tried = True
-                    tries.start_soon(self._try, invite)
-                waiting = [
-                    self._progress[invite.room_id].due_at
-                    for invite in self._open.values()
-                    if invite.welcome is welcome and not self._progress[invite.room_id].tried
-                ]
-                # What is due and has no slot waits for the news that one is free.
-                next_at = min((due_at for due_at in waiting if due_at > now), default=now + 3600.0)
-                with anyio.move_on_after(max(next_at - now, 0.05)):
+    async def _pursue(self, room_id: str) -> None:
+        """Answer an invitation whenever that is due, until it is gone."""
+        while (invite := self._open.get(room_id)) is not None:
+            news, progress = self._news, self._progress[room_id]
+            wait_s = progress.due_at - self._clock.monotonic()
+            if invite.kept_at and self._is_waiting(invite):
+                wait_s = 3600.0
+            if wait_s > 0:
+                with anyio.move_on_after(wait_s):
                     await news.wait()
-
-    def _next(self, now: float, *, welcome: bool) -> list[_Invite]:
-        """Return the invitations to try now, the owner's first."""
-        mine = [
-            invite
-            for invite in self._open.values()
-            if invite.welcome is welcome and not (invite.kept_at and self._is_waiting(invite))
-        ]
-        tried = [invite for invite in mine if self._progress[invite.room_id].tried]
-        due = [
-            invite
-            for invite in mine
-            if not self._progress[invite.room_id].tried and self._progress[invite.room_id].due_at <= now
-        ]
-        if not welcome:
-            return due[: max(_REFUSALS - len(tried), 0)]
-        # Sorting is stable: of equals, the one that came first is first.
-        due.sort(
-            key=lambda one: (not self._is_owner(one.inviter), self._progress[one.room_id].backoff.failures)
-        )
-        each = Counter(invite.inviter for invite in tried)
-        others = sum(number for inviter, number in each.items() if not self._is_owner(inviter))
-        chosen = []
-        for invite in due:
-            owners = self._is_owner(invite.inviter)
-            if each[invite.inviter] >= (_JOINS if owners else _JOINS_EACH) or (
-                not owners and others >= _JOINS
-            ):
                 continue
-            each[invite.inviter] += 1
-            others += not owners
-            chosen.append(invite)
-        return chosen
+            async with AsyncExitStack() as places:
+                for place in self._places_of(invite):
+                    await places.enter_async_context(place)
+                if self._open.get(room_id) is invite:
+                    await self._try(invite, progress)
+        self._pursued.discard(room_id)
 
-    async def _try(self, invite: _Invite) -> None:
+    def _places_of(self, invite: _Invite) -> Sequence[anyio.CapacityLimiter]:
+        """Return the limiters of which a try takes a place; the owner's joins have their own."""
+        if not invite.welcome:
+            return (self._refusals,)
+        if self._is_owner(invite.inviter):
+            return (self._owner_joins,)
+        each = self._joins_of.setdefault(invite.inviter, anyio.CapacityLimiter(_JOINS_EACH))
+        return (each, self._joins)
+
+    async def _try(self, invite: _Invite, progress: _Progress) -> None:
         """One try; whatever its outcome, this invitation is either gone or due later."""
-        progress = self._progress[invite.room_id]
         refused = not invite.welcome
         progress.unreached = False
         try:
@@ -327,7 +312,6 @@ class Invites:
             retry_s = 0.0
         if refused:
             await anyio.sleep(_PACE_S)
-        progress.tried = False
         if self._open.get(invite.room_id) is invite:
             self._outcome(invite, progress, retry_s)
         self.wake()

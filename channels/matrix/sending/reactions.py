@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
@@ -19,6 +19,7 @@ from typing import Any
 import anyio
 import structlog
 
+from agent_core.bounded import Bounded
 from agent_core.messages import Audience, InboundMessage, MessageContext, Sender, SessionKey
 from channels.base import AckState
 from channels.matrix.client.api import CLIENT, Homeserver, HttpAnswer, LinkBroken, part
@@ -30,7 +31,6 @@ from channels.matrix.rooms.state import Rooms
 
 SIGNS = {AckState.RECEIVED: "👀", AckState.DONE: "✅", AckState.FAILED: "⚠️"}
 
-_MAX_KEY = 100
 _MAX_WAITING = 500
 _MAX_KNOWN = 1000
 _TRIES = 4
@@ -61,7 +61,7 @@ def read_reaction(
 ) -> InboundMessage | Skip:
     """A reaction to something of ours, which left under the key ``outbound``, as a message."""
     event_id, sender = text_of(event, "event_id"), text_of(event, "sender")
-    key = text_of(object_of(object_of(event, "content"), "m.relates_to"), "key")[:_MAX_KEY]
+    key = text_of(object_of(object_of(event, "content"), "m.relates_to"), "key")[:100]
     if not EVENT_ID.fullmatch(event_id) or "state_key" in event:
         return Skip("malformed")
     direct = rooms.is_direct(room_id, sender)
@@ -87,7 +87,7 @@ class AckReactions:
     def __init__(self, homeserver: Homeserver) -> None:
         self._homeserver = homeserver
         self._waiting: deque[tuple[str, str, AckState]] = deque()
-        self._known: OrderedDict[tuple[str, AckState], str] = OrderedDict()
+        self._known: Bounded[tuple[str, AckState], str] = Bounded(_MAX_KNOWN)
         self._news = anyio.Event()
         self._rests_until = -math.inf
         self._left_out: deque[str] = deque(maxlen=_MAX_WAITING)
@@ -140,8 +140,6 @@ class AckReactions:
         found = text_of(answer.body, "event_id") if answer is not None and answer.good else ""
         if found:
             self._known[event_id, stage] = found
-            while len(self._known) > _MAX_KNOWN:
-                self._known.popitem(last=False)
         return bool(found)
 
     async def _take_back(self, room_id: str, event_id: str, stage: AckState) -> None:

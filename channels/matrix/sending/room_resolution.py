@@ -24,7 +24,6 @@ from channels.matrix.rooms.state import Rooms
 
 MOVES_WITHIN = timedelta(hours=1)
 """So long a message waits for the bot to be in the room that replaces another."""
-_LOOK_AGAIN_S = 5.0
 _log = structlog.get_logger(__name__)
 
 
@@ -77,4 +76,4 @@ async def waits_for_the_next_room(
     if not text_of(content, "replacement_room"):
         return None
     _log.info("matrix.move_awaited", room=room_id)
-    return ChannelUnavailable("the room is being replaced by another", retry_after_s=_LOOK_AGAIN_S)
+    return ChannelUnavailable("the room is being replaced by another", retry_after_s=5.0)

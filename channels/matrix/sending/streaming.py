@@ -10,12 +10,12 @@ The finished answer comes from the outbox and edits the preview (``sender``), af
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from dataclasses import dataclass, field
 
 import anyio
 import structlog
 
+from agent_core.bounded import Bounded
 from agent_core.messages import MessageContext, OutboundMessage, SessionKey
 from channels.base import AckState, ChannelClock, ChannelError, ChannelUnavailable, DeliveryFailed
 from channels.matrix.client.api import TokenLost
@@ -91,7 +91,7 @@ class StreamingPreview:
         self._account = account
         self._settings = settings
         self._clock = clock
-        self._answers: OrderedDict[str, _Answer] = OrderedDict()
+        self._answers: Bounded[str, _Answer] = Bounded(_MAX_KNOWN)
         self._current: dict[SessionKey, str] = {}
         self._lost: dict[str, str] = {}
         self._lost_tries = 0
@@ -121,8 +121,6 @@ class StreamingPreview:
             context=context,
         )
         self._answers[question] = _Answer(preview_of(asked), Pace(self._settings, now))
-        while len(self._answers) > _MAX_KNOWN:
-            self._answers.popitem(last=False)
 
     def wants(self, session: SessionKey, text: str) -> None:
         """The answer's text so far."""

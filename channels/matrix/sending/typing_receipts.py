@@ -22,7 +22,6 @@ _TYPING_MS = 30_000
 _BUSY_S = 45.0
 _LIMIT_S = 10.0
 _AT_ONCE = 4
-_YIELD_S = 1.0
 _FEW = 3
 _GATHER_MOST_S = 0.6
 _MAX_ROOMS = 1000
@@ -102,7 +101,7 @@ class TypingAndReceipts:
             # With many rooms at once the answers come first; most need no "typing" by then.
             await anyio.sleep(min(GATHER_S * max(len(busy) - _FEW, 0), _GATHER_MOST_S))
             if room_id not in self._typing:
-                with anyio.move_on_after(_YIELD_S):
+                with anyio.move_on_after(1.0):
                     while self._answers:
                         await self._passed.wait()
             while room_id in self._typing or room_id in self._read:

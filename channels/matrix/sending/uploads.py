@@ -10,12 +10,12 @@ message.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import AsyncGenerator, Mapping
 from typing import Any
 
 import structlog
 
+from agent_core.bounded import Bounded
 from agent_core.messages import Attachment
 from channels.attachments import AttachmentDamaged, AttachmentGone, AttachmentStore, Picture
 from channels.base import ChannelUnavailable
@@ -24,8 +24,6 @@ from channels.matrix.events.media import FileEncryption
 
 _UPLOAD = "/_matrix/media/v3/upload"
 _SETTINGS = ("/_matrix/client/v1/media/config", "/_matrix/media/v3/config")
-_UPLOAD_LIMIT_S = 90.0
-_KEPT = 20
 _log = structlog.get_logger(__name__)
 
 
@@ -40,7 +38,7 @@ class Uploads:
         self._homeserver = homeserver
         self._store = store
         self._max_bytes: int | None = None
-        self._stored: OrderedDict[tuple[str, bool], Mapping[str, Any]] = OrderedDict()
+        self._stored: Bounded[tuple[str, bool], Mapping[str, Any]] = Bounded(20)
         """What was stored lately, so that a repeated delivery does not store it again."""
 
     async def content(self, attachment: Attachment, *, encrypted: bool) -> dict[str, Any]:
@@ -84,7 +82,7 @@ class Uploads:
                 size_bytes=attachment.size_bytes,
                 media_type="application/octet-stream" if encrypted else attachment.media_type,
                 query=query,
-                timeout_s=_UPLOAD_LIMIT_S,
+                timeout_s=90.0,
             )
         except LinkBroken as error:
             if pieces.trouble is not None:
@@ -96,8 +94,6 @@ class Uploads:
         _log.info("matrix.file_uploaded", size_bytes=attachment.size_bytes, encrypted=encrypted)
         where = {"url": mxc} if encryption is None else {"file": encryption.file(mxc)}
         self._stored[attachment.path, encrypted] = where
-        while len(self._stored) > _KEPT:
-            self._stored.popitem(last=False)
         return where
 
     async def _check_size(self, attachment: Attachment) -> None:

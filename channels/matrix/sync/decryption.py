@@ -29,18 +29,14 @@ from channels.matrix.encryption.undecryptable import WAITING, Reference, Undecry
 from channels.matrix.encryption.verification import Verifications, is_verification
 
 _RENEWALS = 4
-_LATE_AT_ONCE = 50
 _LATE_LIMIT_S = 0.5
 """After that the next answer is waited for, with what everybody has said meanwhile."""
-_NOTICE_RETRY_S = 5.0
 _IDLE_S = 600.0
-_GATHER_S = 0.3
 _MEET_LIMIT_S = 12.0
 """Our own server gives up others after ten seconds, and then says what it knows."""
 _HUNG_AFTER_S = 3.0
 _SILENT_S = 60.0
 _EXPECTED = 100
-_LEARN_LIMIT_S = 10.0
 _log = structlog.get_logger(__name__)
 Tell = Callable[[str, str, str], Awaitable[None]]
 """Room, text, and a key under which the same notice is sent once."""
@@ -209,7 +205,7 @@ class Decryption:
         readable = [
             one for one in self._waiting.readable(self._crypto.has_key) if one.event_id not in self._in_hand
         ]
-        for one in readable[:_LATE_AT_ONCE]:
+        for one in readable[:50]:
             if anyio.current_time() > until:
                 break
             self._looked += 1
@@ -307,7 +303,7 @@ class Decryption:
             self._questions = anyio.Event()
             wanted, self._expected = self._expected, set()
             try:
-                with anyio.move_on_after(_LEARN_LIMIT_S):
+                with anyio.move_on_after(10.0):
                     await self._crypto.learn_devices(wanted)
             except Exception as error:  # noqa: BLE001 - whoever sends to them asks again, and says what is wrong
                 _log.debug("matrix.devices_not_learned", error=type(error).__name__)
@@ -321,7 +317,7 @@ class Decryption:
                 with anyio.move_on_after(min(pause_s, _IDLE_S)):
                     await news.wait()
                 # Not at once: a key often comes with the next answer.
-                await anyio.sleep(_GATHER_S)
+                await anyio.sleep(0.3)
                 for room_id, text, references in self._waiting.due_notices(self._now()):
                     self._waiting.begin_notice(references)
                     notices.start_soon(self._deliver_notice, tell, save, room_id, text, references)
@@ -334,7 +330,7 @@ class Decryption:
             await tell(room_id, text, f"unread-{once}")
         except ChannelUnavailable as error:
             _log.info("matrix.notice_deferred", room=room_id, error=str(error))
-            await anyio.sleep(_NOTICE_RETRY_S)
+            await anyio.sleep(5.0)
             self._waiting.fail_notice(references)
             self._wake()
             return

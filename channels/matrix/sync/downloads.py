@@ -2,21 +2,20 @@
 The files of received messages: fetched, decrypted, checked and stored before the messages are accepted.
 
 `read_event` leaves a note (`FileNote`) in the route. `Downloads` fetches a few files at a time within
-`ALL_LIMIT_S`, less at a server that just failed, and gives the messages back with attachments or the reason:
-no message is lost for its file. While the store takes nothing, `bring` waits and `bring_one` raises. Files of
-people who may not talk to the bot, and in talk not meant for it, are not fetched.
+`ALL_LIMIT_S`, and gives the messages back with attachments or the reason: no message is lost for its file.
+While the store takes nothing, `bring` waits and `bring_one` raises. Files of people who may not talk to the
+bot, and in talk not meant for it, are not fetched.
 """
 
 from __future__ import annotations
 
 import math
 import random
-from collections import OrderedDict
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
-from contextlib import aclosing
+from contextlib import ExitStack, aclosing
 from dataclasses import replace
 from pathlib import PurePosixPath
-from typing import Any, Self
+from typing import Any
 
 import anyio
 import structlog
@@ -39,10 +38,7 @@ from channels.matrix.events.route import route_of
 ALL_LIMIT_S = 45.0
 """For all files that are fetched together."""
 
-_HANGING_LIMIT_S = 8.0
-_MAX_SERVERS = 200
 _AT_ONCE = 4
-_MEDIA_RETRY = BackoffPolicy(first_s=0.5, cap_s=5.0, jitter=0.4)
 _TRIES = 3
 _NEW_DOOR = "/_matrix/client/v1/media/download"
 _OLD_DOOR = "/_matrix/media/v3/download"
@@ -59,27 +55,6 @@ class _Later(Exception):
         super().__init__(public)
 
 
-class _Slot:
-    """One of the few files that are on their way at once. It can be left before the context ends."""
-
-    def __init__(self, slots: anyio.Semaphore) -> None:
-        self._slots = slots
-        self._held = False
-
-    async def __aenter__(self) -> Self:
-        await self._slots.acquire()
-        self._held = True
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        self.leave()
-
-    def leave(self) -> None:
-        if self._held:
-            self._held = False
-            self._slots.release()
-
-
 class Downloads:
     """Downloads files for one account into ``store`` (None: mentioned only), within `ALL_LIMIT_S`."""
 
@@ -90,8 +65,6 @@ class Downloads:
         self._store = store
         self._allows = allows
         self._door = _NEW_DOOR
-        self._hanging: OrderedDict[str, None] = OrderedDict()
-        """Servers of which nothing at all came the last time: nobody shall wait as long for them again."""
 
     async def bring(self, messages: Sequence[InboundMessage]) -> list[InboundMessage]:
         """The messages, in order, with their files or with the reason why not; waits for the storage."""
@@ -164,35 +137,25 @@ class Downloads:
     ) -> None:
         await store.ready()  # listing what is there is no part of fetching either
         limiter = anyio.Semaphore(_AT_ONCE)
-        servers = {_server_of(messages[number]) for number in missing}
-        hanging = servers <= self._hanging.keys()
-        limit_s = _HANGING_LIMIT_S if hanging else ALL_LIMIT_S
-        until = anyio.current_time() + limit_s
-        late = set[int]()
+        until = anyio.current_time() + ALL_LIMIT_S
 
         async def fetch_one(number: int) -> None:
             with anyio.CancelScope(deadline=until) as scope:
-                async with _Slot(limiter) as slot:
+                with ExitStack() as slot:
+                    await limiter.acquire()
+                    slot.callback(limiter.release)
 
                     def came() -> None:
                         scope.deadline = math.inf
-                        slot.leave()
+                        slot.close()
 
                     found[number] = await self._one(store, messages[number], came)
             if scope.cancelled_caught:
-                late.add(number)
+                found.setdefault(number, "the homeserver took too long to deliver it")
 
         async with anyio.create_task_group() as group:
             for number in missing:
                 group.start_soon(fetch_one, number)
-        for server in servers:
-            self._hanging.pop(server, None)
-            if late.issuperset(missing):
-                self._hanging[server] = None
-        while len(self._hanging) > _MAX_SERVERS:
-            self._hanging.popitem(last=False)
-        for number in late:
-            found.setdefault(number, "the homeserver took too long to deliver it")
 
     async def _one(
         self, store: AttachmentStore, message: InboundMessage, came: Callable[[], None]
@@ -217,7 +180,7 @@ class Downloads:
     async def _fetched(
         self, store: AttachmentStore, message: InboundMessage, media: Media, came: Callable[[], None]
     ) -> Attachment:
-        backoff = Backoff(_MEDIA_RETRY)
+        backoff = Backoff(BackoffPolicy(first_s=0.5, cap_s=5.0, jitter=0.4))
         while True:
             try:
                 return await self._once(store, message, media, came)
@@ -315,14 +278,6 @@ def _event_in(message: InboundMessage) -> tuple[Any, Any]:
     """Type and content of the event, as `read_event` has noted them."""
     noted = route_of(message.context).media or FileNote()
     return noted.type, noted.content
-
-
-def _server_of(message: InboundMessage) -> str:
-    try:
-        media = media_in(*_event_in(message))
-    except MediaInvalid:
-        return ""
-    return media.server if media is not None else ""
 
 
 def _problem(answer: HttpAnswer) -> Exception:

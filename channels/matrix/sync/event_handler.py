@@ -11,17 +11,17 @@ may be slow: what needs it comes as `Unfinished`, and who reads decides when it 
 from __future__ import annotations
 
 import random
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import anyio
 import structlog
 
 from agent_core.backoff import Backoff, BackoffPolicy
+from agent_core.bounded import Bounded
 from agent_core.messages import (
     BY_EDIT,
     Amendment,
@@ -61,10 +61,8 @@ from channels.matrix.sending.reactions import reacts_to, read_reaction
 from channels.matrix.sending.sent_lookup import SentLookup
 from channels.matrix.sync.reply_context import Asker, Decrypt, ReplyContext
 
-_MARK_RETRY = BackoffPolicy(first_s=0.3, cap_s=2.0, jitter=0.4)
 _MARK_LIMIT_S = 10.0
 _MAX_PLACES = 1000
-_Value = TypeVar("_Value")
 _log = structlog.get_logger(__name__)
 
 
@@ -112,13 +110,13 @@ class EventHandler:
         self.joinings = JoinTimes(me.user_id, rooms)
         self._early = Early(is_owner)
         self._senders = Senders()
-        self._begun: OrderedDict[tuple[str, str], None] = OrderedDict()
+        self._begun: Bounded[tuple[str, str], None] = Bounded(_MAX_PLACES)
         """Threads whose beginning was told already."""
-        self._ending: OrderedDict[tuple[str, str], None] = OrderedDict()
+        self._ending: Bounded[tuple[str, str], None] = Bounded(_MAX_PLACES)
         """Who has ended a poll in which room, and asked nothing since."""
-        self._ours: OrderedDict[tuple[str, str], None] = OrderedDict()
+        self._ours: Bounded[tuple[str, str], None] = Bounded(_MAX_PLACES)
         """Threads in which the bot has answered."""
-        self._gone: OrderedDict[tuple[str, str], str] = OrderedDict()
+        self._gone: Bounded[tuple[str, str], str] = Bounded(_MAX_PLACES)
         """Events that were taken back, and whose they have to be for that to count; empty: anybody's."""
 
     async def start(self) -> None:
@@ -157,7 +155,7 @@ class EventHandler:
     def note_answer(self, room_id: str, root: str | None) -> None:
         """The bot has answered a message in the thread with this root."""
         if root is not None:
-            _keep(self._ours, (room_id, root), None)
+            self._ours[room_id, root] = None
 
     def forget_room(self, room_id: str) -> None:
         """The bot has left this room."""
@@ -297,7 +295,7 @@ class EventHandler:
         room_id, root = place
         found = message.background
         if begins and (beginning := await self._quotes.root(room_id, root, _asker(message))):
-            _keep(self._begun, place, None)
+            self._begun[place] = None
             found = beginning + found
         answered = message.context.in_reply_to
         if answered:
@@ -390,7 +388,7 @@ class EventHandler:
             _log.warning("matrix.redaction_ignored", room=room_id, sender=by)
             return Skip("no_message")
         # Who does not moderate here takes back what is theirs; a message may come after its redaction.
-        _keep(self._gone, (room_id, target), "" if may else by)
+        self._gone[room_id, target] = "" if may else by
         self._quotes.forget(room_id, target)
         self._talk.remove_redacted_line(room_id, target, "" if may else by)
         author = author or by
@@ -439,7 +437,7 @@ class EventHandler:
         here = self.rules.allows(room_id, sender)
         message = message.with_context(replace(seen, noted=LineNote(), allowed_here=here))
         ended_at = event.get("origin_server_ts")
-        _keep(self._ending, (room_id, sender), None)
+        self._ending[room_id, sender] = None
         return Unfinished(message, partial(self._poll_result, message, room_id, target, ended_at))
 
     async def _poll_result(
@@ -485,7 +483,7 @@ class EventHandler:
 
     async def _outbound(self, room_id: str, event_id: str) -> str | None:
         """Return the outbox id of our event on the server; None also after `_MARK_LIMIT_S`."""
-        mark, backoff = None, Backoff(_MARK_RETRY)
+        mark, backoff = None, Backoff(BackoffPolicy(first_s=0.3, cap_s=2.0, jitter=0.4))
         with anyio.move_on_after(_MARK_LIMIT_S):
             while mark is None:
                 try:
@@ -511,9 +509,3 @@ def _with_file(message: InboundMessage, file: FileNote | None) -> InboundMessage
 
 def _asker(message: InboundMessage) -> Asker:
     return Asker(message.sender.address, message.audience is Audience.DIRECT)
-
-
-def _keep(places: OrderedDict[tuple[str, str], _Value], place: tuple[str, str], value: _Value) -> None:
-    places[place] = value
-    while len(places) > _MAX_PLACES:
-        places.popitem(last=False)

@@ -34,7 +34,6 @@ _AT_ONCE = 32
 _AT_ONCE_PER_SENDER = 2
 _AT_ONCE_PER_SERVER = _AT_ONCE // 2
 _MAX_WAITING = 200
-_QUOTES_LIMIT_S = 12.0
 _log = structlog.get_logger(__name__)
 Read = InboundMessage | Amendment | Unfinished
 Place = Callable[[InboundMessage], InboundMessage]
@@ -259,7 +258,7 @@ class DeferredReading:
     ) -> InboundMessage | Skip | None:
         message = None
         try:
-            with anyio.move_on_after(_QUOTES_LIMIT_S) as queue.scope:
+            with anyio.move_on_after(12.0) as queue.scope:
                 message = await finish()
         except Exception as error:  # noqa: BLE001 - strangers write events; none may stop the others
             _log.error("matrix.event_unreadable", error=type(error).__name__)

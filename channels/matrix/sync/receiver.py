@@ -11,6 +11,7 @@ success end the run; later the loop retries, after at most 1.75 s in the first m
 
 from __future__ import annotations
 
+import random
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
@@ -20,6 +21,7 @@ from typing import Any
 import anyio
 import structlog
 
+from agent_core.backoff import Backoff, BackoffPolicy
 from agent_core.messages import Amendment, Audience, InboundMessage, MessageContext, Sender, SessionKey
 from channels.attachments import AttachmentStore
 from channels.base import ChannelClock, ChannelUnavailable, Inbox, LinkState
@@ -48,8 +50,11 @@ from channels.matrix.sync.decryption import Decryption
 from channels.matrix.sync.downloads import Downloads
 from channels.matrix.sync.event_handler import EventHandler
 from channels.matrix.sync.fetching import FETCHING, DeferredReading
-from channels.matrix.sync.link import SyncLink
 from channels.matrix.sync.timeline import RoomUnread, Timeline, TimelineResult
+
+SYNC_RETRY = BackoffPolicy(first_s=1.0, cap_s=30.0, factor=1.75, jitter=0.2, early_cap_s=1.75)
+_CURRENT_S = 75.0
+
 
 POSITION = "next_batch"
 NEWEST = "newest_ms"
@@ -442,3 +447,31 @@ def _is_further_back(following: str, since: str) -> bool:
     """Return True if a sync token of Synapse is older than the last one; other formats give False."""
     new, old = _STREAM_TOKEN.match(following), _STREAM_TOKEN.match(since)
     return new is not None and old is not None and int(new[1]) < int(old[1])
+
+
+class SyncLink:
+    """The link of one run: the time of the last answer, and the number of failures in a row."""
+
+    def __init__(self, clock: ChannelClock) -> None:
+        self._clock = clock
+        self._backoff = Backoff(SYNC_RETRY)
+        self._answered_at: float | None = None
+
+    @property
+    def failures(self) -> int:
+        """The number of failures in a row."""
+        return self._backoff.failures
+
+    def is_current(self) -> bool:
+        """Return True if the known room states are as fresh as a working link keeps them."""
+        age_s = self._clock.monotonic() - (self._answered_at or 0.0)
+        return self._answered_at is not None and self.failures == 0 and age_s < _CURRENT_S
+
+    def note_success(self) -> None:
+        """Note that an answer was taken in."""
+        self._answered_at = self._clock.monotonic()
+        self._backoff.reset()
+
+    def note_failure(self, *, at_least_s: float | None = None) -> float:
+        """Note that there was none; returns the pause before the next try."""
+        return self._backoff.note_failure(random=random.random(), at_least_s=at_least_s)

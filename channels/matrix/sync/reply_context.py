@@ -10,13 +10,13 @@ out. The newest edit counts, and chains are followed a few steps.
 from __future__ import annotations
 
 import json
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import structlog
 
+from agent_core.bounded import Bounded
 from agent_core.messages import Background
 from channels.matrix.client.api import CLIENT, Homeserver, LinkBroken, part
 from channels.matrix.client.json_access import JsonObject, object_of, objects_of, text_of
@@ -73,8 +73,8 @@ class ReplyContext:
         self._rooms = rooms
         self._decrypt = decrypt
         self._user_id = user_id
-        self._seen: OrderedDict[tuple[str, str], _Seen] = OrderedDict()
-        self._memberships: OrderedDict[tuple[str, str, str], str] = OrderedDict()
+        self._seen: Bounded[tuple[str, str], _Seen] = Bounded(_MAX_REMEMBERED)
+        self._memberships: Bounded[tuple[str, str, str], str] = Bounded(_MAX_REMEMBERED)
         """What somebody was in a room at an event, by room, event and person."""
 
     def forget(self, room_id: str, event_id: str) -> None:
@@ -173,8 +173,6 @@ class ReplyContext:
             if seen is None:
                 return None
             self._seen[key] = seen
-            while len(self._seen) > _MAX_REMEMBERED:
-                self._seen.popitem(last=False)
         return self._seen[key]
 
     async def _membership(self, room_id: str, event_id: str, person: str) -> str:
@@ -199,8 +197,6 @@ class ReplyContext:
             if one.get("type") == "m.room.member"
         }
         self._memberships[room_id, event_id, person] = members.get(person, "")
-        while len(self._memberships) > _MAX_REMEMBERED:
-            self._memberships.popitem(last=False)
         return event
 
     async def _ask(self, path: str, query: Mapping[str, str] | None = None) -> JsonObject | None:

@@ -46,7 +46,6 @@ from channels.matrix.sync.gaps import GAP_TRIES, Gaps
 
 _ASK_LIMIT_S = 4.0
 _ASK_AGAIN_S = 60.0
-_ASK_AT_ONCE = 40
 _FIRST_WORDS_LIMIT_S = 8.0
 _HUNG_LIMIT_S = 2.0
 """For what is not the owner's, in the minute after something hung."""
@@ -299,7 +298,7 @@ class Timeline:
         """Ask about rooms concurrently; return those without answer. Raises ChannelError to get all again."""
         late: list[str] = []
         failed: list[ChannelError] = []
-        slots = anyio.CapacityLimiter(_ASK_AT_ONCE)
+        slots = anyio.CapacityLimiter(40)
         patient_first = sorted(asks.items(), key=lambda each: each[1][1], reverse=True)
 
         async def read_room(room_id: str, ask: Callable[[str], Awaitable[None]], limit_s: float) -> None:

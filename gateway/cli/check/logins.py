@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 _LOGIN_LIMIT_S = 30.0
 _MODEL_LIMIT_S = 60.0
-_STANDING_LIMIT_S = 20.0
 OWN_CHANNELS = ("terminal", "heartbeat")
 _QUESTION = Message(role="user", content="Say OK.")
 
@@ -217,7 +216,7 @@ async def _check_one(report: CheckReport, built: Gateway, channel: Channel) -> N
     report.add(channel.name, verdict, text)
     if verdict is FindingLevel.OK and isinstance(channel, SupportsAccountFindings):
         try:
-            with anyio.fail_after(_STANDING_LIMIT_S):
+            with anyio.fail_after(20.0):
                 report_findings(report, channel.name, await channel.account_findings(running=False))
         except (ChannelError, TimeoutError) as error:
             report.add(f"{channel.name} account", FindingLevel.SKIPPED, f"the server does not say: {error}")

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
     from devservers.matrix_peer import MatrixPeer
 
-_SPEAK_LIMIT_S = 30.0
 _LONGEST = 1000
 
 
@@ -41,7 +40,7 @@ def speak(alice: MatrixPeer, room: str, text: str) -> None:
         path = Path(folder) / "voice.wav"
         command = [program, "-w", str(path), "--", text[:_LONGEST]]
         try:
-            subprocess.run(command, check=True, capture_output=True, timeout=_SPEAK_LIMIT_S)  # noqa: S603
+            subprocess.run(command, check=True, capture_output=True, timeout=30.0)  # noqa: S603
         except (OSError, subprocess.SubprocessError) as error:
             raise NotSpoken(f"espeak-ng does not speak: {error}") from error
         sound = with_words(path.read_bytes(), text[:_LONGEST])

@@ -24,7 +24,6 @@ from gateway.proactive.jobs.trigger_parsing import zone_name
 from gateway.routing.access import kind_of, normalise
 from gateway.settings import Settings
 
-_OLLAMA_LIMIT_S = 2.0
 _VOICE: Mapping[str, tuple[str, str]] = {
     "openai": ("openai/whisper-1", "openai/tts-1"),
     "groq": ("groq/whisper-large-v3-turbo", ""),
@@ -138,7 +137,7 @@ def ask_model(
         not dialogue.interactive or dialogue.agree(f"Keep the model {present.name}?", default=True)
     ):
         return None
-    found = offers(environ, ollama_models(limit_s=_OLLAMA_LIMIT_S))
+    found = offers(environ, ollama_models(limit_s=2.0))
     if not dialogue.interactive:
         dialogue.say(f"The model: {found[0].told}.")
         return _proved(found[0], given, settings, dialogue)

@@ -9,13 +9,17 @@ from __future__ import annotations
 
 import os
 import shlex
+import socket
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
+from agent_core.files import make_folder, write_new
+from agent_core.persona import FILE_NAME, STARTER
 from channels.plugin import AccountConfig
 from channels.setup import (
     Dialogue,
@@ -34,7 +38,6 @@ from gateway.cli.setup.model_probe import key_variable
 from gateway.cli.setup.options import Given
 from gateway.cli.setup.owner_questions import ask_model, ask_owner, ask_timezone, ask_voice
 from gateway.cli.setup.systemd import Installed, Kind, SystemPlaces, install
-from gateway.cli.setup.workspace import begin_workspace, free_address
 from gateway.errors import StateUnusable, describe
 from gateway.plugins import channel_kinds, setup_forms
 from gateway.routing.access import kind_of
@@ -42,6 +45,15 @@ from gateway.settings import Settings
 from gateway.system.clock import SystemClock
 from gateway.system.home import Home
 from gateway.system.lock import holder_of
+
+_CHECKLIST = """\
+<!--
+What should your assistant look at from time to time? It reads this list at each check-in and writes to you
+only if there is something to say. For example:
+- [ ] Is there frost in the forecast for the next night?
+-->
+"""
+_PORTS = range(8811, 8831)  # of the first twenty homes on one machine
 
 
 def missing(given: Given, settings: Settings, environ: Mapping[str, str]) -> list[str]:
@@ -362,3 +374,24 @@ def _channels(settings: Settings, asked: Mapping[str, SetupAnswer]) -> dict[str,
         if address := answer.address or (_own_address(kind, current) if is_on else ""):
             found[kind] = address
     return found
+
+
+_FILES = {FILE_NAME: STARTER, "HEARTBEAT.md": _CHECKLIST}
+
+
+def begin_workspace(folder: Path) -> None:
+    """Make the folder and its first files, where they are missing; what cannot be written is left out."""
+    for name, text in _FILES.items():
+        with suppress(OSError):
+            make_folder(folder)
+            if not (folder / name).exists():
+                write_new(folder / name, text.encode())
+
+
+def free_address() -> str:
+    """Return an address of this machine that nothing listens on now; empty if there is none."""
+    for port in _PORTS:
+        with suppress(OSError), socket.socket() as probe:
+            probe.bind(("127.0.0.1", port))
+            return f"127.0.0.1:{port}"
+    return ""

@@ -40,8 +40,6 @@ _QUIET_LIBRARIES = (
 )  # fmt: skip
 _LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}
 _COLOURS = {"debug": "2", "info": "32", "warning": "33", "error": "31", "critical": "1;31"}
-_FILE_BYTES = 10_000_000
-_FILES_KEPT = 5
 
 
 class _Drops:
@@ -63,8 +61,8 @@ def configure_logs(
     secrets: Iterable[str] = (),
     stream: TextIO | None = None,
     quiet: bool = False,
-    file_bytes: int = _FILE_BYTES,
-    files_kept: int = _FILES_KEPT,
+    file_bytes: int = 10_000_000,
+    files_kept: int = 5,
 ) -> None:
     """
     Write log lines to ``stream`` (default: stderr) and, as JSON, to ``file``. May be called again.

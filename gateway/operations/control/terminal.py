@@ -29,7 +29,6 @@ from gateway.system.home import Home, short_path
 
 _MESSAGE_LIMIT = 4_000_000
 _PING_S = 30.0
-_SAY_LIMIT_S = 30.0
 
 
 def terminal_routes(
@@ -136,7 +135,7 @@ class RemoteTerminal:
         self._saying[native_id] = (over, refusal)
         try:
             await self._send({"say": text, "id": native_id})
-            with anyio.move_on_after(_SAY_LIMIT_S) as limit:
+            with anyio.move_on_after(30.0) as limit:
                 await over.wait()
         finally:
             self._saying.pop(native_id, None)

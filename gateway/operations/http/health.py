@@ -32,10 +32,13 @@ Everybody on this machine may connect, and each connection costs one of the proc
 more comes, the oldest one that has not asked for anything yet has to go.
 """
 
-_BODY_LIMIT = 65_536
 _log = structlog.get_logger(__name__)
 
 StatusReport = Callable[[], Awaitable[Mapping[str, Any]]]
+
+
+_LIMIT_S = 5.0
+"""Of the report, and of the gauges that are brought up to date."""
 
 
 class Health:
@@ -47,7 +50,6 @@ class Health:
         refresh: Updates the gauges before each ``/metrics``.
         started: True once ready.
         stuck: Returns why turns stall, or None.
-        limit_s: The limit of ``status`` and ``refresh``.
     """
 
     def __init__(
@@ -58,14 +60,12 @@ class Health:
         refresh: Callable[[], Awaitable[None]] | None = None,
         started: Callable[[], bool] = lambda: True,
         stuck: Callable[[], str | None] = lambda: None,
-        limit_s: float = 5.0,
     ) -> None:
         self._channels = channels
         self._status = status
         self._refresh = refresh
         self._started = started
         self._stuck = stuck
-        self._limit_s = limit_s
 
     def routes(self) -> list[web.AbstractRouteDef]:
         """The four routes, to be added to an application."""
@@ -84,7 +84,7 @@ class Health:
         ``more`` are routes besides those of health.
         """
         guards = [_known_host] if is_loopback(host) else []
-        app = web.Application(client_max_size=_BODY_LIMIT, middlewares=guards)
+        app = web.Application(client_max_size=65_536, middlewares=guards)
         app.add_routes([*self.routes(), *more])
         return app
 
@@ -119,7 +119,7 @@ class Health:
         metrics.show_channels(self._channels())
         if self._refresh is not None:
             try:
-                with anyio.fail_after(self._limit_s):
+                with anyio.fail_after(_LIMIT_S):
                     await self._refresh()
             except Exception as error:  # noqa: BLE001 - old gauges are better than none
                 _log.warning("metrics.stale", error=type(error).__name__)
@@ -127,7 +127,7 @@ class Health:
 
     async def _status_report(self, _request: web.Request) -> web.Response:
         try:
-            with anyio.fail_after(self._limit_s):
+            with anyio.fail_after(_LIMIT_S):
                 return json_answer(dict(await self._status()))
         except Exception as error:  # noqa: BLE001 - whoever asks must learn that something is wrong
             _log.warning("status.failed", error=type(error).__name__)

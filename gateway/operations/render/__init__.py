@@ -13,7 +13,6 @@ from gateway.system.terminal_text import LOCAL_PARTS, place_of, plain_line, quot
 
 _WIDEST = 60
 _FAILED = {"dead": "failed", "unknown": "perhaps sent"}
-_LONGEST_REASON = 200
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
@@ -453,7 +452,7 @@ def _times(count: int) -> str:
 
 
 def _short(text: str) -> str:
-    return plain_line(one_line(text, _LONGEST_REASON))
+    return plain_line(one_line(text, 200))
 
 
 def _counts(counts: Mapping[str, int]) -> str:

@@ -9,8 +9,6 @@ from typing import Any
 from agent_core.text import one_line
 from gateway.system.terminal_text import place_of, plain_line
 
-_CALL_CHARS = 200
-
 
 def receipts(answer: Mapping[str, Any]) -> str:
     """``squidbot did``: each effect with what led to it and what became of it."""
@@ -24,7 +22,7 @@ def _one(row: Mapping[str, Any]) -> str:
     from agent_core.tools.call_descriptions import call_in_words, effect_in_words
 
     at = datetime.fromisoformat(row["at"]).astimezone().strftime("%Y-%m-%d %H:%M:%S") if row["at"] else "?"
-    call = one_line(plain_line(call_in_words(row["tool"], row["arguments"])), _CALL_CHARS)
+    call = one_line(plain_line(call_in_words(row["tool"], row["arguments"])), 200)
     lines = [f"{at}  {row['outcome']:<8} {call}"]
     whose = f"for {plain_line(row['asked_by'])} in {place_of(row)}"
     lines.append(f"  {plain_line(effect_in_words(row['effect']))}, {whose}")

@@ -13,95 +13,30 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Callable, Container, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from gateway.proactive.jobs import time_words as words
+from gateway.proactive.jobs.time_syntax import (
+    Ambiguous,
+    Calendar,
+    Day,
+    Every,
+    Moments,
+    NotATime,
+    Span,
+    TimeOfDay,
+    When,
+    clock_of,
+    is_minutes,
+    month_and_day,
+)
 
 _T = TypeVar("_T")
 _BETWEEN = " \t\r\n:,."
-
-
-class TimeOfDay(NamedTuple):
-    """
-    A time of the day; (24, 0) is the midnight at its end.
-
-    ``is_spoken``: an hour from 1 to 11 that does not say which half of the day is meant, as in "at 6".
-    """
-
-    hour: int
-    minute: int
-    is_spoken: bool = False
-
-
 _DEFAULT = (TimeOfDay(*words.MORNING),)
-
-
-@dataclass(frozen=True, slots=True)
-class Day:
-    """
-    A day; one of the first three is set, or a date with its weekday.
-
-    ``date`` is (year or None for the next, month, day); ``weekday`` 0 is Monday; ``offset`` counts from
-    today; ``which``: ``next``, or ``week`` for next week's.
-    """
-
-    date: tuple[int | None, int, int] | None = None
-    weekday: int | None = None
-    offset: int | None = None
-    which: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Span:
-    """``in 2 h 30 min``."""
-
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class Every:
-    """``every 2 h 30 min``."""
-
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class Calendar:
-    """Repeated by the calendar: each ``count`` days (or weeks) on ``weekdays``, or on a day of the month."""
-
-    clocks: tuple[TimeOfDay, ...]
-    count: int = 1
-    in_weeks: bool = False
-    weekdays: tuple[int, ...] = ()
-    day_of_month: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Moments:
-    """Single times: a day (None: the next such time) with times, or instants; ``is_vague``: at some time."""
-
-    day: Day | None = None
-    clocks: tuple[TimeOfDay, ...] = ()
-    instants: tuple[datetime, ...] = ()
-    is_vague: bool = False
-
-
-When = Span | Every | Calendar | Moments
-
-
-class NotATime(ValueError):
-    """The text cannot be read whole: what it says is for the person, and ``example`` can be read."""
-
-    def __init__(self, said: str, example: str = "tomorrow at 8") -> None:
-        super().__init__(said)
-        self.example = example
-
-
-class Ambiguous(ValueError):
-    """The text can mean two times; both are named, for the person."""
 
 
 def read_when(text: str) -> When:
@@ -119,7 +54,7 @@ def split_when(text: str) -> tuple[str, str]:
     try:
         when = reader.when()
     except NotATime as error:
-        raise NotATime(str(error), reader.with_time_first() or f"{error.example} call Tom") from None
+        raise NotATime(str(error), _example(*_time_behind(text))) from None
     time, said = reader.text[: reader.end].strip(" ,"), reader.rest.lstrip(_BETWEEN)
     with_colon = f"{time}: {said}"
     if not said.strip(_BETWEEN):
@@ -135,6 +70,42 @@ def split_when(text: str) -> tuple[str, str]:
         example = f"{time} {clock} {others}" if _is_time(f"{time} {clock}") else with_colon
         raise NotATime(f"I am not sure whether {clock!r} belongs to the time {time!r}", example)
     return time, said
+
+
+def split_time_behind(text: str) -> tuple[str, str]:
+    """Split the time from the text before it, which has none itself. Raises as `split_when`."""
+    time, said = _time_behind(text)
+    if not time or not is_free_of_times(said):
+        raise NotATime(f"I do not understand {text[:40]!r} as a time", _example(time, said))
+    if time[0].isdigit() and isinstance(read_when(time), Span):
+        raise NotATime(f"I am not sure whether {time!r} belongs to the text", f"in {time} {said}")
+    return time, said
+
+
+def is_free_of_times(text: str) -> bool:
+    """Return True if nothing in a text may belong to a time behind it."""
+    reader = _Reader(text)
+    if not reader.tokens or reader.tokens[-1].text in words.BEFORE_A_TIME:
+        return False
+    return not any(
+        words.is_of_a_time(token.text) or reader.finds_time(at) for at, token in enumerate(reader.tokens)
+    )
+
+
+def _time_behind(text: str) -> tuple[str, str]:
+    """The longest time at the end of a text, and what is before it; two empty texts if there is none."""
+    reader = _Reader(text)
+    for token in reader.tokens[1:] if len(reader.tokens) < words.MOST_TOKENS else ():
+        if _is_time(reader.text[token.start :]):
+            return reader.text[token.start :], reader.text[: token.start].strip(_BETWEEN)
+    return "", ""
+
+
+def _example(time: str, said: str) -> str:
+    """A reminder with this time and text as it is written, if they are both clear."""
+    if is_free_of_times(said):
+        return f"{time} {said}"
+    return f"{NotATime('').example} call Tom"
 
 
 def _is_time(text: str) -> bool:
@@ -166,7 +137,7 @@ class _Reader:
 
     def when(self) -> When:
         """The longest time that begins here. Raises `NotATime`."""
-        found = self._first(self._span_from_now, self._repeated, self._moments)
+        found = self._first(self._months_from_now, self._span_from_now, self._repeated, self._moments)
         if found is None:
             raise NotATime(f"I do not understand {self.text[:40]!r} as a time")
         return found
@@ -206,12 +177,16 @@ class _Reader:
                 return self.text[start : self.end], others.strip()
         return None
 
-    def with_time_first(self) -> str:
-        """The same text with the time in front, if it ends in one; else nothing."""
-        for token in self.tokens[1:] if len(self.tokens) < words.MOST_TOKENS else ():
-            if _is_time(self.text[token.start :]):
-                return f"{self.text[token.start :]} {self.text[: token.start].strip(' ,')}"
-        return ""
+    def finds_time(self, at: int) -> bool:
+        """Return True if a time begins at a token; it is the next one afterwards."""
+        self.at = at
+        try:
+            self.when()
+        except NotATime:
+            return False
+        except Ambiguous:
+            pass
+        return True
 
     # ── tokens ──
 
@@ -265,6 +240,16 @@ class _Reader:
 
     # ── in … ──
 
+    def _months_from_now(self) -> When | None:
+        is_bare = not self._skip(words.IN)
+        months: float | None = self._take(words.HALF_A_YEAR)
+        if months is None:
+            count, unit = self._count(), self._take(words.MONTHS_AHEAD)
+            months = (count or 0) * (unit or 0)
+        if (not self._take(words.FROM_NOW) and is_bare) or not months or months % 1:
+            return None
+        return Moments(Day(months=int(months)), self._clocks() or _DEFAULT)
+
     def _span_from_now(self) -> When | None:
         is_bare = not self._skip(words.IN)
         if is_bare and self._attempt(self._minutes_around) is not None:
@@ -312,7 +297,7 @@ class _Reader:
             self._dot()
         elif count is not None and not above and not self._next.text:
             unit = "m"  # a number alone, ``--in 90``
-        elif before in ("h", "std") and _is_minutes(number.text) and not number.has_comma:
+        elif before in ("h", "std") and is_minutes(number.text) and not number.has_comma:
             unit = "m"  # ``1h30``
         else:
             return None
@@ -331,9 +316,15 @@ class _Reader:
         if (unit := self._take(words.ADVERBS)) is not None:
             found = self._calendar(words.SECONDS[unit], in_days=unit != "h")
             return Calendar(_DEFAULT) if unit == "d" and isinstance(found, Every) else found
+        if self._take(words.MONTHLY):
+            return self._monthly(self._ordinal())
         if self._skip(words.EVERY):
-            return self._first(self._each_month, self._each_weekdays, self._each_part, self._each_count)
+            return self._first(
+                self._each_month, self._each_year, self._each_weekdays, self._each_part, self._each_count
+            )
         self._skip(words.ON)
+        if (dated := self._first(self._of_each_month, self._each_year)) is not None:
+            return dated
         start, is_plural = self.at, self._take(words.PLURALS) is not None
         self.at = start
         return self._each_weekdays() if is_plural else None
@@ -343,8 +334,25 @@ class _Reader:
         return Calendar(part) if part else None
 
     def _each_month(self) -> When | None:
-        dom = self._ordinal() if self._take(words.ON_THE_DAY) else 0
+        return self._monthly(self._ordinal() if self._take(words.ON_THE_DAY) else self._marked_ordinal())
+
+    def _of_each_month(self) -> When | None:
+        self._skip(words.ARTICLES)
+        dom = self._ordinal()
+        return self._monthly(dom) if dom and self._take(words.OF_EACH_MONTH) else None
+
+    def _monthly(self, dom: int) -> When | None:
         return Calendar(self._clocks() or _DEFAULT, day_of_month=dom) if 1 <= dom <= 31 else None
+
+    def _each_year(self) -> When | None:
+        if not self._take(words.EACH_YEAR):
+            return None
+        self._skip(words.ON)
+        day = self._calendar_day()
+        year, month, dom = (day and day.date) or (None, None, 0)
+        if year is not None or month is None:
+            return None
+        return Calendar(self._clocks(after_day=True) or _DEFAULT, day_of_month=dom, month=month)
 
     def _each_weekdays(self) -> When | None:
         days = self._weekdays()
@@ -363,16 +371,22 @@ class _Reader:
         return None if more and not self._and() else self._take(words.EACH_DAYS)
 
     def _each_count(self) -> When | None:
-        other = bool(self._skip(words.OTHER))
+        other = bool(self._skip(words.OTHER)) or self._attempt(self._second) is not None
         if other and (weekdays := self._weekdays()):
             return Calendar(self._times_of_day() or _DEFAULT, 2, in_weeks=True, weekdays=weekdays)
         seconds, in_days = self._span(implied=2.0 if other else 1.0)
         return self._calendar(seconds, in_days=in_days) if seconds else None
 
+    def _second(self) -> bool | None:
+        """``2nd`` or ``2.`` for "other"."""
+        start, number = self.at, self._ordinal()
+        return True if number == 2 and self.at - start > 1 else None
+
     def _calendar(self, seconds: float, *, in_days: bool) -> When | None:
         days = round(seconds / words.SECONDS["d"])
         in_weeks = in_days and days % 7 == 0
-        on_days = self._attempt(lambda: (self._skip(words.ON) and self._weekdays()) or None)
+        is_on = bool(self._skip(words.ON)) or self._next.text in words.PLURALS
+        on_days = self._attempt(lambda: (is_on and self._weekdays()) or None)
         if on_days:
             clocks = self._times_of_day() or _DEFAULT
             return Calendar(clocks, days // 7, in_weeks=True, weekdays=on_days) if in_weeks else None
@@ -424,7 +438,7 @@ class _Reader:
         part = self._take(words.PARTS_OF_TODAY)
         day = Day(offset=0) if part else self._attempt(self._day_behind)
         if part := part or (self._take(words.PARTS) if day else None):
-            within = [_clock_of(*clock[:2], "", earliest=words.EARLIEST[part]) for clock in clocks]
+            within = [clock_of(*clock[:2], "", earliest=words.EARLIEST[part]) for clock in clocks]
             clocks = tuple(clock for clock in within if clock is not None)
             return Moments(day, clocks) if len(clocks) == len(within) else None
         return Moments(day, clocks)
@@ -442,13 +456,31 @@ class _Reader:
         if self._take(words.NEXT_WEEK):
             named = self._attempt(lambda: (self._skip(words.ON), self._take(words.DAY_NAMES))[1])
             return Day(offset=7) if named is None else Day(weekday=named, which="week")
+        if (months := self._take(words.NEXT_MONTH)) is not None:
+            return Day(months=months)
         day = self._attempt(self._weekday)
-        dated = self._attempt(self._calendar_day)
+        dated = self._attempt(self._calendar_day) or (None if day else self._attempt(self._day_of_month))
         return replace(dated, weekday=day.weekday) if day and dated and not day.which else dated or day
 
     def _calendar_day(self) -> Day | None:
         self._skip(words.ARTICLES)
         return self._attempt(self._date) or self._attempt(self._date_in_words)
+
+    def _day_of_month(self) -> Day | None:
+        """``on the 3rd``, ``am 3.``; without a word in front it is an item of a list."""
+        is_led = self.at > 0 and self.tokens[self.at - 1].text in words.ON
+        self._skip(words.ARTICLES)
+        dom = self._marked_ordinal()
+        return Day(date=(None, None, dom)) if is_led and 1 <= dom <= 31 else None
+
+    def _marked_ordinal(self) -> int:
+        """An ordinal that shows its ending and counts days of the month; 0: there is none."""
+        start, dom = self.at, self._ordinal()
+        is_marked = self.at - start > 1
+        of_month = self._take(words.OF_THE_MONTH)
+        follows = self._next.text
+        counts = follows in words.OF or follows in {**words.EACH_DAYS, **words.MONTHS_AHEAD, **words.UNITS}
+        return 0 if not is_marked or (counts and not of_month) else dom
 
     def _weekday(self) -> Day | None:
         which = self._take(words.WHICH) or ""
@@ -467,7 +499,7 @@ class _Reader:
         if "-" in said:
             return Day(date=(one, two, more[0]))
         if "/" in said:
-            return Day(date=(more[0], *_month_and_day(said, one, two, more[0])))
+            return Day(date=(more[0], *month_and_day(said, one, two, more[0])))
         year = more[0] + (2000 if more[0] < 100 else 0) if more else None
         return Day(date=(year, two, one))
 
@@ -538,7 +570,7 @@ class _Reader:
             return None
         if not half and (behind := self._take(words.PARTS_BEHIND)) is not None:
             earliest = behind
-        return _clock_of(hour, minute, half, earliest=earliest, is_spoken=is_spoken)
+        return clock_of(hour, minute, half, earliest=earliest, is_spoken=is_spoken)
 
     def _half(self, at: str) -> str:
         """``a`` or ``p``; in "um 8 am Bahnhof" it is a word of its own."""
@@ -565,35 +597,4 @@ class _Reader:
 
     def _minutes_behind(self) -> int | None:
         """The minutes of ``18 Uhr 30``."""
-        return self._digits() if _is_minutes(self._next.text) else None
-
-
-def _is_minutes(text: str) -> bool:
-    return re.fullmatch(r"[0-5]\d", text, re.ASCII) is not None
-
-
-def _clock_of(
-    hour: int, minute: int, half: str, *, earliest: int | None, is_spoken: bool = False
-) -> TimeOfDay | None:
-    """The time of a clock, None if no clock shows it; a negative ``minute`` is before the hour."""
-    is_spoken = is_spoken and not half and earliest is None and 1 <= hour <= 12
-    if minute < 0:
-        hour, minute = {0: 23, 1: 12}.get(hour, hour - 1), minute + 60
-    if not half and earliest and hour <= 12 and (hour, earliest) != (12, 12):
-        if not earliest <= hour + 12 < 24:
-            return None
-        hour += 12
-    if half:
-        if not 1 <= hour <= 12:
-            return None
-        hour = hour % 12 + (12 if half == "p" else 0)
-    is_on_clock = (hour < 24 and minute < 60) or (hour, minute) == (24, 0)
-    return TimeOfDay(hour, minute, is_spoken and hour < 12) if is_on_clock else None
-
-
-def _month_and_day(said: str, one: int, two: int, year: int) -> tuple[int, int]:
-    """Month and day of ``04/12/2026``. Raises `Ambiguous`: it can be two days."""
-    if one != two and max(one, two) <= 12:
-        first, second = (f"{year}-{month:02}-{day:02}" for month, day in ((one, two), (two, one)))
-        raise Ambiguous(f"{said!r} can be {first} or {second}; write the one that you mean like this")
-    return (one, two) if two > 12 else (two, one)
+        return self._digits() if is_minutes(self._next.text) else None

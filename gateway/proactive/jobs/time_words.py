@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from difflib import get_close_matches
 from itertools import islice
 from typing import NamedTuple, TypeVar
 
@@ -117,6 +118,8 @@ COUNTS = {word: float(hour) for word, hour in HOURS.items()} | _table(
         30.0: "thirty|dreissig", 40.0: "forty|vierzig", 45.0: "forty five|fuenfundvierzig",
     }
 )  # fmt: skip
+MONTHS_AHEAD = _table({1: "month|months|monat|monate|monaten", 12: "year|years|jahr|jahre|jahren"})
+HALF_A_YEAR = _table({6: "half a year|half year|halben jahr|einem halben jahr"})
 SPANS = _table(
     {
         900.0: "quarter of an hour|a quarter of an hour|viertelstunde|einer viertelstunde",
@@ -157,6 +160,7 @@ FROM_TODAY = _table(
     }
 )
 NEXT_WEEK = _table({7: "next week|naechste woche|naechster woche|kommende woche"})
+NEXT_MONTH = _table({1: "next month|naechsten monat|naechster monat|kommenden monat"})
 WHICH = _table(
     {
         "next": "next|naechste|naechsten|naechster|naechstes",
@@ -179,6 +183,10 @@ AND = _set("and|und|&")
 EVERY = _set("every|each|jede|jeder|jedes|jeden|alle")
 OTHER = _set("other|second|zweite|zweiten|zweiter|zweites")
 ON_THE_DAY = _table({True: "month on the|month on day|monat am"})
+MONTHLY = _table({True: "monthly on the|monthly on|monatlich am"})
+EACH_YEAR = _table({True: "year|jahr|yearly|annually|jaehrlich"})
+OF_THE_MONTH = _table({True: "of the month|of this month|des monats|im monat|dieses monats"})
+OF_EACH_MONTH = _table({True: "of every month|of each month|every month|each month|jedes monats|jeden monat"})
 ORDINALS = _set("st|nd|rd|th")
 
 JOINS = AND | _set(":|or|until|till|to|at|from|for|oder|bis|um|ab|-|–|+|/")
@@ -191,6 +199,22 @@ NO_SPAN = _set("of|from|before|after|ago|later|long|vor|nach|lang|spaeter")
 INTRODUCES = _set("that|about|dass")
 TIME_WORDS = _set(
     "so|half|halb|quarter|viertel|month|months|monat|monats|past|ago|nacht|nachts"
+    "|yesterday|gestern|someday|advent|weihnachtstag|weihnachtsfeiertag|feiertag"
     "|utc|gmt|z|cet|cest|mez|mesz|bst|est|edt|cst|cdt|mst|mdt|pst|pdt|ist"
 ).union(EACH_DAYS, EVERY, ADVERBS, FROM_TODAY, NAMED_TIMES, PARTS, PARTS_BEHIND, PARTS_OF_TODAY, OCLOCK)
 """Behind a time, they may belong to it."""
+BEFORE_A_TIME = LEADS.union(
+    ARTICLES,
+    _set(
+        "about|around|by|before|after|since|within|every|last|past|gegen|circa|ca|seit|ueber|zum|vom|zur|letzten|der|die|das"
+    ),
+)
+"""A text that ends in one is not over before the time behind it: "tickets for friday"."""
+_NOT_IN_A_TEXT = TIME_WORDS.union(MONTHS_AHEAD, (unit for unit in UNITS if len(unit) > 2))
+
+
+def is_of_a_time(word: str) -> bool:
+    """Return True for a word that may belong to a time behind it ("twice a day at 9"), also with a slip."""
+    return word in _NOT_IN_A_TEXT or (
+        len(word) > 5 and bool(get_close_matches(word, _NOT_IN_A_TEXT, 1, 0.83))
+    )

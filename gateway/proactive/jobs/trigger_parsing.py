@@ -8,16 +8,19 @@ know what day it is tomorrow.
 
 from __future__ import annotations
 
+import calendar
 import os
 import re
-from collections.abc import Mapping
+from calendar import monthrange
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta, tzinfo
 from pathlib import Path
 from typing import Any
 
 from agent_core.text import time_zone
-from gateway.proactive.jobs.time_grammar import (
+from gateway.proactive.jobs.time_grammar import read_when
+from gateway.proactive.jobs.time_syntax import (
     Ambiguous,
     Calendar,
     Day,
@@ -26,7 +29,6 @@ from gateway.proactive.jobs.time_grammar import (
     NotATime,
     Span,
     TimeOfDay,
-    read_when,
 )
 from gateway.proactive.jobs.time_words import WEEK
 from gateway.proactive.jobs.triggers import (
@@ -46,7 +48,7 @@ from gateway.system.durations import spoken
 
 _FIELDS = re.compile(
     r"(?P<minute>\d{1,2}) (?P<hours>\d{1,2}(?:,\d{1,2})*) "
-    r"(?P<dom>\*|\d{1,2}) \* (?P<days>\*|1-5|[0-7](?:,[0-7])*)"
+    r"(?P<dom>\*|\d{1,2}) (?P<month>\*|\d{1,2}) (?P<days>\*|1-5|[0-7](?:,[0-7])*)"
 )
 _SLACK = timedelta(minutes=1)
 _FURTHEST = timedelta(days=366 * 10)
@@ -161,7 +163,7 @@ def _repeated(when: Calendar, now: datetime, zone: str) -> Cron:
     days = ",".join(str((day + 1) % 7) for day in when.weekdays) or "*"
     if when.weekdays == tuple(range(5)):
         days = "1-5"
-    behind = f"{when.day_of_month or '*'} * {days}"
+    behind = f"{when.day_of_month or '*'} {when.month or '*'} {days}"
     expressions = (f"{minute} {','.join(map(str, each))} {behind}" for minute, each in hours.items())
     timing = checked_cron(" | ".join(expressions), zone)
     if when.count == 1:
@@ -217,11 +219,10 @@ def _instant_at(day: Day | None, hour: int, minute: int, local: datetime, zone: 
         later = timedelta(days=_placed(wall, zone) <= local)
     elif day.offset is not None:
         later += timedelta(days=day.offset)
+    elif day.months:
+        wall = _months_later(wall, day.months)
     elif day.date is not None:
-        year, month, dom = day.date
-        wall = datetime(year or local.year, month, dom, *clock)  # noqa: DTZ001
-        if year is None and _placed(wall, zone) <= local:
-            wall = wall.replace(year=local.year + 1)
+        wall = _next_date(*day.date, wall, lambda wall: _placed(wall + later, zone) > local)
         if day.weekday not in (None, wall.weekday()):
             raise TriggerInvalid(f"{wall:%Y-%m-%d} is a {WEEK[wall.weekday()]}")
     else:
@@ -229,6 +230,25 @@ def _instant_at(day: Day | None, hour: int, minute: int, local: datetime, zone: 
         if not later and _placed(wall, zone) <= local:
             later = timedelta(days=7)
     return _placed(wall + later, zone)
+
+
+def _next_date(
+    year: int | None, month: int | None, dom: int, today: datetime, is_ahead: Callable[[datetime], bool]
+) -> datetime:
+    """The day with this date; what is None is that of the next one. Raises ValueError: there is none."""
+    if month is None:
+        months = (_months_later(today.replace(day=1), more) for more in range(4))  # no two in a row are short
+        long_enough = (each for each in months if dom <= monthrange(each.year, each.month)[1])
+        return next(each for each in (one.replace(day=dom) for one in long_enough) if is_ahead(each))
+    wall = today.replace(year=year or today.year, month=month, day=dom)
+    return wall if year or is_ahead(wall) else wall.replace(year=today.year + 1)
+
+
+def _months_later(wall: datetime, months: int) -> datetime:
+    """The same day of a later month, or its last one if it is shorter."""
+    years, month = divmod(wall.month - 1 + months, 12)
+    year = wall.year + years
+    return wall.replace(year=year, month=month + 1, day=min(wall.day, monthrange(year, month + 1)[1]))
 
 
 def _days_to(day: Day, today: datetime) -> int:
@@ -279,14 +299,16 @@ def _in_words(timing: Cron) -> str:
     """``every 2 weeks on Monday at 09:00``; an expression of another form as it is."""
     found = [_FIELDS.fullmatch(each) for each in timing.expressions]
     fields = [each for each in found if each is not None]
-    if len(fields) < len(found) or len({(each["dom"], each["days"]) for each in fields}) > 1:
+    if len(fields) < len(found) or len({each.group("dom", "month", "days") for each in fields}) > 1:
         return f"at {timing.expression}"
     clocks = sorted(
         f"{int(hour):02}:{int(each['minute']):02}" for each in fields for hour in each["hours"].split(",")
     )
-    dom, days = fields[0]["dom"], fields[0]["days"]
-    if dom != "*" and days != "*":
+    dom, month, days = fields[0].group("dom", "month", "days")
+    if (dom != "*" and days != "*") or (month != "*" and (dom == "*" or not 1 <= int(month) <= 12)):
         return f"at {timing.expression}"
+    if month != "*":
+        return f"every year on {dom} {calendar.month_name[int(month)]} at {' and '.join(clocks)}"
     which = {"*": "day", "1-5": "weekday"}.get(days) or " and ".join(
         WEEK[(int(day) - 1) % 7] for day in days.split(",")
     )

@@ -43,7 +43,6 @@ LATEST = datetime(2200, 1, 1, tzinfo=UTC)
 _LONGEST_EXPRESSION, _LONGEST_ZONE = 200, 100
 _SPANS = (timedelta(hours=1), timedelta(days=2), timedelta(days=40), timedelta(days=400))
 _LONGEST = timedelta(days=3000)
-_GAPS_LOOKED_AT = 400
 _HOOK = re.compile(r"hook ([a-z0-9][a-z0-9-]{0,39})", re.ASCII)
 _EVERY = re.compile(r"every (\d{1,10}) from (\S+)", re.ASCII)
 _CRON = re.compile(
@@ -225,7 +224,7 @@ def shortest_gap(timing: Timing, now: datetime) -> timedelta | None:
         case Interval(seconds, _):
             return timedelta(seconds=seconds)
         case Cron():
-            coming = list(islice(_instants(timing, now), _GAPS_LOOKED_AT))
+            coming = list(islice(_instants(timing, now), 400))
             return min((later - earlier for earlier, later in pairwise(coming)), default=None)
 
 

@@ -3,33 +3,45 @@ Runs the calls of the event loop on threads with connections to PostgreSQL.
 
 Each thread makes one transaction per call, without group commit: combined locks could deadlock two processes.
 Every commit is synced, since a lost claim would give two processes the same fence. Conflicts are retried at
-once; a call whose connection is lost before the commit is repeated, one during the commit is resolved by
-``unknown_commits.py``. During an outage connections are tried with a growing pause. A cancelled caller's
-claim is undone, until the server accepts it.
+once, and a call whose connection is lost before the commit is repeated. During an outage connections are
+tried with a growing pause. A cancelled caller's claim is undone, until the server accepts it.
+
+A call whose connection is lost during the commit is in doubt, and goes through the queue again until the
+server says what became of its transaction: it returns or is repeated. After a takeover ids are reused and the
+outcome is unknowable: a claim is undone, and others get `StoreUnavailable`, as do callers (except claims,
+which would meet themselves) after `TOLD_WITHIN_S`. Recorded facts are lost, so all signals fire.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import queue
 import random
 import threading
 import time
 from collections.abc import Callable
-from typing import TypeVar
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import anyio
 import psycopg
 import structlog
 
-from gateway.queue.errors import Fenced, StoreUnavailable
-from gateway.queue.postgres.connection import TOO_MANY, Transaction, timeline_of
+from gateway.queue.errors import Fenced, LostTurn, StoreUnavailable
+from gateway.queue.postgres.connection import TOO_MANY, Transaction, outcome_of, timeline_of
 from gateway.queue.postgres.errors import in_each_others_way, is_connection_lost, is_unavailable, unavailable
-from gateway.queue.postgres.unknown_commits import Doubt, Doubts, ServerCall, ServerReach, all_facts
+from gateway.queue.sql.all_signals import waiting_facts
 from gateway.queue.sql.call_limit import CallLimit
 from gateway.queue.sql.engine import NOTHING, ConnectionPort, Locks, lock_first
 
+TOLD_WITHIN_S = 60.0
+REPEATED_AFTER_S = 1.0
+"""Between the tries of an undo that is refused: the disk of the server may stay full."""
+_LOOK_S = 0.05
+_FIRST_PAUSE_S = 0.1
+_LONGEST_PAUSE_S = 5.0
 _TRIES = 10
 _LOCK_TIMEOUT = "55P03"
 _ABOUT_LEASES = frozenset({"lease", "renew_lease", "release_lease", "show_machine", "hide_machine"})
@@ -37,6 +49,68 @@ _Result = TypeVar("_Result")
 Heard = Callable[[str], object]
 """Called on the event loop with what the triggers of a committed transaction have recorded."""
 _log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Doubt:
+    """The id of a transaction that may or may not have been committed, and the server's timeline."""
+
+    number: str
+    timeline: str
+
+
+@dataclass(slots=True, eq=False)
+class ServerCall:
+    """One call: what to run, and its outcome."""
+
+    name: str
+    run: Callable[[ConnectionPort], Any]
+    locks: Locks
+    undo: Callable[[ConnectionPort, Any], object] | None
+    future: asyncio.Future[Any] | None
+    undoes: bool = False
+    """The call undoes another one, and is repeated until the server accepts it."""
+    abandoned: bool = False
+    delivered: bool = False
+    value: Any = None
+    error: BaseException | None = None
+    facts: str = ""
+    doubt: Doubt | None = None
+    doubted_at: float | None = None
+    told: bool = False
+
+    @property
+    def is_open(self) -> bool:
+        """Return True if the call's outcome is unknown, or it is an undo, which nobody else would repeat."""
+        refused = isinstance(self.error, StoreUnavailable) and not isinstance(self.error, Fenced)
+        return self.doubt is not None or (self.undoes and refused)
+
+
+class ServerReach:
+    """Decides when the next connection may be tried; shared by the threads of a pool."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._pause_s = 0.0
+        self._not_before = 0.0
+        self._why: psycopg.Error | None = None
+
+    def retry_error(self) -> psycopg.Error | None:
+        """Return why it is too early for another try; None if it is not."""
+        with self._lock:
+            return self._why if time.monotonic() < self._not_before else None
+
+    def note_failure(self, why: psycopg.Error) -> None:
+        """Record that the server could not be reached."""
+        with self._lock:
+            self._pause_s = min(max(_FIRST_PAUSE_S, 2 * self._pause_s), _LONGEST_PAUSE_S)
+            self._not_before = time.monotonic() + self._pause_s * random.uniform(0.5, 1.0)
+            self._why = why
+
+    def note_success(self) -> None:
+        """Record that the server was reached."""
+        with self._lock:
+            self._pause_s, self._not_before, self._why = 0.0, 0.0, None
 
 
 class Pool:
@@ -64,7 +138,6 @@ class Pool:
         self.look_only = look_only
         self._heard = heard
         self.reach = ServerReach()
-        self._doubts = Doubts(self)
         self._queue: queue.SimpleQueue[ServerCall | None] = queue.SimpleQueue()
         self._calls_under_way = CallLimit(where)
         self._loop = asyncio.get_running_loop()
@@ -162,39 +235,23 @@ class Pool:
         serving = _Serving(self)
         try:
             while (call := self._queue.get()) is not None:
-                if not call.abandoned:
+                if not call.abandoned or call.doubt is not None:
                     self._busy_since[number] = time.monotonic()
                     serving.serve(call)
                     self._busy_since[number] = None
                 else:
                     call.error = asyncio.CancelledError()
-                if call.error is not None and (call.doubt is not None or _may_not_fail(call)):
-                    self._doubts.add(call)
-                else:
-                    self.end(call)
+                with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                    self._loop.call_soon_threadsafe(self._deliver, call)
         finally:
             serving.disconnect()
-
-    def repeat(self, call: ServerCall) -> None:
-        """Repeat a call of which nothing has happened, unless its caller is gone."""
-        call.error = call.doubt = None
-        self._queue.put(call)
-
-    def fail_call(self, call: ServerCall) -> None:
-        """Give the caller an error, although the outcome of the call is not known yet."""
-        self._on_loop(self._give, call)
-
-    def end(self, call: ServerCall) -> None:
-        """Return a call to the event loop with its outcome."""
-        self._on_loop(self._deliver, call)
-
-    def _on_loop(self, function: Callable[[ServerCall], object], call: ServerCall) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
-            self._loop.call_soon_threadsafe(function, call)
 
     # ── on the event loop ──
 
     def _deliver(self, call: ServerCall) -> None:
+        if call.is_open and not self.closing:
+            self._ask_again(call)
+            return
         call.delivered = True
         try:
             if call.facts and self._heard is not None:
@@ -211,6 +268,17 @@ class Pool:
         self._open -= 1
         if not self._open:
             self._none_open.set()
+
+    def _ask_again(self, call: ServerCall) -> None:
+        """Queue a call whose outcome is open again; its caller is told after a while that nobody knows."""
+        now = self._loop.time()
+        if call.doubt is not None and call.doubted_at is None:
+            call.doubted_at = now
+            _log.warning("queue.commit_in_doubt", operation=call.name, detail=str(call.error))
+        if call.doubted_at is not None and now - call.doubted_at > TOLD_WITHIN_S and call.undo is None:
+            call.told = True
+            self._give(call)
+        self._loop.call_later(REPEATED_AFTER_S if call.doubt is None else _LOOK_S, self._queue.put, call)
 
     @staticmethod
     def _give(call: ServerCall) -> None:
@@ -247,12 +315,45 @@ class _Serving:
 
     def serve(self, call: ServerCall) -> None:
         try:
-            self._serve(call)
+            if call.doubt is None or self._settle(call, call.doubt):
+                call.error = None
+                self._serve(call)
         except psycopg.Error as error:
             call.error = unavailable(error, self._pool.where, call.name)
             call.error.__cause__ = None if call.error is error else error
         except BaseException as error:  # noqa: BLE001 - the caller gets any error, and the thread survives
             call.error = error
+
+    def _settle(self, call: ServerCall, doubt: Doubt) -> bool:
+        """Resolve a lost commit; return True if nothing has happened and the call is to be repeated."""
+        db = self._connected()
+        found = outcome_of(db, doubt.number) if self._timeline and self._timeline == doubt.timeline else ""
+        if found == "in progress":
+            return False
+        if call.undoes and not found:
+            found = "aborted"  # an undo is idempotent
+        if found == "aborted" and not call.told:
+            call.doubt, call.error = None, asyncio.CancelledError() if call.abandoned else None
+            return not call.abandoned
+        if not found and call.undo is not None:
+            self._revert(db, call)
+        call.facts = self._all_facts(db)
+        call.doubt = None
+        if found == "committed":
+            call.error = None
+        _log.info("queue.doubt_ended", operation=call.name, outcome=found or "unknown")
+        return False
+
+    def _revert(self, db: psycopg.Connection, call: ServerCall) -> None:
+        assert call.undo is not None
+        transaction = self._pool.transaction(db, call.name)
+        try:
+            lock_first(transaction, call.locks)
+            call.undo(transaction, call.value)
+        except (LostTurn, Fenced):  # it has not happened, or is already undone
+            transaction.undo()
+        else:
+            transaction.commit()
 
     def _serve(self, call: ServerCall) -> None:
         tries, is_second = 0, False
@@ -263,7 +364,7 @@ class _Serving:
             try:
                 lock_first(transaction, call.locks)
                 call.value = call.run(transaction)
-                told = all_facts(transaction) if call.was_in_doubt else ""
+                told = all_facts(transaction) if call.doubted_at is not None else ""
                 committing = not self._pool.look_only
                 noted = transaction.commit()
             except BaseException as error:
@@ -285,21 +386,21 @@ class _Serving:
                 else:
                     raise
             else:
-                call.facts = told + (
-                    self._run_all_waiting(db, transaction, call) if noted == TOO_MANY else noted
-                )
+                if noted == TOO_MANY:
+                    assert transaction.number is not None
+                    call.doubt = Doubt(transaction.number, self._timeline)  # if the connection is lost now
+                    noted = self._all_facts(db)
+                    call.doubt = None
+                call.facts = told + noted
                 return
 
-    def _run_all_waiting(self, db: psycopg.Connection, committed: Transaction, call: ServerCall) -> str:
-        """Run all waiting work; without an answer, the call's outcome is determined later."""
+    def _all_facts(self, db: psycopg.Connection) -> str:
         look = Transaction(db, self._pool.home, look_only=True)
         try:
             facts = all_facts(look)
             look.commit()
         except psycopg.Error:
             self._undo(look)
-            assert committed.number is not None
-            call.doubt = Doubt(committed.number, self._timeline)
             raise
         return facts
 
@@ -316,13 +417,9 @@ class _Serving:
             self.disconnect()
 
 
-def _may_not_fail(call: ServerCall) -> bool:
-    """Return True if the call is an undo, which nobody else would repeat."""
-    return (
-        call.undoes
-        and isinstance(call.error, StoreUnavailable)
-        and not isinstance(call.error, Fenced)  # the process that has taken over does it
-    )
+def all_facts(db: ConnectionPort) -> str:
+    """Return the facts of everything that waits, in the triggers' format."""
+    return "".join(f"{json.dumps(fact)}\n" for fact in waiting_facts(db))
 
 
 class WriteCall(Pool):

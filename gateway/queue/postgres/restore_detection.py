@@ -10,8 +10,11 @@ agrees with this home's mark (`gateway.queue.rollback_guard`), is accepted; othe
 from __future__ import annotations
 
 import json
+import threading
 from dataclasses import dataclass
 from datetime import datetime
+
+import psycopg
 
 from gateway.queue.errors import StoreUnusable
 from gateway.queue.rollback_guard import Extent, Gap, HighWaterMark
@@ -29,6 +32,7 @@ COMMITS_WAIT = (
     "SELECT current_setting('synchronous_standby_names') <> ''"
     " AND current_setting('synchronous_commit') NOT IN ('off', 'local')"
 )
+_POSITION = f"SELECT left(pg_walfile_name(pg_current_wal_lsn()), 8), ({COMMITS_WAIT})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,3 +129,36 @@ def _put(db: ConnectionPort, name: str, value: str) -> None:
         " ON CONFLICT (name) DO UPDATE SET value = excluded.value",
         (name, value),
     )
+
+
+class Failover:
+    """
+    The timeline and settings of the server to which a process last connected. Any thread may use it.
+
+    A promoted replica continues with another timeline, and lacks the last commits unless each waited for it,
+    though their positions were already confirmed to homeservers. That cannot be seen later, as ids are
+    assigned again. So a working process ends, and its next start names the remedy; a standby checks when it
+    takes over.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._timeline = ""
+        self._is_confirmed = False
+        """Whether commits waited for a replica at the last connection."""
+
+    def check(self, db: psycopg.Connection, *, works: bool) -> None:
+        """Check that a new connection lacks no commits. Raises OperationalError."""
+        try:
+            found = db.execute(_POSITION, prepare=False).fetchone()
+        except (psycopg.ProgrammingError, psycopg.NotSupportedError):
+            return  # the role may not read it, or the server accepts no writes
+        if found is None:
+            return
+        timeline, is_confirmed = str(found[0]), bool(found[1])
+        with self._lock:
+            if works and self._timeline not in ("", timeline) and not self._is_confirmed:
+                raise psycopg.OperationalError(
+                    "a replica has taken over for which no commit has waited, so it may lack the last ones"
+                )
+            self._timeline, self._is_confirmed = timeline, is_confirmed

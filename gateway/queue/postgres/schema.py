@@ -25,7 +25,7 @@ from gateway.queue.postgres.triggers import TRIGGERS
 from gateway.queue.sql.engine import ConnectionPort
 from gateway.queue.sql.tables import TABLES
 
-VERSION = 14
+VERSION = 15
 """The version of what `statements` creates, the only one that is read. The embedded file has its own."""
 _TYPES = {
     "INTEGER": "BIGINT",

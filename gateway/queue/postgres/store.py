@@ -27,10 +27,9 @@ from gateway.queue.postgres import schema
 from gateway.queue.postgres.account_state import AccountState
 from gateway.queue.postgres.connection import connect, place_of
 from gateway.queue.postgres.errors import may_not, open_error
-from gateway.queue.postgres.failover import Failover
 from gateway.queue.postgres.histories.memory import PostgresMemory, PostgresSearch, journal_of
 from gateway.queue.postgres.pool import ReadCall, WriteCall
-from gateway.queue.postgres.restore_detection import begin, note_server
+from gateway.queue.postgres.restore_detection import Failover, begin, note_server
 from gateway.queue.postgres.schema import without_rights
 from gateway.queue.rollback_guard import Extent, Gap, HighWaterMark
 from gateway.queue.snapshots import Snapshot
@@ -43,8 +42,6 @@ from gateway.queue.wakeups import Wakeups
 
 HOME = 1
 """The one home of a deployment."""
-_WRITERS = 4
-_READERS = 2
 _NAMED = 3
 _log = structlog.get_logger(__name__)
 
@@ -180,9 +177,9 @@ class PostgresQueue(Queue):
             raise psycopg.OperationalError("another database is in its place")
 
         writer = WriteCall(
-            "store-writer", where, opened, home=home, size=_WRITERS, look_only=False, heard=note_facts
+            "store-writer", where, opened, home=home, size=4, look_only=False, heard=note_facts
         )
-        reader = ReadCall("store-reader", where, opened, home=home, size=_READERS, look_only=True)
+        reader = ReadCall("store-reader", where, opened, home=home, size=2, look_only=True)
         database = Database(
             writer,
             reader,

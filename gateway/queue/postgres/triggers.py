@@ -1,16 +1,17 @@
 """
 Detects which signals the queue in PostgreSQL must fire, by triggers that record what becomes true.
 
-Like the embedded queue's (`gateway.queue.sqlite.watching`), they append JSON to a transaction-local setting,
-which works through a pooler, vanishes in a rollback and is read with the commit. As each record copies the
-earlier ones, beyond a limit it becomes `TOO_MANY`, and all signals fire (`gateway.queue.sql.all_signals`).
+They append JSON to a transaction-local setting, which works through a pooler, vanishes in a rollback and is
+read with the commit. As each record copies the earlier ones, beyond a limit it becomes `TOO_MANY`, and all
+signals fire (`gateway.queue.sql.all_signals`).
 """
-
-# ruff: noqa: S608 - only constants of this file are put together
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from gateway.queue.postgres.connection import TOO_MANY
+from gateway.queue.sql.triggers import RULES, Rule
 
 _MOST_CHARS = 65_536
 _NOTE = f"""
@@ -37,106 +38,28 @@ EXCEPTION WHEN OTHERS THEN
     RETURN NULL;
 END $$
 """
-_WORK = (
-    "sender := {schema}.sender_of(row.payload);"
-    " PERFORM {schema}.note('\"session\"', to_json(row.session), to_json(row.next_at), to_json(row.channel),"
-    " to_json(row.kind), to_json(%s), sender -> 'address', sender -> 'verified');"
-)
-_INBOX = f"""
-CREATE FUNCTION {{schema}}.inbox_changed() RETURNS trigger LANGUAGE plpgsql AS $$
-DECLARE row {{schema}}.all_inbox; sender json;
-BEGIN
-    IF TG_OP = 'INSERT' THEN
-        IF NEW.state = 'ready' THEN
-            row := NEW;
-            {_WORK % "true"}
-        END IF;
-        RETURN NULL;
-    END IF;
-    -- What is given back without a time is no news: whoever gives it back knows when it goes on.
-    IF NEW.state = 'ready' AND NOT (OLD.state = 'running' AND NEW.next_at IS NULL)
-            AND (OLD.state <> 'ready' OR (OLD.next_at IS NOT NULL
-                AND (NEW.next_at IS NULL OR NEW.next_at < OLD.next_at))) THEN
-        row := NEW;
-        {_WORK % "false"}
-    END IF;
-    -- What is out of the way lets the next one go.
-    IF OLD.state IN ('ready', 'running') AND NEW.state NOT IN ('ready', 'running') THEN
-        SELECT * INTO row FROM {{schema}}.all_inbox AS next WHERE next.home = NEW.home
-            AND next.session = NEW.session AND next.state = 'ready'
-            ORDER BY COALESCE(next.next_at, 0), next.id LIMIT 1;
-        IF FOUND THEN
-            {_WORK % "false"}
-        END IF;
-    END IF;
-    IF OLD.state = 'running' AND NEW.state = 'ignored' THEN
-        PERFORM {{schema}}.note('"stopped"', to_json(NEW.session), to_json(NEW.turn), to_json(NEW.error));
-    END IF;
-    RETURN NULL;
-END $$
-"""
-_OUTBOX = """
-CREATE FUNCTION {schema}.outbox_changed() RETURNS trigger LANGUAGE plpgsql AS $$
-BEGIN
-    IF TG_OP = 'INSERT' THEN
-        IF NEW.state = 'pending' THEN
-            PERFORM {schema}.note('"outbox"', to_json(NEW.channel));
-        ELSIF NEW.state = 'held' THEN
-            PERFORM {schema}.note('"drafts"', to_json(NEW.channel));
-        END IF;
-    ELSIF (NEW.state IN ('pending', 'dead', 'unknown') AND NEW.state <> OLD.state)
-            OR (NEW.state IN ('pending', 'uncertain') AND OLD.next_at IS NOT NULL
-                AND (NEW.next_at IS NULL OR NEW.next_at < OLD.next_at)) THEN
-        PERFORM {schema}.note('"outbox"', to_json(NEW.channel));
-    END IF;
-    RETURN NULL;
-END $$
-"""
-_LINE = """
-CREATE FUNCTION {schema}.line_added() RETURNS trigger LANGUAGE plpgsql AS $$
-BEGIN
-    PERFORM {schema}.note('"history"', to_json(NEW.session));
-    RETURN NULL;
-END $$
-"""
-_USAGE = """
-CREATE FUNCTION {schema}.usage_changed() RETURNS trigger LANGUAGE plpgsql AS $$
-BEGIN
-    PERFORM {schema}.note('"usage"', to_json(NEW.day));
-    RETURN NULL;
-END $$
-"""
-_JOBS = """
-CREATE FUNCTION {schema}.job_changed() RETURNS trigger LANGUAGE plpgsql AS $$
-BEGIN
-    IF TG_OP = 'INSERT' OR (NEW.state = 'active' AND NEW.next_at IS NOT NULL
-            AND (OLD.state <> 'active' OR OLD.next_at IS NULL OR NEW.next_at < OLD.next_at)) THEN
-        PERFORM {schema}.note('"jobs"', to_json(NEW.id));
-    END IF;
-    RETURN NULL;
-END $$
+_WORK = """
+    {schema}.note('"session"', to_json(session), to_json(next_at), to_json(channel), to_json(kind),
+        sender -> 'address', sender -> 'verified')
+    FROM (SELECT *, {schema}.sender_of(payload) AS sender FROM {inbox} WHERE {which}) AS work
 """
 
 
-def _trigger(table: str, function: str, moments: str) -> str:
-    return (
-        f"CREATE TRIGGER {function} AFTER {moments} ON {{schema}}.all_{table}"
-        f" FOR EACH ROW EXECUTE FUNCTION {{schema}}.{function}()"
+def _statements(rule: Rule) -> Iterator[str]:
+    here, inbox = "home = NEW.home AND", "{schema}.all_inbox"
+    columns = "".join(f", to_json(NEW.{column})" for column in rule.columns)
+    which = rule.work.format(here=here, inbox=inbox)
+    found = _WORK.replace("{inbox}", inbox).replace("{which}", which)
+    fired = found if rule.work else f"{{schema}}.note('\"{rule.signal}\"'{columns})"
+    yield (
+        f"CREATE FUNCTION {{schema}}.{rule.name}() RETURNS trigger LANGUAGE plpgsql AS"
+        f" $$ BEGIN PERFORM {fired}; RETURN NULL; END $$"
+    )
+    yield (
+        f"CREATE TRIGGER {rule.name} AFTER {rule.moment} ON {{schema}}.all_{rule.table}"
+        f" FOR EACH ROW WHEN ({rule.when}) EXECUTE FUNCTION {{schema}}.{rule.name}()"
     )
 
 
-TRIGGERS = (
-    _NOTE,
-    _SENDER,
-    _INBOX,
-    _OUTBOX,
-    _LINE,
-    _USAGE,
-    _JOBS,
-    _trigger("inbox", "inbox_changed", "INSERT OR UPDATE OF state, next_at"),
-    _trigger("outbox", "outbox_changed", "INSERT OR UPDATE OF state, next_at"),
-    _trigger("history_journal", "line_added", "INSERT"),
-    _trigger("usage", "usage_changed", "INSERT OR UPDATE"),
-    _trigger("jobs", "job_changed", "INSERT OR UPDATE OF state, next_at"),
-)
+TRIGGERS = (_NOTE, _SENDER, *(statement for rule in RULES for statement in _statements(rule)))
 """Functions and triggers; ``{schema}`` and ``{facts}`` are placeholders."""

@@ -40,6 +40,8 @@ from gateway.queue.states import UNINVITED, IllegalMove, InboxState, OutboxState
 AS_EDITED = "edited"
 """The reason for which a turn is stopped whose messages are asked again."""
 _AT_ONCE = 500
+_SAID = ("message", "alone")
+"""What people write: questions, and what has a turn of its own, such as commands."""
 _ROW = "id, session, state, turn, payload, kind"
 _QUOTED = 120
 _WORK = (InboxState.READY, InboxState.RUNNING)
@@ -171,7 +173,7 @@ class _Amender:
             self._ask_again(session, turn, state)
         else:
             message = _store(self.db, row_id, message, edited)
-            if state in _OVER and kind == "message" and amendment.text != now_says:
+            if state in _OVER and kind in _SAID and amendment.text != now_says:
                 self.effects.notes.append(
                     _correction(self.db, session, turn, row_id, message, before=now_says)
                 )
@@ -377,7 +379,8 @@ def blank_withdrawn(db: ConnectionPort, turn: str) -> None:
 def list_edit_notes(db: ConnectionPort, turn: str) -> list[Note]:
     """Return the notes for messages that were edited while their turn ran on, which has answered them."""
     rows = db.execute(
-        "SELECT id, session, payload FROM inbox WHERE turn = ? AND withdrawn IS NULL AND kind = 'message'"
+        "SELECT id, session, payload FROM inbox WHERE turn = ? AND withdrawn IS NULL"
+        " AND kind IN ('message', 'alone')"
         " AND state IN ('answered', 'settled')",
         (turn,),
     ).fetchall()

@@ -34,9 +34,9 @@ from gateway.queue.sql.codec import (
     session_or_none,
     to_json,
 )
-from gateway.queue.sql.due import due_at
 from gateway.queue.sql.engine import ConnectionPort, named_lock, session_lock
 from gateway.queue.sql.locking import outbox_locks
+from gateway.queue.sql.moves import due_at
 from gateway.queue.sql.state import remember
 
 _QUESTIONS = (

@@ -44,7 +44,6 @@ OUTBOX = (
     "error, created_at"
 )
 _KINDS = ("message", "tick", "reaction", "background_job")
-_ERROR_CHARS = 2000
 _DAMAGED_QUESTION = "[This message was damaged on the disk and cannot be read any more.]"
 _DAMAGED_ANSWER = "Sorry, my answer was damaged on the disk before I could send it. Please ask me again."
 _CONTEXT = TypeAdapter(MessageContext)
@@ -58,7 +57,7 @@ def instant(seconds: float) -> datetime:
 
 def error_text(text: str) -> str:
     """Shorten an error for storage."""
-    return whole_text(text[:_ERROR_CHARS])
+    return whole_text(text[:2000])
 
 
 def key_text(text: str) -> str:

@@ -18,9 +18,8 @@ from gateway.queue.model import Turn
 from gateway.queue.sql import crash_records
 from gateway.queue.sql.amendments import Note, ignore_withdrawn
 from gateway.queue.sql.codec import INBOX, Raw, dump, key_digest, key_text, read_payload
-from gateway.queue.sql.due import LONGEST_S, wait_s
 from gateway.queue.sql.engine import ConnectionPort
-from gateway.queue.sql.moves import inbox_sources
+from gateway.queue.sql.moves import LONGEST_S, inbox_sources, wait_s
 from gateway.queue.states import InboxState
 
 

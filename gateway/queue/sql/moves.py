@@ -12,6 +12,9 @@ from functools import cache
 
 from gateway.queue.states import INBOX_MOVES, OFFLINE_INBOX_MOVES, OUTBOX_MOVES, InboxState, OutboxState
 
+LONGEST_S = 2 * 3600.0
+"""No row waits longer: a wrong clock wrote any instant that is later from now, and the row is due at once."""
+
 UNINDEXED_STATE = "(state || '')"
 """The state as an expression that no index matches: for states that most rows share."""
 
@@ -42,3 +45,14 @@ def outbox_sources(target: OutboxState, *only: OutboxState, also: tuple[OutboxSt
 
 def _condition(states: Iterable[InboxState | OutboxState]) -> str:
     return "state IN (" + ", ".join(f"'{state}'" for state in sorted(states)) + ")"
+
+
+def due_at(now: float, delay_s: float) -> float:
+    """Return the instant to store for a wait that begins now."""
+    return now + min(delay_s, LONGEST_S)
+
+
+def wait_s(next_at: float | None, now: float) -> float:
+    """Return the seconds that a row with this instant still waits; 0.0 if it is due."""
+    left_s = 0.0 if next_at is None else next_at - now
+    return left_s if 0.0 < left_s <= LONGEST_S else 0.0

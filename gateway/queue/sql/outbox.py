@@ -22,9 +22,9 @@ from gateway.queue.sql.codec import (
     new_outbox,
     outbox_row,
 )
-from gateway.queue.sql.due import due_at
 from gateway.queue.sql.engine import NOTHING, ConnectionPort, Locks, lock_names
 from gateway.queue.sql.locking import inbox_locks, outbox_locks, session_locks
+from gateway.queue.sql.moves import due_at
 from gateway.queue.sql.state import TextChanged, claim_once, take_texts
 from gateway.queue.states import OutboxState
 

@@ -15,9 +15,8 @@ from collections.abc import Callable, Sequence
 from agent_core.messages import OutboundKind, OutboundMessage
 from gateway.queue.sql import crash_records
 from gateway.queue.sql.codec import OUTBOX, Raw, dump, instant, payload_object
-from gateway.queue.sql.due import LONGEST_S, wait_s
 from gateway.queue.sql.engine import ConnectionPort, Cursor
-from gateway.queue.sql.moves import inbox_sources, outbox_sources
+from gateway.queue.sql.moves import LONGEST_S, inbox_sources, outbox_sources, wait_s
 from gateway.queue.states import DROPPED_REASONS, IllegalMove, InboxState, OutboxState
 
 _OPEN = "state IN ('pending', 'sending', 'uncertain')"

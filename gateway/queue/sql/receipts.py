@@ -21,7 +21,6 @@ from gateway.queue.sql.codec import Raw, instant, load_json, session_or_none, to
 from gateway.queue.sql.engine import NOTHING, ConnectionPort
 
 KEPT_S = 90 * 86_400.0
-_TOLD_CHARS = 300
 _COMMAND = "command-"
 """The prefix of the name that replaces a turn's."""
 _COLUMNS = "r.turn, r.number, r.at, r.session, r.tool, r.effect, r.call, r.asked_by, r.origins, r.approved_by"
@@ -64,7 +63,7 @@ def finish(db: ConnectionPort, turn: str, number: int, result: Mapping[str, Any]
         " WHERE turn = ? AND number = ? AND outcome = 'started'",
         (
             _outcome(result),
-            one_line(str(result.get("content") or ""), _TOLD_CHARS),
+            one_line(str(result.get("content") or ""), 300),
             str(result.get("undo") or ""),
             now,
             turn,

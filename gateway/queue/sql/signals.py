@@ -10,7 +10,7 @@ import structlog
 
 from gateway.queue.model import Stopped
 from gateway.queue.sql.codec import session_or_none
-from gateway.queue.sql.due import wait_s
+from gateway.queue.sql.moves import wait_s
 from gateway.queue.wakeups import Wakeups, Work
 
 _log = structlog.get_logger(__name__)
@@ -60,8 +60,8 @@ class Signals:
         except Exception:  # noqa: BLE001 - a session that is not woken waits for the next start
             _log.exception("signal.unreadable", signal=str(fact[:1]))
 
-    def _work(self, session: str, next_at: float | None, *of: Any) -> None:
-        channel, kind, *_, sender, verified = of  # triggers of PostgreSQL say whether it is new, too
+    def _work(self, session: str, next_at: float | None, channel: str, kind: str, *of: Any) -> None:
+        sender, verified = of
         key = session_or_none(session)
         if key is not None:
             due_s = wait_s(next_at, self._now())

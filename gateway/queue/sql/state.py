@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
+from agent_core.messages import SessionKey
+from gateway.queue.model import JournalLine
 from gateway.queue.sql.base import Store
+from gateway.queue.sql.codec import journal_line
 from gateway.queue.sql.engine import NOTHING, ConnectionPort
 
 
@@ -76,4 +79,25 @@ class StateStore(Store):
         query, values = (first, (topic, new)) if old is None else (_INSTEAD, (new, topic, old))
         return await self._writer.call(
             "write_state", lambda db: db.execute(query, values).rowcount == 1, locks=NOTHING
+        )
+
+
+class HistoryJournal(Store):
+    """The history lines that were committed with an answer and may not be in their files yet."""
+
+    async def lines(self, session: SessionKey | None = None) -> list[JournalLine]:
+        """Return lines that may not be in their files yet, oldest first."""
+        where, arguments = ("", ()) if session is None else (" WHERE session = ?", (str(session),))
+        query = f"SELECT id, session, line FROM history_journal{where} ORDER BY id"  # noqa: S608 - constants
+        raws = await self._reader.call("journal", lambda db: db.execute(query, arguments).fetchall())
+        return [line for line in map(journal_line, raws) if line is not None]
+
+    async def delete_filed_lines(self, ids: Sequence[int]) -> None:
+        """Delete these lines from the journal: they are durable in their files."""
+        gone = [(row_id,) for row_id in ids]
+        await self._writer.call(
+            "journal_done",
+            lambda db: db.executemany("DELETE FROM history_journal WHERE id = ?", gone) and None,
+            locks=NOTHING,
+            durable=False,
         )

@@ -4,9 +4,8 @@
 
 from __future__ import annotations
 
-from gateway.queue.sql.due import LONGEST_S
 from gateway.queue.sql.engine import ConnectionPort
-from gateway.queue.sql.moves import UNINDEXED_STATE
+from gateway.queue.sql.moves import LONGEST_S, UNINDEXED_STATE
 from gateway.queue.states import BUDGET, PLACE, InboxState, OutboxState, StoreStats
 
 _ASKED = (

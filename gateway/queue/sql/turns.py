@@ -12,9 +12,9 @@ from gateway.queue.sql import inbox_sql, jobs, maintenance_sql, outbox_sql, rece
 from gateway.queue.sql.amendments import blank_withdrawn, list_edit_notes, notes_for_withdrawn
 from gateway.queue.sql.base import Store, pending
 from gateway.queue.sql.codec import dump, error_text, inbox_row, new_outbox, session_or_none, step_of, to_json
-from gateway.queue.sql.due import due_at
 from gateway.queue.sql.engine import ConnectionPort, named_lock
 from gateway.queue.sql.locking import outbox_locks, session_locks
+from gateway.queue.sql.moves import due_at
 from gateway.queue.states import InboxState
 
 

@@ -52,7 +52,6 @@ _IDEA = "It may not be {} idea: I was shown"
 _BY_MAIL, _BY_REPLY, _BY_SIGN = " in the first line", " in a reply to this", ", or ✅ / ❌"
 _LISTED_CHARS = 56
 """Of a call in a list: a line of a phone, without its number."""
-_MOST_QUOTED = 20
 _NAME_CHARS = 200
 """As long as the name of a source can be."""
 
@@ -152,7 +151,7 @@ def attached_text(call: ToolCall, review: str = "", also: Sequence[tuple[ToolCal
     told = {key: visible(value) for key, value in _form_lines(call, review, also).items()}
     each = _QUOTED_CHARS // max(1, len(told))
     lines = sum(value.count("\n") + 1 for value in told.values())
-    is_small = len(told) <= _MOST_QUOTED and lines <= _QUOTED_LINES
+    is_small = len(told) <= 20 and lines <= _QUOTED_LINES
     if is_small and all(len(value) <= each for value in told.values()):
         return ""
     return whole_text(call, review, also)

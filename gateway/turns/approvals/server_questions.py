@@ -44,7 +44,6 @@ _FIRST = 1_000_000
 """The steps of a turn that are such questions have numbers from here on: they are beside its chain."""
 _LOOK_EVERY_S = 30.0
 _AGAIN_S = 1.0
-_CLOSING_S = 5.0
 _REPLIES: Mapping[str, tuple[Literal["decline", "cancel"], str]] = {
     DECLINED: ("decline", "the person said no"),
     WITHDRAWN: ("cancel", "the person wrote something else instead"),
@@ -152,7 +151,7 @@ class ServerQuestions:
                     decided = await self._end(turn, step, EXPIRED)
             finally:
                 if decided is None:  # the call, or the turn, has ended meanwhile
-                    with anyio.CancelScope(shield=True), anyio.move_on_after(_CLOSING_S):
+                    with anyio.CancelScope(shield=True), anyio.move_on_after(5.0):
                         await self._end_quietly(turn, step)
         return _reply(decided)
 

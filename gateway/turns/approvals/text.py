@@ -18,7 +18,6 @@ _BLANK = "\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0"
 """Letters and marks by their class, and nothing to the eye."""
 _TICKS = re.compile("`+")
 _SHORTEST_ARGUMENT = 200
-_MOST_ARGUMENTS = 20
 
 _DRAFT = {
     OutboxState.SENT: "is approved and was sent.",
@@ -142,7 +141,7 @@ def fenced_arguments(
     arguments: Mapping[str, str],
     room: int,
     *,
-    most: int = _MOST_ARGUMENTS,
+    most: int = 20,
     hashed: bool = True,
     indented: bool = True,
 ) -> str:

@@ -28,6 +28,12 @@ class CommandContext:
     is_owner: bool
     """The owner asks, wherever that is."""
 
+    @property
+    def bot_name(self) -> str:
+        """The bot's name, if it must stand in front of commands here; else an empty text."""
+        context = self.message.context
+        return "" if context.not_named else next(iter(context.names), "")
+
 
 def place_of(asked: CommandContext, owner_addresses: Sequence[str]) -> JobPlace:
     """The place of the person of a command, for their jobs."""

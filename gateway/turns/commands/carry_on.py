@@ -28,7 +28,7 @@ from gateway.system.durations import span
 from gateway.turns.approvals.drafts_and_quarantine import CommandReply
 from gateway.turns.approvals.text import safe_line, visible
 from gateway.turns.commands.asked import NOT_HERE, CommandContext
-from gateway.turns.commands.histories import PAGE, PAGE_CHARS, Histories
+from gateway.turns.commands.conversation import PAGE, PAGE_CHARS, Histories
 from gateway.turns.commands.text import TAKEN_OVER, for_people
 
 _LISTED = 9

@@ -8,15 +8,16 @@ nothing from before somebody came into it, and nothing that was said to somebody
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 
 import anyio.to_thread
 
 from agent_core.memory.scopes import hidden_from, private_in
 from agent_core.memory.withdrawn_messages import is_undone, withdrawn_ids
-from agent_core.memory_ports import SearchPort, SearchRequest
+from agent_core.memory_ports import MemoryPort, SearchPort, SearchRequest
 from agent_core.messages import Attachment, Audience, SessionKey
-from agent_core.models import Message, SearchHit
+from agent_core.models import HistoryTail, Message, SearchHit
 from agent_core.storage.search_index.text import fold, parse_query
 from agent_core.text import excerpt, one_line
 from channels.attachments.errors import AttachmentRefused, AttachmentsUnavailable
@@ -25,8 +26,14 @@ from gateway.routing.conversations import place_name
 from gateway.turns.approvals.drafts_and_quarantine import CommandReply
 from gateway.turns.approvals.text import visible
 from gateway.turns.commands.asked import CommandContext
-from gateway.turns.commands.histories import PAGE, PAGE_CHARS, Histories
 from gateway.turns.commands.text import for_people
+
+PAGE, PAGE_CHARS = 5_000, 8_000_000
+"""
+So much of a history is read at a time. Each page may read the file from its beginning, so small pages of a
+long conversation take the processor for many seconds.
+"""
+
 
 KeepFile = Callable[[str, str, bytes], Awaitable[Attachment]]
 """Keeps a file of ours, by its name, its type and its content."""
@@ -167,3 +174,18 @@ def _when(message: Message) -> str:
 
 def _who(message: Message) -> str:
     return "I" if message.role == "assistant" else visible(one_line(message.sender or "somebody", 80))
+
+
+@dataclass(frozen=True, slots=True)
+class Histories:
+    """Reads histories of all sessions; ``flush`` waits until one can be read in full."""
+
+    memory: MemoryPort
+    flush: Callable[[SessionKey], Awaitable[None]]
+
+    async def tail(
+        self, session: SessionKey, *, max_messages: int | None = None, max_chars: int | None = None
+    ) -> HistoryTail:
+        """Summary and newest lines, as of one moment. Raises `StoreUnavailable` or `StorageUnavailable`."""
+        await self.flush(session)
+        return await self.memory.load_history(str(session), max_messages=max_messages, max_chars=max_chars)

@@ -123,9 +123,7 @@ class CommandHandlers:
         return replace(told, text=told.text + _MORE) if more else told
 
     async def _help(self, asked: CommandContext) -> str:
-        context = asked.message.context
-        name = "" if context.not_named else next(iter(context.names), "")
-        return help_text(asked.command.argument, owner=asked.owner, name=name)
+        return help_text(asked.command.argument, owner=asked.owner, name=asked.bot_name)
 
     async def _new(self, asked: CommandContext) -> str:
         if not await self._may_reset(asked):

@@ -18,7 +18,7 @@ from gateway.queue.shared import SHARED
 from gateway.queue.states import InboxState
 from gateway.queue.stores import InboxRow, Queue, Turn
 from gateway.routing.access import normalise
-from gateway.turns.commands.histories import Histories
+from gateway.turns.commands.conversation import Histories
 
 _STATE = "conversations.anew_after"
 _LOOKED_AT = 5000

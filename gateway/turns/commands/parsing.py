@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from difflib import get_close_matches
 
 from agent_core.messages import Audience, InboundMessage
 from gateway.turns.commands.table import COMMANDS, Takes
@@ -68,7 +69,8 @@ def parse_command(message: InboundMessage, *, email_style: bool = False) -> Comm
         misread = Misread(word, f"That is too long for `!{word}`, so nothing was done.")
     if misread is None and word in COMMANDS:
         return Command(word, argument, more)
-    return misread if not email_style or (alone and word not in COMMANDS) else None
+    # By mail a signature may stand below; a slip above a letter has nothing behind it.
+    return misread if not email_style or ((alone or argument) and word not in COMMANDS) else None
 
 
 def _misread(word: str, argument: str, *, more: bool) -> Misread | None:
@@ -103,24 +105,7 @@ def without_name(text: str, message: InboundMessage) -> str:
 
 
 def nearest(word: str) -> str | None:
-    """The command that a word misses by one slip: two letters exchanged, or one wrong, missing or extra."""
-    for name in COMMANDS:
-        exchanged = len(word) == len(name) and sorted(word) == sorted(name)
-        if word != name and (
-            (exchanged and _slips(word, name) == 2) or (len(name) > 3 and _near(word, name))
-        ):
-            return name
-    return None
-
-
-def _slips(one: str, other: str) -> int:
-    return sum(a != b for a, b in zip(one, other, strict=True))
-
-
-def _near(word: str, name: str) -> bool:
-    if len(word) == len(name):
-        return _slips(word, name) == 1
-    short, long = sorted((word, name), key=len)
-    return len(long) - len(short) == 1 and any(
-        long[:place] + long[place + 1 :] == short for place in range(len(long))
-    )
+    """The command that a word is like: one slip in four letters, a longer form of it, or the same letters."""
+    same = (name for name in COMMANDS if word != name and sorted(word) == sorted(name))
+    close = (name for name in get_close_matches(word, COMMANDS, 1, 0.75) if name != word)
+    return next(same, next(close, None))

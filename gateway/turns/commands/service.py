@@ -14,6 +14,7 @@ import structlog
 
 from agent_core.messages import InboundMessage, LineNote
 from agent_core.models import Message, Purpose
+from agent_core.prompt import CORRECTED
 from gateway.observability import metrics
 from gateway.queue.stores import Completion, Turn
 from gateway.routing.access import Access, is_admitted
@@ -35,6 +36,10 @@ from gateway.turns.user_input import session_of, user_lines
 _EDITED = (
     "(A message that was edited into a command does not run it. Please send the command as a separate "
     "message.)"
+)
+_EDITED_LATE = (
+    "I do not run a command again when its message is edited, and what was done stays. Please send it as a "
+    "separate message."
 )
 _log = structlog.get_logger(__name__)
 
@@ -83,7 +88,10 @@ class CommandService:
             await self._file(turn)
             return None
         if turn.head.message.context.noted is not None:
-            await self._note(turn)
+            if self._is_edited_into_command(turn.head.message):
+                await self._reply(turn, CommandReply(_EDITED_LATE))
+            else:
+                await self._note(turn)
             return None
         if (decision := await self._decision(turn, commands)) is not None:
             await self._reply(turn, decision)
@@ -158,6 +166,12 @@ class CommandService:
         )
         metrics.TURNS.labels(turn.channel, "command").inc()
         _log.info("turn.commanded", channel=turn.channel, kind=turn.head.message.kind)
+
+    def _is_edited_into_command(self, note: InboundMessage) -> bool:
+        """Return True if a note is about an edit, after which an answered message says a command."""
+        before, _, now = note.text.partition("\n")
+        is_edit = before.startswith(CORRECTED)
+        return is_edit and self._command(note.model_copy(update={"text": now})) is not None
 
     def _command(self, message: InboundMessage) -> Command | Misread | None:
         return parse_command(message, email_style=message.channel in self.email_style)

@@ -32,7 +32,7 @@ from gateway.routing.access import Access, Role, is_admitted, normalise
 from gateway.turns.approvals.drafts_and_quarantine import CommandReply
 from gateway.turns.approvals.text import safe_line
 from gateway.turns.commands.asked import CommandContext
-from gateway.turns.commands.histories import Histories
+from gateway.turns.commands.conversation import Histories
 from gateway.turns.commands.parsing import is_only_read, parse_command
 from gateway.turns.commands.text import TAKEN_OVER, for_people, tool_line
 from gateway.turns.commands.worded_answers import recorded_reply

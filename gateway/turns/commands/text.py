@@ -14,9 +14,7 @@ from gateway.system.terminal_text import LOCAL_PARTS
 TAKEN_OVER = "[I go on here with what is taken over "
 """How the line begins with which `!continue` goes on with another conversation."""
 
-_RECEIPT_CHARS = 120
 _REFUSED_SHOWN = 20
-_PATH_CHARS = 200
 _CUT_OFF = " with an unknown outcome"
 _OUTCOMES = {
     ReceiptOutcome.RUNNING: ("goes on", _CUT_OFF),

@@ -53,7 +53,6 @@ from gateway.turns.commands.parsing import without_name
 _CROSSED = timedelta(seconds=5)
 _REPEATED = timedelta(seconds=2)
 """An answer to what was asked back that comes sooner may be the one before, sent twice."""
-_LONGEST_VALUE = 300
 _SPOKEN = -1_000_000
 """The number of the step that is a decision by voice; those of transcripts are greater."""
 _SIGNATURE = re.compile(r"\n-- ?(?:\n|$)")
@@ -193,7 +192,7 @@ class WordedAnswers:
         last = next(iter(await self.store.newest_rows(message.session)), None)
         if not _is_of(last, here[0], message) or _may_cross(here[0], entry):
             return None
-        if form_of(here[0].form).is_closed and len(text) <= _LONGEST_VALUE:
+        if form_of(here[0].form).is_closed and len(text) <= 300:
             answer = self._as_form(entry, here[0], text)
             return None if answer.message.notes.misread and yes_or_no(text) is None else answer
         return self._as_form(entry, here[0], text) if yes_or_no(text) is False else None

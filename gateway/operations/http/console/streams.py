@@ -14,7 +14,6 @@ MOST_STREAMS = 16
 """A quarter of the connections that the server takes; a further stream ends the oldest."""
 _QUIET_S = 30.0
 """So often a page without a known change is renewed, and a closed connection is noticed."""
-_TOGETHER_S = 0.5
 
 
 class ChangeStreams:
@@ -55,7 +54,7 @@ class ChangeStreams:
             while me in self._streams and is_valid():
                 with anyio.move_on_after(_QUIET_S):
                     await self._streams[me].wait()
-                    await anyio.sleep(_TOGETHER_S)
+                    await anyio.sleep(0.5)
                 if me not in self._streams or request.transport is None:
                     break
                 self._streams[me] = anyio.Event()

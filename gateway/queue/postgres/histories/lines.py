@@ -16,7 +16,6 @@ from agent_core.storage.search_index.rows import line_time
 from gateway.queue.postgres.histories.search import Searched, withdraw
 from gateway.queue.sql.engine import ConnectionPort
 
-_LONGEST_ID = 200
 _FIRST_PAGE = 32
 _LARGEST_PAGE = 512
 _ADD = (
@@ -120,7 +119,7 @@ def replace(db: ConnectionPort, home: int, session: str, changed: Sequence[tuple
 def _key(message_id: str) -> str:
     """Convert an id to what a column and its index can hold."""
     raw = message_id.encode("utf-8", "surrogatepass")
-    if len(raw) <= _LONGEST_ID and message_id.isprintable():
+    if len(raw) <= 200 and message_id.isprintable():
         return message_id
     return f"sha256:{hashlib.sha256(raw).hexdigest()}"
 

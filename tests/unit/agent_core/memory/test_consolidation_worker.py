@@ -10,7 +10,6 @@ import pytest
 
 from agent_core.memory.consolidation.run import ConsolidationResult
 from agent_core.memory.consolidation.worker import RETRY, ConsolidationQueue
-from agent_core.models import Usage
 from tests.clock import LoopClock
 
 pytestmark = pytest.mark.virtual_time
@@ -161,26 +160,6 @@ async def test_a_task_that_fails_is_done_later() -> None:
 
     await while_running(consolidator, work)
     assert len(manager.visits) == 1
-
-
-async def test_what_it_costs_is_told() -> None:
-    """Usage goes up for every visit that had any, also for one that failed."""
-    spent: list[tuple[str, int]] = []
-
-    async def note(session_id: str, usage: Usage) -> None:
-        spent.append((session_id, usage.prompt_tokens))
-
-    manager = Manager(
-        ConsolidationResult(failure="cut", usage=Usage(prompt_tokens=7, calls=1)), ConsolidationResult()
-    )
-    consolidator = ConsolidationQueue(manager, LoopClock(), spent=note)
-
-    async def work() -> None:
-        consolidator.mark_due("test/a")
-        await anyio.sleep(600)
-
-    await while_running(consolidator, work)
-    assert spent == [("test/a", 7)]
 
 
 async def test_cancelling_leaves_nothing_behind() -> None:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_core.messages import Quotation
-from channels.email.compose.html import page
+from channels.email.compose.message import page
 from channels.email.intake_text import background_of, quotation
 from channels.email.parsing.format_flowed import WIDTH, flow, unflow
 from channels.email.parsing.icalendar import in_words

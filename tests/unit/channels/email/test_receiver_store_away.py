@@ -12,7 +12,7 @@ import pytest
 
 from channels.email import verification_queue
 from channels.email.channel import EmailChannel
-from channels.email.verification_queue import VerificationQueue
+from channels.email.verification_queue import ReadMail, VerificationQueue
 from tests.clock import LoopClock
 from tests.doubles import mailbox
 from tests.doubles.away_folder import AwayFolder, store_over
@@ -23,12 +23,7 @@ from tests.doubles.mailbox import Store, config
 pytestmark = pytest.mark.virtual_time
 OWNER, ALICE, BOB = "owner@mail.test", "alice@mail.test", "bob@mail.test"
 SIZE = 3_000
-SHARES = {
-    "MOST_BYTES": 20 * SIZE,
-    "KEPT_BYTES": 10 * SIZE,
-    "KEPT_BYTES_OF_OWNER": 14 * SIZE,
-    "KEPT_BYTES_OF_SENDER": 4 * SIZE,
-}
+MOST_BYTES = 20 * SIZE
 
 
 def mail(number, sender, *, has_file=True):
@@ -54,8 +49,7 @@ class Scenario:
         self._files = None
         self.queues = []
         monkeypatch.setattr(mailbox, "raw_mail", self.mails.__getitem__)
-        for name, value in SHARES.items():
-            monkeypatch.setattr(verification_queue, name, value)
+        monkeypatch.setattr(verification_queue, "MOST_BYTES", MOST_BYTES)
         real = VerificationQueue.__init__
 
         def watched(queue, *args, **more):
@@ -110,7 +104,7 @@ async def test_one_persons_files_hold_up_nobody(it, monkeypatch, sheds):
     bytes fills the memory, and then no mail is read.
     """
     if not sheds:
-        monkeypatch.setattr(VerificationQueue, "release_excess", lambda _: None)
+        monkeypatch.setattr(ReadMail, "leave", lambda _: None)
     said = [mail(number, ALICE, has_file=number % 3 > 0) for number in range(1, 61)]
     async with it.running():
         it.put(*said, mail(61, BOB, has_file=False))
@@ -120,7 +114,7 @@ async def test_one_persons_files_hold_up_nobody(it, monkeypatch, sheds):
         assert it.numbers(BOB) == ([61, 62] if sheds else [])
         if not sheds:
             return
-        assert sum(it.kept.values()) <= SHARES["KEPT_BYTES_OF_SENDER"] + SIZE
+        assert it.kept == {}
     async with it.running():
         it.put(mail(63, BOB, has_file=False))
         await it.until(3)
@@ -136,18 +130,17 @@ async def test_one_persons_files_hold_up_nobody(it, monkeypatch, sheds):
 
 
 async def test_many_people_and_the_owner(it):
-    """When the bytes of many fill what is kept the owner's are, and others' text comes at once."""
+    """None keeps bytes, others' text comes at once, and what is fetched again is bounded, too."""
     guests = [f"g{number}@guests.test" for number in range(30)]
     it.put(*(mail(number, guest) for number, guest in enumerate(guests, 1)))
     async with it.running():
         await anyio.sleep(60)
-        assert 5 <= len(it.kept) <= 10
+        assert it.kept == {}
         it.put(mail(31, OWNER), mail(32, BOB), mail(33, ALICE, has_file=False))
         await it.until(1)
         await anyio.sleep(60)
         assert it.numbers(ALICE) == [33]
-        assert 31 in it.kept
-        assert 32 not in it.kept
+        assert it.kept == {}
         it.storage.is_away = False
         await it.until(33)
     assert sum(len(one.attachments) for one in it.inbox.accepted) == 32

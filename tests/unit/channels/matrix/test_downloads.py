@@ -183,20 +183,6 @@ async def test_one_file_that_never_ends_keeps_the_others_only_so_long(server, st
     assert anyio.current_time() - began <= ALL_LIMIT_S + 1
 
 
-async def test_a_server_that_hands_nothing_over_is_waited_for_once(server, store):
-    """After an answer without any file the next ones wait for a moment only, until something comes again."""
-    fetching = downloads(server, store)
-    took = []
-    for found in (stalling, stalling, b"content", stalling):
-        server.files["m"] = found
-        began = anyio.current_time()
-        await fetching.bring([message("m")])
-        took.append(anyio.current_time() - began)
-    assert took[0] > 40
-    assert took[1] < 10
-    assert took[3] > 40
-
-
 async def test_a_hundred_files_are_fetched_a_few_at_a_time(server, store):
     """All arrive, and never more than four are on their way."""
 

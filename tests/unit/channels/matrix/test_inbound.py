@@ -310,13 +310,18 @@ def test_a_third_person_does_not_see_what_two_have_said():
     assert read(text("$3", "again"), DIRECT).session == alone.session
 
 
+def test_a_location_is_read_as_text():
+    """A model knows what to make of coordinates."""
+    here = read(text("$1", "Ann is here", msgtype="m.location", geo_uri="geo:52.5,13.4;u=10"))
+    assert (here.text, here.context.unreadable) == ("[A location] Ann is here geo:52.5,13.4;u=10", "")
+
+
 NO_POLL = {"m.poll": {"question": {"m.text": []}}}
 
 
 @pytest.mark.parametrize(
     ("event", "what"),
     [
-        (text("$1", "geo:1,2", msgtype="m.location"), "a location"),
         (text("$1", "x", msgtype="org.example.dice"), "a message of this kind"),
         ({**text("$1"), "type": "m.poll.start", "content": NO_POLL}, "a poll"),
         ({**text("$1"), "type": "org.matrix.msc3381.poll.start", "content": NO_POLL}, "a poll"),

@@ -17,6 +17,7 @@ import anyio
 import pytest
 
 from agent_core.messages import InboundMessage, Sender
+from gateway.cli.manual import no_such_command
 from gateway.operations import render
 from gateway.queue.sqlite.store import SqliteQueue
 from gateway.queue.stores import NewOutbound, Pending
@@ -119,6 +120,29 @@ class TestWords:
             done = squidbot(tmp_path, *arguments)
             assert done.returncode not in (0, 70), arguments
             assert "Traceback" not in done.stdout + done.stderr
+
+    @pytest.mark.parametrize(
+        ("word", "told"),
+        [
+            ("statsu", "Did you mean `squidbot status`?"),
+            ("inbx", "Did you mean `squidbot inbox`?"),
+            ("search", "Did you mean `squidbot sessions search`? In a chat with the bot it is `!search`."),
+            ("approvals", "In a chat with the bot it is `!approve`."),
+            ("remind", "In a chat with the bot it is `!remind`."),
+            ("--home", "--home stands behind the command, as in `squidbot status --home …`"),
+            ("wibble", 'there is no command "wibble". `squidbot help` lists all.'),
+        ],
+    )
+    def test_a_word_that_is_no_command_is_told_with_the_nearest(self, word, told):
+        """Also the second word of a command, and what is a command in a chat."""
+        assert told in no_such_command(word)
+
+    def test_an_unknown_word_ends_with_one_line_and_help_is_a_word(self, tmp_path):
+        """Exit code 2, as for any wrong usage."""
+        done = squidbot(tmp_path, "statsu")
+        assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+        assert "squidbot status" in done.stderr
+        assert squidbot(tmp_path, "help").stdout == squidbot(tmp_path, "--help").stdout
 
     def test_a_broken_configuration_is_78_and_makes_no_folder(self, tmp_path):
         """The whole list of mistakes, on stderr, and nothing else happens."""

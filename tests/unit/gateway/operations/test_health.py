@@ -14,6 +14,7 @@ from channels.base import LinkState
 from channels.status import ChannelStatus
 from gateway.errors import ListenFailed
 from gateway.observability import metrics
+from gateway.operations.http import health
 from gateway.operations.http.health import Health, serve
 from gateway.queue.stores import StoreStats
 from tests.clock import EPOCH
@@ -97,13 +98,14 @@ class TestStatus:
             assert code == 503
             assert "secret" not in str(told)
 
-    async def test_a_report_that_hangs_is_given_up(self):
+    async def test_a_report_that_hangs_is_given_up(self, monkeypatch):
         """A stuck store does not collect waiting requests."""
 
         async def status():
             await anyio.sleep_forever()
 
-        async with served(Health(list, status, limit_s=0.05)) as get:
+        monkeypatch.setattr(health, "_LIMIT_S", 0.05)
+        async with served(Health(list, status)) as get:
             assert (await get("/status"))[0] == 503
 
 

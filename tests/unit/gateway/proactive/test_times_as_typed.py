@@ -7,7 +7,8 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from gateway.proactive.jobs.time_grammar import Ambiguous, NotATime, read_when, split_when
+from gateway.proactive.jobs.time_grammar import read_when, split_time_behind, split_when
+from gateway.proactive.jobs.time_syntax import Ambiguous, NotATime
 from gateway.proactive.jobs.trigger_parsing import TriggerRequest, parse_request, timing_of
 from gateway.proactive.jobs.triggers import Cron, Interval, Once, TriggerInvalid
 from gateway.turns.commands.reminders import reminder_of
@@ -119,6 +120,21 @@ ONCE = [
     ("in einer Dreiviertelstunde", "Sat 28 Nov 16:15"),
     ("in anderthalb Stunden", "Sat 28 Nov 17:00"),
     ("in zwanzig Minuten", "Sat 28 Nov 15:50"),
+    # by the calendar
+    ("in 2 months", "Thu 28 Jan 09:00"),
+    ("in 2 Monaten um 10", "Thu 28 Jan 10:00"),
+    ("in einem Monat", "Mon 28 Dec 09:00"),
+    ("a month from now", "Mon 28 Dec 09:00"),
+    ("in half a year", "Fri 28 May 09:00"),
+    ("in a year", "Sun 28 Nov 09:00"),
+    ("next month", "Mon 28 Dec 09:00"),
+    ("on the 3rd", "Thu 03 Dec 09:00"),
+    ("on the 3rd at 5pm", "Thu 03 Dec 17:00"),
+    ("am 3.", "Thu 03 Dec 09:00"),
+    ("am 3. um 10", "Thu 03 Dec 10:00"),
+    ("5pm on the 3rd", "Thu 03 Dec 17:00"),
+    ("am 28.", "Mon 28 Dec 09:00"),
+    ("on the 31st", "Thu 31 Dec 09:00"),
 ]
 EVERY = [
     ("jeden Abend um 20 Uhr", "0 20 * * *"),
@@ -130,6 +146,34 @@ EVERY = [
     ("weekends at 10", "0 10 * * 6,0"),
     ("jeden Tag um halb sieben", "30 6 * * *"),
     ("jeden Montag", "0 9 * * 1"),
+    ("every 1st of the month", "0 9 1 * *"),
+    ("am 1. jedes Monats um 8", "0 8 1 * *"),
+    ("monatlich am 15.", "0 9 15 * *"),
+    ("jeden 1.", "0 9 1 * *"),
+    ("every year on 3 May", "0 9 3 5 *"),
+    ("jedes Jahr am 3. Mai um 10", "0 10 3 5 *"),
+]
+TEXT_FIRST = [
+    ("call mum tomorrow at 6", "tomorrow at 6", "call mum"),
+    ("me to call mum, tomorrow at 6", "tomorrow at 6", "call mum"),
+    ("Mama anrufen am Freitag", "am Freitag", "Mama anrufen"),
+    ("pizza in 20 min", "in 20 min", "pizza"),
+    ("buy 2 tickets for 8 people on friday at 10", "on friday at 10", "buy 2 tickets for 8 people"),
+    ("pay rent on the 3rd", "on the 3rd", "pay rent"),
+    ("Pille jeden Abend um acht", "jeden Abend um acht", "Pille"),
+    ("bins every other Friday", "every other Friday", "bins"),
+]
+NOT_TEXT_FIRST = [
+    ("tickets for friday", "tomorrow at 8 call Tom"),
+    ("ask Tom about tomorrow", "tomorrow at 8 call Tom"),
+    ("yoga on monday and thursday", "tomorrow at 8 call Tom"),
+    ("call Tom at 3 tomorrow evening at 8", "tomorrow at 8 call Tom"),
+    ("twice a day at 9", "tomorrow at 8 call Tom"),
+    ("tomorow milk at 9", "tomorrow at 8 call Tom"),
+    ("on wensday milk at 9", "tomorrow at 8 call Tom"),
+    ("yesterday at 6", "tomorrow at 8 call Tom"),
+    ("practice 10 minutes", "in 10 minutes practice"),
+    ("buy milk", "tomorrow at 8 call Tom"),
 ]
 
 
@@ -149,6 +193,44 @@ def test_a_repetition_is_understood_whole_and_before_a_text(said: str, cron: str
         assert timing_of(at, SATURDAY, "Europe/Berlin") == Cron(cron, "Europe/Berlin")
 
 
+@pytest.mark.parametrize(("said", "when", "text"), TEXT_FIRST)
+def test_the_time_may_stand_behind_the_text(said: str, when: str, text: str) -> None:
+    """Nothing before it may belong to it."""
+    assert reminder_of(said, split_time_behind) == (TriggerRequest(at=when), text)
+
+
+@pytest.mark.parametrize(("said", "example"), NOT_TEXT_FIRST)
+def test_a_text_that_may_hold_a_part_of_the_time_is_asked_back(said: str, example: str) -> None:
+    """So that no part of the time is said instead of meant."""
+    with pytest.raises(NotATime) as refused:
+        reminder_of(said, split_time_behind)
+    assert refused.value.example == example
+
+
+@pytest.mark.parametrize(
+    ("said", "now", "due"),
+    [
+        ("in 1 month", "2027-01-31 10:00", "Sun 28 Feb 09:00"),
+        ("on the 31st", "2027-01-31 10:00", "Wed 31 Mar 09:00"),
+        ("on the 30th", "2027-01-30 10:00", "Tue 30 Mar 09:00"),
+        ("on the 3rd", "2027-01-03 08:00", "Sun 03 Jan 09:00"),
+        ("on the 3rd", "2026-12-03 10:00", "Sun 03 Jan 09:00"),
+        ("in 2 months", "2026-12-31 10:00", "Sun 28 Feb 09:00"),
+    ],
+)
+def test_short_months_and_the_end_of_the_year(said: str, now: str, due: str) -> None:
+    """A month later is the same day or the last; a day that a month has not is that of the next."""
+    assert local(said, datetime.fromisoformat(now).replace(tzinfo=BERLIN)) == due
+
+
+@pytest.mark.parametrize("said", ["jeden 2. Freitag", "every 2nd friday", "alle zwei Wochen freitags"])
+def test_every_other_friday(said: str) -> None:
+    """In figures, too."""
+    timing = timing_of(said, SATURDAY, "Europe/Berlin")
+    assert isinstance(timing, Cron)
+    assert (timing.expression, timing.count, timing.in_weeks) == ("0 9 * * 5", 2, True)
+
+
 @pytest.mark.parametrize("said", ["every half hour", "alle halbe Stunde", "every 30 minutes"])
 def test_each_half_hour(said: str) -> None:
     """Counted from now."""
@@ -161,8 +243,6 @@ def test_each_half_hour(said: str) -> None:
     ("said", "example"),
     [
         # a time that is not at the beginning, or in two places
-        ("call mum tomorrow at 6", "tomorrow at 6 call mum"),
-        ("Mama anrufen am Freitag", "am Freitag Mama anrufen"),
         ("tomorrow call mum at 6", "tomorrow at 6 call mum"),
         ("friday evening call mum at 8", "friday evening at 8 call mum"),
         ("every day take pills at 9", "every day at 9 take pills"),
@@ -176,6 +256,8 @@ def test_each_half_hour(said: str) -> None:
         ("1 h, 30 people", "1 h: 30 people"),
         ("18 Uhr 2 Eier", "18 Uhr: 2 Eier"),
         ("friday the 13th party", "friday: the 13th party"),
+        ("am 1. Advent Kerzen", "am 1.: Advent Kerzen"),
+        ("in 2 months 30 people", "in 2 months: 30 people"),
         ("um fünf vor halb acht los", "um fünf: vor halb acht los"),
         ("at 8 and nine people", "at 8: and nine people"),
         ("18:00 to midnight dance", "18:00: to midnight dance"),
@@ -203,8 +285,10 @@ def test_each_half_hour(said: str) -> None:
         ("at 13pm call", "tomorrow at 8 call Tom"),
         ("at 18:30:00 call", "tomorrow at 8 call Tom"),
         ("quarter to 25 call", "tomorrow at 8 call Tom"),
-        ("in 2 months call", "tomorrow at 8 call Tom"),
-        ("on the 4th call", "tomorrow at 8 call Tom"),
+        ("3. Milch", "tomorrow at 8 call Tom"),
+        ("on the 40th call", "tomorrow at 8 call Tom"),
+        ("every 3 months tyres", "tomorrow at 8 call Tom"),
+        ("on the 2nd of next call", "tomorrow at 8 call Tom"),
         ("tonight at 2 call", "tonight: at 2 call"),
     ],
 )

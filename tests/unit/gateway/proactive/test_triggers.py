@@ -351,7 +351,7 @@ def test_a_repetition_is_understood_whole(said: str, kept: str) -> None:
     "said",
     [
         "in 2 hours 30",
-        "in 2 months",
+        "in 2 months and",
         "in 30 min 2 h",
         "every 2 weeks on monday and",
         "every monday until friday",
@@ -364,7 +364,7 @@ def test_a_repetition_is_understood_whole(said: str, kept: str) -> None:
         "90 \u017fec",
         "31.02.2027 10:00",
         "10:00 tomorrow or so",
-        "in 2 Monaten",
+        "in 2,5 Monaten",
         "tonight at 2",
         "every friday at midnight",
         "9:00 on mondays",

@@ -269,3 +269,24 @@ async def test_two_channels_of_one_name_are_refused():
     """A name is an identity."""
     with pytest.raises(ValueError, match="two channels"):
         supervise(ScriptedChannel("a"), ScriptedChannel("a"))
+
+
+async def test_since_when_it_is_down_outlives_each_vain_try():
+    """The time when the link was lost, not that of the newest try; a link that comes back is up since then."""
+    lost = ChannelUnavailable("lost")
+    channel = ScriptedChannel("c", [(100, lost), (0, lost), (0, lost), (0, lost)])
+    supervisor = supervise(channel)
+    began = anyio.current_time()
+    states = {}
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(supervisor.run)
+        for _ in range(3000):
+            await anyio.sleep(0.5)
+            status = supervisor.status("c")
+            states.setdefault((status.state.value, len(channel.started_at)), status.since)
+        tasks.cancel_scope.cancel()
+    away = {since for (state, _), since in states.items() if state == "down"}
+    assert len(channel.started_at) == 5
+    assert len(away) == 1, states
+    assert supervisor.status("c").since > away.pop()
+    assert anyio.current_time() - began == 1500

@@ -73,6 +73,10 @@ def test_a_word_alone_is_a_command(name: str, form: str) -> None:
         "!slow",
         "!empty",
         "!long",
+        "!reset",
+        "!version",
+        "/start",
+        "!todo",
     ],
 )
 def test_what_is_no_command(text: str) -> None:
@@ -98,6 +102,11 @@ def test_what_is_no_command(text: str) -> None:
         ("!contine 2", "continue"),
         ("!aprove d12", "approve"),
         ("!modl", "model"),
+        ("!reminders", "remind"),
+        ("!reminder tomorrow at 8 milk", "remind"),
+        ("!approvals", "approve"),
+        ("!helpme", "help"),
+        ("/job", "jobs"),
     ],
 )
 def test_a_slip_of_the_finger_is_told(text: str, meant: str) -> None:
@@ -159,7 +168,14 @@ class TestLetters:
         """A line with more in it, or a slip above a text, is read as a letter."""
         assert parse_command(message(text), email_style=True) is None
 
-    @pytest.mark.parametrize(("text", "meant"), [("!hlep", "help"), ("!serach trains\n", "search")])
+    @pytest.mark.parametrize(
+        ("text", "meant"),
+        [
+            ("!hlep", "help"),
+            ("!serach trains\n", "search"),
+            ("!remnd at 9 call\n\nSent from my iPhone", "remind"),
+        ],
+    )
     def test_a_slip_that_is_all_of_it_is_told(self, text: str, meant: str) -> None:
         """A model could only guess, and whoever wrote it would wait for the wrong answer."""
         found = parse_command(message(text), email_style=True)

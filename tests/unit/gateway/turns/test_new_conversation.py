@@ -9,7 +9,7 @@ import pytest
 
 from agent_core.messages import SessionKey
 from gateway.queue.sqlite.store import SqliteQueue
-from gateway.turns.commands.histories import Histories
+from gateway.turns.commands.conversation import Histories
 from gateway.turns.commands.new_conversation import NewConversation
 from tests.clock import ManualClock
 from tests.contract.queue_data import OTHER, ROOM, accept, claim

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import pytest
 
-from gateway.proactive.jobs.time_grammar import Ambiguous, NotATime
+from agent_core.messages import Audience, SessionKey
+from gateway.proactive.jobs.service import JobPlace, JobService
+from gateway.proactive.jobs.time_syntax import Ambiguous, NotATime
 from gateway.proactive.jobs.trigger_parsing import TriggerRequest, format_timing
-from gateway.proactive.jobs.triggers import Cron, checked_cron
-from gateway.turns.commands.reminders import reminder_of
+from gateway.proactive.jobs.triggers import Cron, TriggerInvalid, checked_cron
+from gateway.turns.commands.reminders import read_argument, reminder_of
 
 
 @pytest.mark.parametrize(
@@ -67,7 +71,6 @@ def test_what_is_understood(said: str, when: str, text: str) -> None:
         "tomorrow 9 call",
         "in 2h 18:30 train",
         "in 2 hours 30 call",
-        "in 2 months x",
         "in an hour or so x",
         "in 2 days 25:00 x",
         "every 2 months x",
@@ -119,6 +122,8 @@ def test_a_date_with_two_readings_is_asked_back() -> None:
         ("30 8 * * * | 0 21 * * *", "every day at 08:30 and 21:00 (Europe/Berlin)"),
         ("0 9 1 * 1", "at 0 9 1 * 1 (Europe/Berlin)"),
         ("0 9 1 * *", "on day 1 of every month at 09:00 (Europe/Berlin)"),
+        ("0 9 3 5 *", "every year on 3 May at 09:00 (Europe/Berlin)"),
+        ("0 9 * 5 *", "at 0 9 * 5 * (Europe/Berlin)"),
     ],
 )
 def test_repeated_times_are_told_in_words(expression: str, words: str) -> None:
@@ -126,3 +131,56 @@ def test_repeated_times_are_told_in_words(expression: str, words: str) -> None:
     timing = checked_cron(expression, "Europe/Berlin")
     assert isinstance(timing, Cron)
     assert format_timing(timing, "UTC") == words
+
+
+class _People:
+    """A room in which Ben is."""
+
+    async def mentioned_addresses(self, place: JobPlace, whom: str) -> list[str]:
+        if whom.lower() not in ("ben", "us"):
+            raise TriggerInvalid("I know nobody called that here")
+        return ["@ben:hs.test"]
+
+
+@pytest.mark.parametrize(
+    ("said", "audience", "whom", "text"),
+    [
+        ("call mum tomorrow at 6", Audience.DIRECT, "", "call mum"),
+        ("call mum tomorrow at 6", Audience.GROUP, "", "call mum"),
+        ("Ben call the school tomorrow at 6", Audience.GROUP, "Ben", "call the school"),
+        ("us to eat dinner tomorrow at 6", Audience.GROUP, "us", "eat dinner"),
+        ("Ben call the school tomorrow at 6", Audience.DIRECT, "", "Ben call the school"),
+    ],
+)
+async def test_the_time_behind_the_text_keeps_the_name_in_front(
+    said: str, audience: Audience, whom: str, text: str
+) -> None:
+    """In a room the first word may be a person."""
+    place = JobPlace(SessionKey("matrix", "!r"), "matrix", "@ann:hs.test", audience)
+    assert await read_argument(cast("JobService", _People()), said, place) == (
+        whom,
+        (TriggerRequest(at="tomorrow at 6"), text),
+    )
+
+
+@pytest.mark.parametrize(
+    ("said", "example"),
+    [
+        ("first thing tomorrow mail", "tomorrow first thing mail"),
+        ("every first monday book club", "tomorrow at 8 call Tom"),
+        ("tomorow at 9 milk", "tomorrow at 8 call Tom"),
+    ],
+)
+async def test_an_example_says_what_was_probably_meant(said: str, example: str) -> None:
+    """Never with a part of the time as the text."""
+    place = JobPlace(SessionKey("matrix", "!r"), "matrix", "@ann:hs.test")
+    with pytest.raises(NotATime) as refused:
+        await read_argument(cast("JobService", _People()), said, place)
+    assert refused.value.example == example
+
+
+async def test_a_name_and_a_time_say_nothing() -> None:
+    """The name is not what is said."""
+    place = JobPlace(SessionKey("matrix", "!r"), "matrix", "@ann:hs.test")
+    with pytest.raises(TriggerInvalid, match="what to say 'tomorrow at 6'"):
+        await read_argument(cast("JobService", _People()), "us tomorrow at 6", place)
