@@ -6,7 +6,8 @@ line, the route of the control socket with checked arguments, the help and the c
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
+from enum import StrEnum
 from types import ModuleType
 from typing import Any, TypeVar
 
@@ -22,6 +23,32 @@ class Option:
 
     flag: str = ""
     help: str = ""
+
+
+class Who(StrEnum):
+    """The people who may call an operation in a conversation."""
+
+    OWNER = "owner"
+    """The owner, where nobody else reads along."""
+    PERSON = "person"
+    """Everybody who may talk to the bot: the operation shows and changes only what is theirs there."""
+
+
+@dataclass(frozen=True, slots=True)
+class InChat:
+    """
+    A command of conversations that an operation answers.
+
+    Args:
+        words: As it is typed after its ``!``; words in capitals are the arguments, in their order.
+        render: The answer as Markdown, for the owner in private or for anybody.
+        arguments: Arguments that are always the same.
+    """
+
+    words: str
+    who: Who
+    render: Callable[[Any, Who], str]
+    arguments: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +67,7 @@ class Operation:
         reads: An argument that is read from the standard input, if it is not given.
         confirm: The question before the command does it, with the arguments in braces.
         done: The console has a button for it, and says this afterwards.
+        chats: The commands of conversations that it answers.
         run: The function. It takes the context and the arguments: keyword-only ones are options.
     """
 
@@ -53,6 +81,7 @@ class Operation:
     reads: str = ""
     confirm: str = ""
     done: str = ""
+    chats: Collection[InChat] = ()
     run: Callable[..., Awaitable[Answer]] = _LATER
 
     def __call__(self, function: _Function) -> _Function:

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, runtime_checkable
 
 from agent_core.messages import Amendment, InboundMessage, MessageContext, OutboundMessage, SessionKey
 
@@ -310,6 +310,25 @@ class SupportsRoomPolicy(Protocol):
 
     def allowed_here(self, session: SessionKey, person: str) -> bool | None:
         """Return the conversation's own rule about ``person``, or None. Raises `ChannelUnavailable`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class AccountFinding:
+    """A finding of `squidbot check` in a part of an account; ``remedy`` says what to do, if anything."""
+
+    part: str
+    level: Literal["ok", "warn", "fail"]
+    text: str
+    remedy: str = ""
+
+
+@runtime_checkable
+class SupportsAccountFindings(Protocol):
+    """A further ability: more than that it is connected can be checked of an account."""
+
+    async def account_findings(self, *, running: bool) -> Sequence[AccountFinding]:
+        """Check it without changing anything; ``running``: in a daemon. Raises `ChannelError`."""
         ...
 
 

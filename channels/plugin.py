@@ -16,6 +16,8 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict
 
+from channels.setup import PersonAtTerminal, SetupForm
+
 if TYPE_CHECKING:  # the settings are read without them
     from agent_core.messages import SessionKey
     from agent_core.operation import Operation
@@ -127,16 +129,6 @@ class ChannelServices:
     arrived: Callable[[SessionKey], None] | None = None
 
 
-class PersonAtTerminal(Protocol):
-    """Whoever logs an account in."""
-
-    def show(self, text: str) -> None:
-        """Show a text."""
-
-    async def read_line(self) -> str:
-        """Return a line that the person enters; empty without a terminal."""
-
-
 @dataclass(frozen=True, slots=True)
 class Server:
     """
@@ -219,6 +211,10 @@ class ChannelPlugin(ABC, Generic[Config]):
         from channels.base import ChannelMisconfigured  # noqa: PLC0415 - the settings are read without it
 
         raise ChannelMisconfigured(f"accounts of the kind {self.kind} have no login of their own")
+
+    def setup(self) -> SetupForm[Config] | None:
+        """The questions of `squidbot init`; None: an account is configured by hand."""
+        return None
 
     def operations(self) -> Sequence[Operation]:
         """

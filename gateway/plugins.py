@@ -12,13 +12,16 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from importlib import metadata
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from agent_core.tools.family import ToolFamily
 from channels.api.plugin import ApiPlugin
 from channels.email.plugin import EmailPlugin
 from channels.matrix.plugin import MatrixPlugin
 from channels.plugin import API_VERSION, ChannelPlugin
+
+if TYPE_CHECKING:
+    from channels.setup import SetupForm
 
 _CHANNELS, _TOOLS = "squidbot.channels", "squidbot.tools"
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,23}")
@@ -50,6 +53,12 @@ class InstalledPlugin:
 def channel_kinds() -> Mapping[str, ChannelPlugin[Any]]:
     """Every kind of channel that this process knows, our own first."""
     return _channels
+
+
+def setup_forms() -> dict[str, SetupForm[Any]]:
+    """The questions of `squidbot init` for each kind of channel that has some."""
+    found = {kind: plugin.setup() for kind, plugin in _channels.items()}
+    return {kind: form for kind, form in found.items() if form is not None}
 
 
 def tool_families() -> Mapping[str, ToolFamily[Any]]:

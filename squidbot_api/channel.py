@@ -32,10 +32,10 @@ from channels.plugin import (
     AddressRules,
     ChannelPlugin,
     ChannelServices,
-    PersonAtTerminal,
     RunningAccounts,
     Server,
 )
+from channels.setup import PersonAtTerminal
 
 __all__ = [
     "AccountConfig",

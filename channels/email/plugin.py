@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 
 from agent_core.operation import Operation, operations_of
 from channels.email.config import EmailConfig
-from channels.plugin import AddressRules, ChannelPlugin, ChannelServices, PersonAtTerminal, Server, Way
+from channels.plugin import AddressRules, ChannelPlugin, ChannelServices, Server, Way
 
 if TYPE_CHECKING:
     from agent_core.state_folder import StateFolder
     from channels.base import Channel, ChannelClock
+    from channels.setup import PersonAtTerminal, SetupForm
 
 
 class EmailAddresses(AddressRules):
@@ -113,6 +114,12 @@ class EmailPlugin(ChannelPlugin[EmailConfig]):
     This requires channels.email.oauth in the configuration. The token is stored in the home folder, readable
     by its owner alone. A running daemon uses it at once.
     """
+
+    def setup(self) -> SetupForm[EmailConfig]:
+        """The questions of `squidbot init`."""
+        from channels.email.setup.form import EmailForm  # noqa: PLC0415 - loaded when used
+
+        return EmailForm()
 
     def operations(self) -> Sequence[Operation]:
         """The circuit breaker."""

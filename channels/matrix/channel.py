@@ -22,6 +22,7 @@ from agent_core.messages import MessageContext, OutboundMessage, SessionKey
 from agent_core.state_folder import StateFolder, state_in
 from channels.attachments import AttachmentStore
 from channels.base import (
+    AccountFinding,
     AckState,
     Capabilities,
     ChannelClock,
@@ -46,6 +47,7 @@ from channels.matrix.channel_setup import (
 from channels.matrix.client.api import Homeserver, LinkBroken
 from channels.matrix.client.login import MatrixLogin
 from channels.matrix.config import MatrixConfig
+from channels.matrix.encryption.account_check import check_account, encryption_findings
 from channels.matrix.encryption.engine import EncryptionEngine
 from channels.matrix.events.outbound import in_room, is_first_part, notice
 from channels.matrix.events.room_policy import RoomRules
@@ -336,6 +338,13 @@ class MatrixChannel:
             return error
         now = self._clock.now()
         return await waits_for_the_next_room(error, placed, self._homeserver, self._rooms, now) or error
+
+    async def account_findings(self, *, running: bool) -> Sequence[AccountFinding]:
+        """The encryption of the account; see `SupportsAccountFindings`."""
+        if self._homeserver is None or self._crypto is None:
+            return []
+        found = await check_account(self._homeserver)
+        return encryption_findings(found.as_dict(), running=running)
 
     def room_name(self, conversation: str) -> str:
         """The name of a room; see `SupportsRoomNames`."""

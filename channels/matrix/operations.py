@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from agent_core.operation import Option, operation
@@ -80,7 +81,11 @@ async def reset_device(context: RunningAccounts, *, channel: Account = "") -> di
 @operation("matrix account-check", writes=True)
 async def check_account(context: RunningAccounts, *, channel: str = "") -> dict[str, Any]:
     """The state of the account's encryption, as its homeserver sees it."""
-    return await _ask(context, channel, "account_check")
+    from channels.matrix.encryption.account_check import encryption_findings  # noqa: PLC0415 - as above
+
+    answer = await _ask(context, channel, "account_check")
+    findings = encryption_findings(answer["found"], running=True)
+    return {**answer, "findings": [asdict(each) for each in findings]}
 
 
 async def _ask(

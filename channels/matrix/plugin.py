@@ -2,46 +2,19 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from agent_core.operation import Operation, operations_of
+from channels.matrix.addresses import MatrixAddresses
 from channels.matrix.config import MatrixConfig
-from channels.plugin import AddressRules, ChannelPlugin, ChannelServices, PersonAtTerminal, Server
+from channels.plugin import ChannelPlugin, ChannelServices, Server
 
 if TYPE_CHECKING:
     from agent_core.state_folder import StateFolder
     from channels.base import Channel, ChannelClock
-
-_USER_ID = re.compile(r"@[^:\s\x00-\x1f]+:[^\s\x00-\x1f]+")
-
-
-class MatrixAddresses(AddressRules):
-    """Matrix ids. They are compared as they are, because old accounts have case-sensitive names."""
-
-    example = "@you:example.org"
-
-    def parse(self, text: str) -> str | None:
-        """``@local:server`` as it is."""
-        return text if _USER_ID.fullmatch(text) else None
-
-    def server(self, address: str) -> str:
-        """The homeserver."""
-        return address.partition(":")[2]
-
-    def server_of_entry(self, entry: str) -> str | None:
-        """The homeserver of ``@*:server``."""
-        return entry[3:] if entry.startswith("@*:") and "*" not in entry[3:] else None
-
-    def is_room(self, place: str) -> bool:
-        """``!…``; ids of rooms of version 12 and later name no server."""
-        return len(place) > 1 and place.startswith("!")
-
-    def is_conversation(self, place: str) -> bool:
-        """A person, a room, or the alias of a room."""
-        return super().is_conversation(place) or (place.startswith("#") and ":" in place)
+    from channels.setup import PersonAtTerminal, SetupForm
 
 
 class MatrixPlugin(ChannelPlugin[MatrixConfig]):
@@ -83,6 +56,12 @@ class MatrixPlugin(ChannelPlugin[MatrixConfig]):
     This requires login: browser in the configuration of the account. The login is stored in the home folder,
     readable by its owner alone. A running daemon uses it at once.
     """
+
+    def setup(self) -> SetupForm[MatrixConfig]:
+        """The questions of `squidbot init`."""
+        from channels.matrix.setup.form import MatrixForm  # noqa: PLC0415 - loaded when used
+
+        return MatrixForm()
 
     def operations(self) -> Sequence[Operation]:
         """Devices, verification and encryption."""

@@ -24,6 +24,10 @@ from gateway.app.channels import RoutingParts
 from gateway.app.environment import Configured, Environment, Overrides
 from gateway.app.supervision import SupervisionParts
 from gateway.observability.redaction import Redactor
+from gateway.operations.chat import ChatOperations
+from gateway.operations.context import Costs, OperationContext
+from gateway.operations.registry import IN_CHATS
+from gateway.operations.schedule import schedule_context
 from gateway.operations.views import key_of
 from gateway.queue.background import KIND
 from gateway.queue.shared import SHARED
@@ -39,7 +43,6 @@ from gateway.turns.approvals.tool_questions import ToolQuestions
 from gateway.turns.background_job import BackgroundTurns
 from gateway.turns.chat import ChatTurns
 from gateway.turns.commands.carry_on import CarryOn
-from gateway.turns.commands.console import ConsoleCommand
 from gateway.turns.commands.conversation import ConversationCommands, Histories
 from gateway.turns.commands.handlers import CommandHandlers
 from gateway.turns.commands.ingest_only import IngestOnly
@@ -172,7 +175,7 @@ class _Shared:
             calls=ToolDecisions(queue.approvals, env.access, self.waiting),
             held=_reply_approval(env.settings, env.overrides),
         )
-        self.grants = ToolGrants(queue.grants, env.clock, zone=self.zone)
+        self.grants = ToolGrants(queue.grants, env.clock)
         self.choice = ModelChoice(queue.state, agent.models, agent.pools)
         self.histories = Histories(agent.memory, supervision.history.flush)
         self.conversations = NewConversation(queue, self.histories)
@@ -183,6 +186,18 @@ def _commands(shared: _Shared) -> CommandService:
     access, histories, by_name = env.access, shared.histories, shared.by_name
     conversation = ConversationCommands(histories, agent.search, agent.attachments.save)
     take_back = TakeBack(queue, histories, access, by_name)
+    limits = env.settings.llm.budget.limits(env.settings.agents.heartbeat.timezone)
+    operations = OperationContext(
+        queue,
+        agent.memory,
+        access=access,
+        planned=schedule_context(proactive, env.conversations),
+        costs=Costs(queue.usage, limits, env.clock),
+        files=agent.workspace_files,
+        background=proactive.background_jobs,
+        console=env.console,
+        now=shared.grants.now,
+    )
     handlers = CommandHandlers(
         store=queue,
         memory=agent.memory,
@@ -192,7 +207,6 @@ def _commands(shared: _Shared) -> CommandService:
         status=shared.supervision.status.read,
         clock=env.clock,
         files=agent.workspace_files,
-        jobs=proactive.background_jobs,
         schedule=proactive.jobs,
         owner_addresses=proactive.owner,
         grants=shared.grants,
@@ -204,7 +218,7 @@ def _commands(shared: _Shared) -> CommandService:
             "retry": take_back.retry,
             "undo": take_back.undo,
             "persona": PersonaCommand(agent.persona).answer,
-            "console": ConsoleCommand(env.console).answer,
+            **dict.fromkeys(IN_CHATS, ChatOperations(operations, proactive.owner).answer),
         },
     )
     return CommandService(

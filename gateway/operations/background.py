@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from agent_core.operation import Option, operation
+from agent_core.operation import InChat, Option, Who, operation
+from agent_core.text import one_line
 from gateway.errors import NotFound
 from gateway.operations.arguments import within
 from gateway.operations.context import OperationContext
-from gateway.operations.render import background
+from gateway.operations.render import background, chat
 
 if TYPE_CHECKING:
     from agent_core.memory_ports import MemoryPort
@@ -22,7 +23,9 @@ JobId = Annotated[str, Option(help="The job, as `squidbot jobs list` shows it.")
 _LOOKED_AT = 1000
 
 
-@operation("jobs list", writes=False, render=background.jobs)
+@operation(
+    "jobs list", writes=False, render=background.jobs, chats=[InChat("jobs", Who.PERSON, chat.jobs_text)]
+)
 async def list_background_jobs(
     context: OperationContext,
     *,
@@ -35,17 +38,22 @@ async def list_background_jobs(
     Args:
         limit: Maximum number of jobs.
     """
-    found = [job for job in await _jobs(context).all(limit=_LOOKED_AT) if job.open or not open_only]
+    found = [job for job in await _visible(context) if job.open or not open_only]
     may_show = context.access.may_show
     return {
         "jobs": [
-            await _shown(context, job, words=may_show(job.session, job.person))
+            await _shown(context, job, words=bool(context.caller) or may_show(job.session, job.person))
             for job in found[: within(limit)]
         ]
     }
 
 
-@operation("jobs show", writes=False, render=background.render_job)
+@operation(
+    "jobs show",
+    writes=False,
+    render=background.render_job,
+    chats=[InChat("jobs show ID", Who.PERSON, chat.job_text)],
+)
 async def show_background_job(context: OperationContext, id: JobId) -> dict[str, Any]:
     """Show a background job, and what it has said."""
     job = await _one(context, id)
@@ -58,6 +66,7 @@ async def show_background_job(context: OperationContext, id: JobId) -> dict[str,
     writes=True,
     render=lambda one: f"{one['id']} {'is stopped' if one['changed'] else 'had ended before'}",
     done="Stopped.",
+    chats=[InChat("jobs stop ID", Who.PERSON, chat.stop_text)],
 )
 async def stop_background_job(context: OperationContext, id: JobId) -> dict[str, Any]:
     """Stop a background job; it sends nothing more."""
@@ -67,10 +76,19 @@ async def stop_background_job(context: OperationContext, id: JobId) -> dict[str,
 
 async def _one(context: OperationContext, wanted: str) -> BackgroundJob:
     name = wanted.strip().lower()
-    for job in await _jobs(context).all(limit=_LOOKED_AT):
+    for job in await _visible(context):
         if job.id == name:
             return job
+    if context.caller is not None:
+        raise NotFound(f"there is no background job `{one_line(name, 40)}` of yours here")
     raise NotFound(f"there is no background job {wanted!r}; `squidbot jobs list` lists the jobs")
+
+
+async def _visible(context: OperationContext) -> list[BackgroundJob]:
+    """All jobs, or in a conversation those of the caller that may be shown there."""
+    if context.caller is not None:
+        return await _jobs(context).jobs_at(context.caller.place)
+    return await _jobs(context).all(limit=_LOOKED_AT)
 
 
 async def _shown(context: OperationContext, job: BackgroundJob, *, words: bool = True) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import tzinfo
+from datetime import datetime, tzinfo
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from channels.heartbeat.channel import HeartbeatChannel
     from gateway.budget.policy import BudgetLimits
     from gateway.proactive.background_jobs import BackgroundJobs
-    from gateway.proactive.jobs.service import JobService
+    from gateway.proactive.jobs.service import JobPlace, JobService
     from gateway.proactive.owner_contact import OwnerContact
     from gateway.queue.stores import InboxRow, JobStore, QuestionStore, Queue, UsageStore
     from gateway.routing.access import Access
@@ -34,6 +34,24 @@ if TYPE_CHECKING:
     from gateway.settings import Settings
     from gateway.system.console_logins import ConsoleLogins
     from gateway.system.home import Home
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """
+    Somebody who calls an operation in a conversation.
+
+    Args:
+        place: Their place there, for jobs.
+        session: The name of the conversation, in histories and costs.
+        turn: The turn with the command, which may be done twice.
+        is_owner: The owner, where nobody else reads along.
+    """
+
+    place: JobPlace
+    session: str
+    turn: str
+    is_owner: bool
 
 
 class AccountRefused(GatewayError):
@@ -108,6 +126,8 @@ class OperationContext:
         console: Who is let into the console.
         settings, home: Those of the running daemon.
         folders: The documents of an account, on a home at rest.
+        caller: Who calls in a conversation; None: an operator.
+        now: The time by which grants count, which does not run backwards.
         retry: Connects a channel again that waits after a failure.
         under_way: What runs at most once at a time and is running.
     """
@@ -131,6 +151,8 @@ class OperationContext:
     settings: Settings | None = None
     home: Home | None = None
     folders: Callable[[str], StateFolder] | None = None
+    caller: Caller | None = None
+    now: Callable[[], datetime] | None = None
     retry: Callable[[str], None] | None = None
     under_way: set[str] = field(default_factory=set)
 
@@ -138,6 +160,11 @@ class OperationContext:
     def running(self) -> bool:
         """Return True in a daemon."""
         return self.status is not None
+
+    @property
+    def guest(self) -> Caller | None:
+        """The caller, if they may see and change only what is theirs."""
+        return None if self.caller is None or self.caller.is_owner else self.caller
 
     def channels_of(self, kind: str, name: str = "") -> Mapping[str, Channel]:
         """The running accounts of a kind, or the one of that name. Raises NotFound or NeedsDaemon."""

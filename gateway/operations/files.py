@@ -8,11 +8,12 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from agent_core.errors import ToolError
-from agent_core.operation import operation
+from agent_core.operation import InChat, Who, operation
 from gateway.errors import GatewayError, NotFound
 from gateway.operations import render
 from gateway.operations.arguments import within
 from gateway.operations.context import OperationContext
+from gateway.operations.render import chat
 from gateway.system.terminal_text import plain_line
 
 if TYPE_CHECKING:
@@ -35,7 +36,13 @@ class NotTrusted(GatewayError):
     exit_code = 1
 
 
-@operation("files history", writes=False, needs=_NEEDS, render=render.file_changes)
+@operation(
+    "files history",
+    writes=False,
+    needs=_NEEDS,
+    render=render.file_changes,
+    chats=[InChat("files", Who.OWNER, chat.changes_text, {"limit": 10})],
+)
 async def list_changes(
     context: OperationContext, path: str | None = None, *, limit: int = 50
 ) -> dict[str, Any]:
@@ -81,7 +88,14 @@ def _undone_text(answer: Mapping[str, Any]) -> str:
     return plain_line(f"{answer['path']} is as before change {answer['undoes']} (change {answer['id']})")
 
 
-@operation("files undo", writes=True, needs=_NEEDS, render=_undone_text, done="Undone, as a new change.")
+@operation(
+    "files undo",
+    writes=True,
+    needs=_NEEDS,
+    render=_undone_text,
+    done="Undone, as a new change.",
+    chats=[InChat("files undo NUMBER", Who.OWNER, chat.undo_text)],
+)
 async def undo_change(context: OperationContext, id: int, *, force: bool = False) -> dict[str, Any]:
     """
     Undo a change, as a new change that can itself be undone.
@@ -95,14 +109,15 @@ async def undo_change(context: OperationContext, id: int, *, force: bool = False
     from agent_core.tools.files.journaled_files import By
 
     def undo() -> dict[str, Any]:
-        files = _made_files(context)
-        _found(files, id)
+        by, caller = By(session="squidbot files undo"), context.caller
+        if caller is not None:  # with a key a command that is done again after a crash undoes nothing twice
+            by = By(caller.turn, caller.session, f"{caller.turn}.undo")
         try:
-            done = files.undo(id, by=By(session="squidbot files undo"), force=force)
+            done = _made_files(context).undo(id, by=by, force=force)
         except LookupError as error:
-            raise NotFound(str(error)) from error
+            raise NotFound(f"not undone: {error}") from error
         except ToolError as error:
-            raise UndoRefused(str(error)) from error
+            raise UndoRefused(f"not undone: {error}") from error
         return _row(done)
 
     return await anyio.to_thread.run_sync(undo)

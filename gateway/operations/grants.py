@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from agent_core.operation import operation
+from agent_core.operation import InChat, Who, operation
+from agent_core.text import one_line
 from gateway.errors import NotFound
-from gateway.operations.context import OperationContext
+from gateway.operations.context import Caller, OperationContext
+from gateway.operations.render import chat
 from gateway.system.terminal_text import plain_line
 
 if TYPE_CHECKING:
@@ -32,19 +34,44 @@ def _grant_text(row: Mapping[str, Any]) -> str:
     return f"{row['id']}  until {until}  {short}\n  for {people} in {where}{job}, given by {by}"
 
 
-@operation("grants list", writes=False, render=_grants_text)
+@operation(
+    "grants list", writes=False, render=_grants_text, chats=[InChat("grants", Who.PERSON, chat.grants_text)]
+)
 async def list_grants(context: OperationContext) -> dict[str, Any]:
     """List the grants in effect."""
     from agent_core.tools.grants import in_force
     from gateway.turns.approvals.grants import is_owners
 
-    now = datetime.now(UTC)
-    rows = [each for each in await context.store.grants.rows() if in_force(each, now)]
+    if context.now is not None:
+        rows = await context.store.grants.expire(context.now())
+    else:
+        now = datetime.now(UTC)
+        rows = [each for each in await context.store.grants.rows() if in_force(each, now)]
+    if (guest := context.guest) is not None:
+        return {"rows": [_row(context, each, words=words) for each, words in _shown_to(guest, rows)]}
     # Of those for others the exact call is not shown.
-    return {"rows": [_row(each, words=is_owners(each, context.access)) for each in rows]}
+    return {"rows": [_row(context, each, words=is_owners(each, context.access)) for each in rows]}
 
 
-@operation("grants revoke", writes=True, render=lambda answer: f"{answer['id']} is revoked", done="Revoked.")
+def _shown_to(guest: Caller, rows: Sequence[Grant]) -> Iterator[tuple[Grant, bool]]:
+    """A guest's grants, in a room only those that count there; exact calls only where they were made."""
+    from agent_core.memory.scopes import person_name
+    from agent_core.messages import Audience
+
+    me, is_room = person_name(guest.place.person), guest.place.audience is not Audience.DIRECT
+    for each in rows:
+        is_here = each.conversation == guest.session
+        if me in each.people and (not is_room or is_here or not each.conversation):
+            yield each, is_here or not is_room
+
+
+@operation(
+    "grants revoke",
+    writes=True,
+    render=lambda answer: f"{answer['id']} is revoked",
+    done="Revoked.",
+    chats=[InChat("grants revoke ID", Who.PERSON, lambda _answer, _who: "The grant is revoked.")],
+)
 async def revoke_grant(context: OperationContext, grant: str) -> dict[str, Any]:
     """
     Revoke a grant. Calls in progress continue.
@@ -53,12 +80,18 @@ async def revoke_grant(context: OperationContext, grant: str) -> dict[str, Any]:
         grant: Its id, such as g1a2b3c.
     """
     name = grant.strip("` ").lower()
+    if (guest := context.guest) is not None:
+        from agent_core.memory.scopes import person_name
+
+        given = [person_name(each.by) for each in await context.store.grants.rows() if each.id == name]
+        if person_name(guest.place.person) not in given:
+            raise NotFound(f"there is no grant `{one_line(name, 40)}` for you to revoke")
     if not await context.store.grants.revoke(name):
         raise NotFound(f"there is no grant {name}; `squidbot grants list` lists the grants")
     return {"id": name, "revoked": True}
 
 
-def _row(grant: Grant, *, words: bool) -> dict[str, Any]:
+def _row(context: OperationContext, grant: Grant, *, words: bool) -> dict[str, Any]:
     from agent_core.tools.grants import describe_scope
 
     return {
@@ -71,6 +104,6 @@ def _row(grant: Grant, *, words: bool) -> dict[str, Any]:
         "people": list(grant.people),
         "given_by": grant.by,
         "at": grant.at.isoformat(),
-        "until": grant.until.isoformat(),
+        "until": grant.until.astimezone(context.planned.zone if context.planned else None).isoformat(),
         "turn": grant.turn,
     }

@@ -12,11 +12,12 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Annotated, Any
 
-from agent_core.operation import Option, operation
+from agent_core.operation import InChat, Option, Who, operation
 from gateway.errors import NotFound
 from gateway.operations import render
 from gateway.operations.arguments import RequestInvalid, parse_session, parse_state, within
 from gateway.operations.context import OperationContext
+from gateway.operations.render import chat
 from gateway.queue.states import IllegalMove, InboxState
 
 Name = str | int
@@ -71,7 +72,12 @@ def _list_text(answer: Mapping[str, Any]) -> str:
     return render.inbox_rows(answer["rows"])
 
 
-@operation("inbox list", writes=False, render=_list_text)
+@operation(
+    "inbox list",
+    writes=False,
+    render=_list_text,
+    chats=[InChat("allow", Who.OWNER, chat.refusals_text, {"refused": True, "limit": 500})],
+)
 async def list_messages(
     context: OperationContext,
     *,

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from agent_core.operation import operation
+from agent_core.operation import InChat, Who, operation
+from agent_core.text import one_line
 from gateway.operations.arguments import RequestInvalid
 from gateway.operations.context import OperationContext
-from gateway.operations.render import table
+from gateway.operations.render import chat, table
 
 
 def _people_text(answer: Mapping[str, Any]) -> str:
@@ -45,6 +46,10 @@ def _allowed_text(answer: Mapping[str, Any]) -> str:
     writes=True,
     render=_allowed_text,
     done="Done. What was kept of somebody who may write now is being answered.",
+    chats=[
+        InChat("allow ADDRESS", Who.OWNER, chat.allow_text),
+        InChat("allow remove ADDRESS", Who.OWNER, chat.allow_text, {"remove": True}),
+    ],
 )
 async def allow_person(context: OperationContext, address: str, *, remove: bool = False) -> dict[str, Any]:
     """
@@ -58,7 +63,7 @@ async def allow_person(context: OperationContext, address: str, *, remove: bool 
 
     done = await (shut_out if remove else admit_person)(context.store, context.access, address)
     if done.problem:
-        raise RequestInvalid(f"{done.address} {done.problem}")
+        raise RequestInvalid(f"`{one_line(done.address, 120)}` {done.problem}")
     return {
         "address": done.address,
         "allowed": not remove,

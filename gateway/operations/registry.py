@@ -57,6 +57,17 @@ GROUPS: Mapping[str, str] = {
 COMMANDS = ("console", "did", "send", "usage", *GROUPS)
 """The first words of commands that are operations."""
 
+IN_CHATS: Mapping[str, str] = {
+    "allow": "inbox",
+    "console": "console",
+    "did": "did",
+    "files": "files",
+    "grants": "grants",
+    "jobs": "jobs",
+    "usage": "usage",
+}
+"""The commands of conversations that are operations, with the first word of their keys' modules."""
+
 
 def operations_in(word: str) -> list[Operation]:
     """The operations of a first word: those of our modules, or of the kind of channel; else none."""

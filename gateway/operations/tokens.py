@@ -67,7 +67,6 @@ async def list_tokens(context: OperationContext) -> dict[str, Any]:
     writes=True,
     needs=_NEEDS,
     render=lambda one: f"{one['name']} is revoked",
-    done="Revoked.",
 )
 async def revoke_token(context: OperationContext, name: str) -> dict[str, Any]:
     """

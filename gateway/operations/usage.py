@@ -6,22 +6,22 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
-from agent_core.operation import operation
+from agent_core.operation import InChat, Who, operation
 from gateway.errors import NotFound
 from gateway.operations.arguments import RequestInvalid
 from gateway.operations.context import OperationContext
-from gateway.operations.render import usage
+from gateway.operations.render import chat, usage
 
 if TYPE_CHECKING:
     from agent_core.messages import SessionKey
     from gateway.queue.model import Spent
-    from gateway.queue.stores import InboxRow
+    from gateway.queue.stores import InboxRow, UsageStore
 
 _MOST_SESSIONS = 50
 _MOST_DAYS = 3660
 
 
-@operation("usage", writes=False, render=usage.usage)
+@operation("usage", writes=False, render=usage.usage, chats=[InChat("usage", Who.PERSON, chat.usage_text)])
 async def show_usage(
     context: OperationContext,
     *,
@@ -48,7 +48,10 @@ async def show_usage(
     limits, now = context.costs.limits, context.costs.clock.now()
     known = [day_of(now - timedelta(days=ago), limits.zone) for ago in range(days)]
     since = min(known)
-    rows = await context.costs.store.usage_since(since=since, by="session" if by == "person" else by)
+    if (guest := context.guest) is not None:
+        rows = await _spent_by(guest.session, context.costs.store, days)
+    else:
+        rows = await context.costs.store.usage_since(since=since, by="session" if by == "person" else by)
     if by == "person":
         rows = await _by_person(context, rows)
     told = [_row(row) for row in rows[: None if by == "day" else _MOST_SESSIONS]]
@@ -72,6 +75,17 @@ async def show_usage(
         "total": {name: value for name, value in _row(_sum("", purposes)).items() if name != "name"},
         "budget": budget_state(today, limits, now),
     }
+
+
+async def _spent_by(session: str, store: UsageStore, days: int) -> list[Spent]:
+    """The costs of a conversation by day."""
+    from gateway.queue.model import Spent
+
+    rows = [row for row in await store.rows(days=days) if row.session == session]
+    return [
+        _sum(day, [Spent("", row.usage, priced=True) for row in rows if row.day == day])
+        for day in sorted({row.day for row in rows})
+    ]
 
 
 async def _by_person(context: OperationContext, sessions: Sequence[Spent]) -> list[Spent]:

@@ -43,7 +43,7 @@ class TestAnswers:
         assert "`!approve`" not in for_bob.text
         assert "set aside" in about.text
         assert slip.text == "There is no `!serach`. Did you mean `!search`? `!help` lists all commands."
-        assert none.text == "There is no `!aproove`. `!help` lists all commands."
+        assert none.text == "There is no `!aproove`. Did you mean `!approve`? `!help` lists all commands."
         assert foreign.text.endswith("Only my owner may do that.")
         for name in COMMANDS.keys() - {"help"}:
             assert for_ann.text.count(f"- `!{name}`: ") == 1

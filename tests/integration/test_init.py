@@ -42,6 +42,8 @@ def test_from_nothing_to_an_answer_on_both_channels(world, tmp_path):
     checked = squidbot("check", "--home", str(home), "--json")
     assert checked.returncode == 0, checked.stdout
     assert json.loads(checked.stdout)["ok"], checked.stdout
+    parts = {one["name"]: one["state"] for one in json.loads(checked.stdout)["checks"]}
+    assert parts["matrix encryption"] in ("ok", "warn"), checked.stdout
     assert world.greetings() == (1, 1)
 
     before = snapshot(home)

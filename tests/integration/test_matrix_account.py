@@ -13,10 +13,11 @@ import pytest
 
 from channels.base import ChannelAuthFailed, LinkState
 from channels.matrix.channel import MatrixChannel
+from channels.matrix.encryption.account_check import encryption_findings
 from devservers import MatrixPeer
 from devservers.rest import request_json
 from gateway.cli.check import CheckReport, FindingLevel, check_channel
-from gateway.cli.check.logins import report_account_check
+from gateway.cli.check.logins import report_findings
 from gateway.system.clock import SystemClock
 from tests.command_line import squidbot
 from tests.daemon import Daemon, matrix_settings
@@ -98,7 +99,7 @@ async def test_the_doctor_tells_how_the_encryption_stands(make_bot):
                 await anyio.sleep(0.1)
         assert channel.last_contact_at is not None
     report = CheckReport()
-    report_account_check(report, "matrix", found, running=True)
+    report_findings(report, "matrix", encryption_findings(found, running=True))
 
     assert found["keys_published"] and found["identity"]
     assert found["one_time_keys"] >= 5

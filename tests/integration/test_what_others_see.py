@@ -28,7 +28,7 @@ from gateway.queue.sql.engine import NOTHING
 from gateway.queue.sql.grants import insert
 from gateway.queue.stores import NewOutbound, Pending
 from gateway.routing.access import Access, Alias
-from gateway.turns.commands.help import _HELP
+from gateway.turns.commands import COMMANDS
 from tests.clock import EPOCH
 from tests.doubles.agent import call
 from tests.proactive_world import ANN, ANN_MAIL, BOB, Harness, house
@@ -122,7 +122,7 @@ async def everything_said_to(home: Harness, person: str, *, conversation: str = 
     """The answers to all commands of the chat, with and without arguments, and to questions about others."""
     jobs = [job.id for job in await home.plans.jobs()]
     jobs += [job.id for job in await home.built.proactive.background_jobs.all()]
-    names = [name for name in _HELP if name not in _LAST]
+    names = [name for name in COMMANDS if name not in _LAST]
     lines = [f"!{name}" for name in names] + [f"!help {name}" for name in names]
     lines += ["!search remember", "!search present", "find remember", "find present"]
     lines += ["list jobs", "!continue 1", "!model demo", "!files undo 1"]

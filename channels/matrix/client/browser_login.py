@@ -49,7 +49,7 @@ from channels.base import (
 )
 from channels.matrix.client.api import CLIENT, Homeserver, MatrixCredentials, ask, problem
 from channels.matrix.config import MatrixConfig
-from channels.plugin import PersonAtTerminal
+from channels.setup import PersonAtTerminal
 
 TOKENS = "oauth.json"
 _METADATA = ("/_matrix/client/v1/auth_metadata", "/_matrix/client/unstable/org.matrix.msc2965/auth_metadata")

@@ -8,13 +8,17 @@ is not touched, so it can be asked beside a daemon and without one.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
-from channels.base import ChannelUnavailable
+from channels.base import AccountFinding, ChannelUnavailable
 from channels.matrix.client.api import CLIENT, Homeserver, HttpAnswer, LinkBroken, problem, unreachable
 from channels.matrix.client.json_access import JsonObject, object_of, text_of
 from channels.matrix.encryption.cross_signing import canonical, public_key
+
+_FEW_KEYS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,3 +93,33 @@ def _is_signed(value: JsonObject, user_id: str, key: str) -> bool:
     except (vodozemac.SignatureException, vodozemac.KeyException, ValueError):
         return False
     return True
+
+
+def encryption_findings(found: Mapping[str, Any], *, running: bool) -> list[AccountFinding]:
+    """
+    Say what is wrong with the state of an account, and what to do; pure.
+
+    Where no daemon is ``running``, keys that are missing are no more than what it does at its first start.
+    """
+    device, again, findings = found["device"], "squidbot matrix reset-device", list[AccountFinding]()
+    add = partial(AccountFinding, "encryption")
+    if not found["keys_published"]:
+        remedy = f"start the daemon, which publishes them; if that does not help: {again}"
+        text = f"nobody can encrypt for the device {device}: its keys are not published"
+        findings.append(add("fail", text, again) if running else add("warn", text, remedy))
+    elif not found["identity"]:
+        text = "the account has no cross-signing identity: Element shows a red shield"
+        remedy = "give squidbot the account's password; it creates the identity when it starts"
+        findings.append(add("warn", text, remedy))
+    elif not found["signed"]:
+        text = f"the device {device} is not signed by the account's identity"
+        remedy = "restart the daemon; if the log says matrix.identity_foreign, docs/matrix.md says what to do"
+        findings.append(add("warn", text, remedy))
+    left = found["one_time_keys"]
+    if found["keys_published"] and left < _FEW_KEYS:
+        text = f"only {left} one-time keys are left at the server, so new conversations may not be readable"
+        findings.append(add("warn", text, "the running daemon uploads more; is it running?"))
+    backup = found["backup"]
+    told = f"a key backup of version {backup} is there" if backup else "no key backup there, none is needed"
+    fine = add("ok", f"the device {device} is published and signed, {left} one-time keys; {told}")
+    return findings or [fine]

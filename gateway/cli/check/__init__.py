@@ -21,15 +21,17 @@ import anyio.to_thread
 from agent_core.errors import AgentError, ToolError
 from agent_core.skills.loader import SkillsLoader
 from agent_core.storage.layout import Layout
+from channels.base import AccountFinding
 from channels.plugin import API_VERSION
 from gateway.cli.check import machine
 from gateway.cli.check.attachments import storage_answers
 from gateway.cli.check.integrity import Repaired, examine_state, repair_state
-from gateway.cli.check.logins import check_channel, check_parts, is_up, report_account_check, report_running
+from gateway.cli.check.logins import check_channel, check_parts, is_up, report_findings, report_running
 from gateway.cli.check.network import ProbeResult, clock_finding, configured_servers, probe_server
 from gateway.cli.check.report import CheckReport, Finding, FindingLevel, IntegrityFinding
 from gateway.errors import AlreadyRunning, ChatOpen, ConfigInvalid, GatewayError, StateUnusable
 from gateway.operations.privacy.erasure_journal import check_no_move_pending
+from gateway.operations.registry import operations_in
 from gateway.plugins import installed_plugins
 from gateway.queue.place import place_of_queue
 from gateway.queue.rollback_guard import warning_of
@@ -41,7 +43,7 @@ from gateway.system.home import Home, open_home
 from gateway.system.lock import hold_home, holder_of, refuse_chat
 from gateway.system.restore_marker import RestoreMarker, check_no_restore_pending
 
-__all__ = ["Finding", "Report", "Verdict", "check", "check_channel", "check_data"]
+__all__ = ["CheckReport", "Finding", "FindingLevel", "check", "check_channel", "check_data"]
 
 _MOST_TROUBLES = 50
 _SEARCH_LIMIT_S = 20.0
@@ -252,11 +254,11 @@ async def _check_live(report: CheckReport, settings: Settings, home: Home) -> No
             report_running(report, status)
             _report_mcp(report, status.get("mcp") or {})
             for name in settings.channels.enabled():
-                if settings.channels.kinds()[name] == "matrix" and is_up(status, name):
-                    found = await anyio.to_thread.run_sync(
-                        client.call, "matrix_account_check", {"channel": name}
-                    )
-                    report_account_check(report, name, found["found"], running=True)
+                kind = settings.channels.kinds()[name]
+                key = f"{kind}_account_check"
+                if is_up(status, name) and any(each.key == key for each in operations_in(kind)):
+                    found = await anyio.to_thread.run_sync(client.call, key, {"channel": name})
+                    report_findings(report, name, [AccountFinding(**each) for each in found["findings"]])
         except ChatOpen as error:
             report.fail("daemon", error)
         except GatewayError as error:

@@ -8,7 +8,7 @@ message is acknowledged, and none is lost.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -16,7 +16,7 @@ import anyio
 
 from agent_core.messages import Amendment, InboundMessage, OutboundMessage, SessionKey
 from agent_core.models import Message
-from channels.base import Channel, ChannelError, LinkState
+from channels.base import AccountFinding, Channel, ChannelError, LinkState, SupportsAccountFindings
 from gateway.cli.check.report import CheckReport, FindingLevel
 from gateway.cli.check.voice import check_listening, check_speaking
 from gateway.errors import ConfigInvalid, StateUnusable, describe
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 _LOGIN_LIMIT_S = 30.0
 _MODEL_LIMIT_S = 60.0
-_FEW_KEYS = 5
 OWN_CHANNELS = ("terminal", "heartbeat")
 _QUESTION = Message(role="user", content="Say OK.")
 
@@ -151,54 +150,10 @@ def report_running(report: CheckReport, status: Mapping[str, Any]) -> None:
             report.add(f"model pool {name}", FindingLevel.OK, f"no errors in {answers} answers")
 
 
-def report_account_check(report: CheckReport, name: str, found: Mapping[str, Any], *, running: bool) -> None:
-    """
-    Report an account's encryption as its homeserver sees it; each finding says what to do.
-
-    Where no daemon is ``running``, keys that are missing are no more than what it does at its first start.
-    """
-    part = f"{name} encryption"
-    before = len(report.findings)
-    device, again = found["device"], "squidbot matrix reset-device"
-    if not found["keys_published"]:
-        report.add(
-            part,
-            FindingLevel.FAILED if running else FindingLevel.WARNING,
-            f"nobody can encrypt for the device {device}: its keys are not published",
-            again if running else f"start the daemon, which publishes them; if that does not help: {again}",
-        )
-    elif not found["identity"]:
-        report.add(
-            part,
-            FindingLevel.WARNING,
-            "the account has no cross-signing identity: Element shows a red shield",
-            "give squidbot the account's password; it creates the identity when it starts",
-        )
-    elif not found["signed"]:
-        report.add(
-            part,
-            FindingLevel.WARNING,
-            f"the device {device} is not signed by the account's identity",
-            "restart the daemon; if the log says matrix.identity_foreign, docs/matrix.md says what to do",
-        )
-    if found["keys_published"] and found["one_time_keys"] < _FEW_KEYS:
-        report.add(
-            part,
-            FindingLevel.WARNING,
-            f"only {found['one_time_keys']} one-time keys are left at the server, so "
-            "new conversations may not be readable",
-            "the running daemon uploads more; is it running?",
-        )
-    if len(report.findings) == before:
-        backup = found["backup"]
-        told = (
-            f"a key backup of version {backup} is there" if backup else "no key backup there, none is needed"
-        )
-        report.add(
-            part,
-            FindingLevel.OK,
-            f"the device {device} is published and signed, {found['one_time_keys']} one-time keys; {told}",
-        )
+def report_findings(report: CheckReport, name: str, findings: Iterable[AccountFinding]) -> None:
+    """Report what an account says of itself."""
+    for one in findings:
+        report.add(f"{name} {one.part}", FindingLevel(one.level), one.text, one.remedy)
 
 
 async def check_parts(
@@ -259,15 +214,12 @@ async def _check_one(report: CheckReport, built: Gateway, channel: Channel) -> N
     position = partial(built.store.inbox.position, channel.name, channel.account)
     verdict, text = await check_channel(channel, position)
     report.add(channel.name, verdict, text)
-    care = getattr(channel, "care", None)  # Matrix; see `channels.matrix.admin`
-    if verdict is FindingLevel.OK and care is not None:
+    if verdict is FindingLevel.OK and isinstance(channel, SupportsAccountFindings):
         try:
             with anyio.fail_after(20.0):
-                report_account_check(report, channel.name, await care.account_check(), running=False)
+                report_findings(report, channel.name, await channel.account_findings(running=False))
         except (ChannelError, TimeoutError) as error:
-            report.add(
-                f"{channel.name} encryption", FindingLevel.SKIPPED, f"the server does not say: {error}"
-            )
+            report.add(f"{channel.name} account", FindingLevel.SKIPPED, f"the server does not say: {error}")
 
 
 async def _check_pool(report: CheckReport, built: Gateway, name: str) -> None:

@@ -7,13 +7,13 @@ Settings are nested mappings in the order of the file (`Tree`); a `Secret` stand
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import yaml
 
-from gateway.cli.setup.mail_providers import ProviderServer
+from channels.setup import SecretLine
 from gateway.cli.setup.model_probe import ModelOffer
 from gateway.plugins import channel_kinds
 from gateway.routing.access import normalise
@@ -47,35 +47,6 @@ _NOTES: dict[tuple[str, ...], str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class MatrixAnswers:
-    """An account on Matrix; ``password`` None: the one that is configured stays, or ``by_browser``."""
-
-    homeserver: str
-    user_id: str
-    password: str | None = field(repr=False)
-    tls_ca_file: str | None = None
-    by_browser: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class EmailAnswers:
-    """
-    A mailbox; ``password`` None: the one that is configured stays. ``authserv_ids`` None: so does all that
-    senders are proven by.
-    """
-
-    address: str
-    username: str
-    password: str | None = field(repr=False)
-    imap: ProviderServer
-    smtp: ProviderServer
-    sent_copy: str
-    authserv_ids: tuple[str, ...] | None = ()
-    headerless: bool = False
-    tls_ca_file: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class VoiceAnswers:
     """The models of a provider that listen and, unless empty, speak."""
 
@@ -87,26 +58,17 @@ class VoiceAnswers:
 @dataclass(frozen=True, slots=True)
 class Answers:
     """
-    All answers. A channel that is None is left as it is, or switched off if it is in ``off``. ``console`` is
-    the address of a new console.
+    All answers. ``channels`` are the settings by kind; a kind in ``off`` is switched off, others stay as they
+    are. ``console`` is the address of a new console.
     """
 
     owner: tuple[str, ...]
     model: ModelOffer | None = None
     voice: VoiceAnswers | None = None
-    matrix: MatrixAnswers | None = None
-    email: EmailAnswers | None = None
+    channels: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     off: frozenset[str] = frozenset()
     timezone: str = ""
     console: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class SecretLine:
-    """A value that stands in the file ``name`` of the folder ``secrets``."""
-
-    name: str
-    text: str = field(repr=False)
 
 
 def settings_of(answers: Answers, now: Tree) -> Tree:
@@ -118,15 +80,13 @@ def settings_of(answers: Answers, now: Tree) -> Tree:
         now: The configuration as it reads; empty if there is none.
     """
     channels: Tree = {kind: {"enabled": False} for kind in sorted(answers.off)}
-    if answers.matrix is not None:
-        channels["matrix"] = _matrix(answers.matrix)
-    if answers.email is not None:
-        channels["email"] = _email(answers.email)
+    channels |= {kind: dict(section) for kind, section in answers.channels.items()}
     for kind, section in channels.items():
         if there := _first((now.get("channels") or {}).get(kind)):
             section.pop("allow_from", None)
-            for name, default in (("enabled", True), ("sent_copy", "self")):
-                if name not in there and section.get(name) == default:
+            fields = channel_kinds()[kind].config.model_fields
+            for name in [name for name in section if name not in there and name in fields]:
+                if section[name] == fields[name].default:
                     del section[name]
     voice = answers.voice
     spoken = (("transcribe", voice.listens), ("speak", voice.speaks)) if voice else ()
@@ -225,32 +185,3 @@ def _model(offer: ModelOffer, llm: Tree) -> Tree:
     others = [one for one in (llm.get("pools") or {}).get(pool, ()) if one != name]
     made["pools"] = {pool: [name, *others]}
     return made
-
-
-def _matrix(answers: MatrixAnswers) -> Tree:
-    made: Tree = {"enabled": True, "homeserver": answers.homeserver, "user_id": answers.user_id}
-    if answers.password is not None:
-        made["password"] = SecretLine("matrix-password", answers.password)
-    if answers.by_browser:
-        made["login"] = "browser"
-    if answers.tls_ca_file:
-        made["tls_ca_file"] = answers.tls_ca_file
-    return {**made, "allow_from": []}
-
-
-def _email(answers: EmailAnswers) -> Tree:
-    made: Tree = {"enabled": True, "address": answers.address, "username": answers.username}
-    if answers.password is not None:
-        made["password"] = SecretLine("email-password", answers.password)
-    made |= {"imap": answers.imap.as_settings(), "smtp": answers.smtp.as_settings()}
-    if answers.tls_ca_file:
-        made["tls_ca_file"] = answers.tls_ca_file
-    if answers.authserv_ids is None:
-        pass
-    elif answers.headerless:
-        made["trust_headerless_auth_results"] = True
-    elif answers.authserv_ids:
-        made["trusted_authserv_ids"] = list(answers.authserv_ids)
-    else:
-        made["dkim"] = "verify"
-    return {**made, "sent_copy": answers.sent_copy, "allow_from": []}

@@ -14,17 +14,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agent_core.files import replace
+from channels.setup import SecretLine, SetupRefused
 from gateway.cli.setup.config_lines import (
     HEAD,
     Answers,
-    SecretLine,
     Tree,
     lines_of,
     missing_in,
     secrets_of,
     settings_of,
 )
-from gateway.cli.setup.options import InitRefused
 from gateway.errors import ConfigInvalid, StateUnusable
 from gateway.settings import Settings, load_settings
 from gateway.settings.secrets import secret_places
@@ -67,13 +66,13 @@ def read_existing(path: Path, environ: Mapping[str, str]) -> Existing:
 
 
 def plan(existing: Existing, answers: Answers, environ: Mapping[str, str]) -> PlannedSetup:
-    """Work out what is to be written. Raises `InitRefused`: another file hides a secret."""
+    """Work out what is to be written. Raises `SetupRefused`: another file hides a secret."""
     lacks = missing_in(existing.now, settings_of(answers, existing.now))
     path, told, secrets = existing.path, [], []
     for secret in secrets_of(lacks):
         *before, place = secret_places(secret.name, beside=path.parent, environ=environ)
         if hiding := next((one for one in before if one.exists()), None):
-            raise InitRefused(
+            raise SetupRefused(
                 f"the secret {secret.name} comes from {hiding}, which takes precedence; remove it there"
             )
         there = _content(place)

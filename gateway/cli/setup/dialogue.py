@@ -10,51 +10,18 @@ from __future__ import annotations
 import getpass
 import shlex
 import sys
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Sequence
 
-from gateway.cli.setup.options import InitRefused, clean, clean_secret
+from channels.setup import Check, SetupRefused
+from gateway.cli.setup.options import clean, clean_secret
 from gateway.errors import GatewayError
 from gateway.system.terminal_text import plain_text
-
-Check = Callable[[str], str]
-"""Gives the answer as it is used, or raises `ValueError` with what is wrong."""
 
 
 class Cancelled(GatewayError):
     """The set-up was interrupted. Nothing was written."""
 
     exit_code = 130
-
-
-class Dialogue(Protocol):
-    """The person, or nobody, that `squidbot init` talks to."""
-
-    interactive: bool
-
-    def note(self, flag: str, value: str = "", *, question: str = "") -> None:
-        """Remember an answer by the option that says the same; a later one replaces it."""
-        ...
-
-    def say(self, text: str = "") -> None:
-        """Tell something."""
-        ...
-
-    def ask(self, question: str, default: str = "", *, check: Check = str, flag: str = "") -> str:
-        """One line; ``default`` for an empty one. ``flag`` would have answered it."""
-        ...
-
-    def secret(self, question: str, *, flag: str, empty: str = "") -> str | None:
-        """A password, not shown; None for an empty answer, if ``empty`` says what that does."""
-        ...
-
-    def agree(self, question: str, *, default: bool) -> bool:
-        """Yes or no."""
-        ...
-
-    def choose(self, question: str, options: Sequence[str]) -> int:
-        """The number of one of several."""
-        ...
 
 
 class Terminal:
@@ -167,17 +134,17 @@ class Silent:
     def ask(self, question: str, default: str = "", *, check: Check = str, flag: str = "") -> str:
         """Take the default."""
         if not default:
-            raise InitRefused(f"{question} is missing: give {flag}")
+            raise SetupRefused(f"{question} is missing: give {flag}")
         try:
             return check(default)
         except ValueError as error:
-            raise InitRefused(f"{flag or question}: {error}") from error
+            raise SetupRefused(f"{flag or question}: {error}") from error
 
     def secret(self, question: str, *, flag: str, empty: str = "") -> str | None:
         """Answer nothing, or refuse."""
         if empty:
             return None
-        raise InitRefused(f"{question} is missing: give {flag}")
+        raise SetupRefused(f"{question} is missing: give {flag}")
 
     def agree(self, question: str, *, default: bool) -> bool:
         """Take the default."""

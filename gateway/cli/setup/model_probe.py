@@ -22,7 +22,7 @@ from agent_core.llm.config import LLMSpec, ModelSpec, ProviderSpec, check_refere
 from agent_core.llm.factory import build_models
 from agent_core.llm.providers import endpoint_of, key_variables
 from agent_core.models import Message
-from gateway.cli.setup.matrix_probe import complaint
+from channels.setup import complaint
 from gateway.system.clock import SystemClock
 
 DEMO = "demo/demo"

@@ -13,20 +13,15 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import get_type_hints
 
 from agent_core.text import time_zone
-from gateway.errors import GatewayError
+from channels.setup import SetupRefused
 
 ENVIRONMENT = "SQUIDBOT_INIT_"
 _LONGEST = 500
 _LONGEST_SECRET = 10_000
 _YES, _NO = frozenset({"1", "yes", "true", "on"}), frozenset({"0", "no", "false", "off", ""})
-
-
-class InitRefused(GatewayError):
-    """The set-up cannot go on with what was given."""
-
-    exit_code = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +50,11 @@ class Given:
     hello: bool = True
     voice: str | None = None
     install: str | None = None
+
+    def as_mapping(self) -> dict[str, object]:
+        """The given values by their names."""
+        found = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        return {name: value for name, value in found.items() if value is not None}
 
 
 def clean(text: str, what: str) -> str:
@@ -93,7 +93,7 @@ def parse_options(options: Mapping[str, object], environ: Mapping[str, str]) -> 
         environ: The environment.
 
     Raises:
-        InitRefused: Something of it cannot be used; the text lists all of it.
+        SetupRefused: Something of it cannot be used; the text lists all of it.
     """
     problems: list[str] = []
     found: dict[str, object] = {}
@@ -106,17 +106,17 @@ def parse_options(options: Mapping[str, object], environ: Mapping[str, str]) -> 
             if value is not None:
                 found[name] = value
     if problems:
-        raise InitRefused("\n".join(problems))
+        raise SetupRefused("\n".join(problems))
     return Given(**found)  # type: ignore[arg-type]  # each by the rule for its name
 
 
 def _value(name: str, options: Mapping[str, object], environ: Mapping[str, str]) -> object:
     option = _option(name)
-    if name in ("matrix_password", "email_password", "api_key"):
+    if name.endswith(("_password", "api_key")):
         return _secret(name, options.get(f"{name}_file"), environ)
     said = options.get(name)
     variable = ENVIRONMENT + name.upper()
-    if name in ("yes", "matrix", "email", "probe", "hello"):
+    if get_type_hints(Given)[name] in (bool, bool | None):
         return said if isinstance(said, bool) else _truth(variable, environ)
     if name == "owner":
         many: Sequence[object] = said if isinstance(said, Sequence) and not isinstance(said, str) else ()

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
+from typing import Any
 
 from agent_core.text import time_zone
+from channels.setup import TRIES, Check, Dialogue, SetupFailed, SetupForm, SetupRefused
 from gateway.cli.setup.config_lines import VoiceAnswers
-from gateway.cli.setup.dialogue import Check, Dialogue
-from gateway.cli.setup.email_questions import mail_address
-from gateway.cli.setup.matrix_questions import TRIES, InitFailed, matrix_id
 from gateway.cli.setup.model_probe import (
     ModelOffer,
     find_offer,
@@ -18,12 +18,12 @@ from gateway.cli.setup.model_probe import (
     ollama_problem,
     prove,
 )
-from gateway.cli.setup.options import Given, InitRefused
+from gateway.cli.setup.options import Given
+from gateway.plugins import channel_kinds, setup_forms
 from gateway.proactive.jobs.trigger_parsing import zone_name
 from gateway.routing.access import kind_of, normalise
 from gateway.settings import Settings
 
-_QUESTIONS = {"matrix": "Your own Matrix id", "email": "Your own mail address"}
 _VOICE: Mapping[str, tuple[str, str]] = {
     "openai": ("openai/whisper-1", "openai/tts-1"),
     "groq": ("groq/whisper-large-v3-turbo", ""),
@@ -44,41 +44,49 @@ def ask_owner(
 
     Args:
         channels: The bot's own address on each kind of channel that is on.
-        is_unknown: Whether a Matrix id is surely nobody's.
+        is_unknown: Returns True if an address is surely nobody's.
 
     Raises:
-        InitRefused: An address is none, or it is the bot's own.
+        SetupRefused: An address is none, or it is the bot's own.
     """
-    own = {normalise(address) for address in channels.values()}
-
-    def check_address(text: str) -> str:
-        text = mail_address(text) if kind_of(text) == "email" else matrix_id(text)
-        if normalise(text) in own:
-            raise ValueError(f"{text} is the bot's own address; give yours")
-        return text
-
+    own, forms = {normalise(address) for address in channels.values()}, setup_forms()
+    check_address = partial(_checked_address, forms, own)
     addresses: list[str] = []
     for text in given.owner:
         if "@" not in text:
-            raise InitRefused(f"--owner: {text!r} is not an address; write @you:server or you@domain")
+            raise SetupRefused(f"--owner: {text!r} is not an address; write {_examples()}")
         try:
             addresses.append(check_address(text))
         except ValueError as error:
-            raise InitRefused(f"--owner: {error}") from error
-        if kind_of(text) == "matrix" and is_unknown(text):
-            dialogue.say(f"Warning: the homeserver has no user {text}.")
+            raise SetupRefused(f"--owner: {error}") from error
+        if is_unknown(text):
+            dialogue.say(f"Warning: its server has no user {text}.")
     present = {alias.channel: alias.address for alias in reversed(settings.owner.aliases)}
     kinds = {kind_of(address) for address in addresses}
-    for kind in _QUESTIONS:
+    for kind in forms:
         if kind in kinds or kind not in channels:
             continue
         known = present.get(kind, "")
         asks = dialogue.interactive and not given.owner
         answer = _own_address(kind, known, dialogue, check_address) if asks else known
-        while asks and answer and _is_mistyped(kind, answer, dialogue, is_unknown):
+        while asks and answer and _is_mistyped(answer, dialogue, is_unknown):
             answer = _own_address(kind, "", dialogue, check_address)
         addresses += [answer] if answer else []
     return tuple(addresses)
+
+
+def _checked_address(forms: Mapping[str, SetupForm[Any]], own: Collection[str], text: str) -> str:
+    form = forms.get(kind_of(text) or "")
+    if form is None:
+        raise ValueError(f"{text!r} is not a whole address, such as {_examples()}")
+    text = form.check_address(text)
+    if normalise(text) in own:
+        raise ValueError(f"{text} is the bot's own address; give yours")
+    return text
+
+
+def _examples() -> str:
+    return " or ".join(channel_kinds()[kind].addresses.example for kind in setup_forms())
 
 
 def ask_timezone(given: Given, settings: Settings, dialogue: Dialogue) -> str:
@@ -92,23 +100,22 @@ def ask_timezone(given: Given, settings: Settings, dialogue: Dialogue) -> str:
     return "" if answer == present else answer
 
 
-def _is_mistyped(kind: str, address: str, dialogue: Dialogue, is_unknown: Callable[[str], bool]) -> bool:
+def _is_mistyped(address: str, dialogue: Dialogue, is_unknown: Callable[[str], bool]) -> bool:
     """Return True if the person confirms that the address was mistyped."""
-    if kind != "matrix" or not is_unknown(address):
+    if not is_unknown(address):
         return False
-    dialogue.say(f"  The homeserver has no user {address}.")
+    dialogue.say(f"  Its server has no user {address}.")
     return not dialogue.agree("  Use it anyway?", default=False)
 
 
 def _own_address(kind: str, known: str, dialogue: Dialogue, check_address: Check) -> str:
     def check(text: str) -> str:
         if text and kind_of(text) != kind:
-            wanted = "Matrix id, such as @you:example.org" if kind == "matrix" else "mail address"
-            raise ValueError(f"{text!r} is not a {wanted}")
+            raise ValueError(f"{text!r} is not one, such as {channel_kinds()[kind].addresses.example}")
         return check_address(text) if text else text
 
     return dialogue.ask(
-        f"{_QUESTIONS[kind]} (you are the owner{'' if known else '; empty: nobody is'})",
+        f"{setup_forms()[kind].owner_question} (you are the owner{'' if known else '; empty: nobody is'})",
         known,
         check=check,
         flag="--owner",
@@ -118,7 +125,7 @@ def _own_address(kind: str, known: str, dialogue: Dialogue, check_address: Check
 def ask_model(
     given: Given, settings: Settings, dialogue: Dialogue, environ: Mapping[str, str]
 ) -> ModelOffer | None:
-    """Choose the model; None: the configured one stays. Raises `InitFailed` if it does not answer."""
+    """Choose the model; None: the configured one stays. Raises `SetupFailed` if it does not answer."""
     if given.model:
         offer = find_offer(
             given.model, api_base=given.api_base or "", api_key=given.api_key or "", environ=environ
@@ -141,7 +148,7 @@ def ask_model(
         offer = found[number] if number < len(found) else _another(dialogue, environ)
         try:
             proved = _proved(offer, given, settings, dialogue)
-        except InitFailed as error:
+        except SetupFailed as error:
             if attempt == TRIES - 1:
                 raise
             dialogue.say(f"  {str(error).splitlines()[0]}")
@@ -168,14 +175,14 @@ def _another(dialogue: Dialogue, environ: Mapping[str, str]) -> ModelOffer:
 
 def _proved(offer: ModelOffer, given: Given, settings: Settings, dialogue: Dialogue) -> ModelOffer | None:
     if offer.provider and not offer.api_base and not offer.api_key:
-        raise InitFailed(
+        raise SetupFailed(
             f"there is no key for the model {offer.name}: give --api-key-file FILE (or "
             f"SQUIDBOT_INIT_API_KEY, or {key_variable(offer.model)})"
         )
     if given.probe and offer.provider:
         dialogue.say(f"  asking {offer.name} one question …")
         if wrong := ollama_problem(offer) or prove(offer, dialogue.say):
-            raise InitFailed(
+            raise SetupFailed(
                 f"the model {offer.name} does not answer: {wrong}\nNothing was written. "
                 "--no-probe accepts it anyway."
             )
@@ -195,7 +202,7 @@ def ask_voice(
         chosen: The model that answers from now on; None: the configured one.
 
     Raises:
-        InitFailed: The provider cannot what an option says.
+        SetupFailed: The provider cannot what an option says.
     """
     model = chosen or configured_model(settings)
     if given.voice == "no" or (given.voice is None and (settings.voice.transcribe or settings.voice.speak)):
@@ -212,7 +219,9 @@ def ask_voice(
         wish = wishes[dialogue.choose("  Number", told)]
         dialogue.note("--voice", wish)
     elif wish not in (None, *wishes):
-        raise InitFailed(f"--voice {wish}: squidbot knows no voice model of this provider; see docs/voice.md")
+        raise SetupFailed(
+            f"--voice {wish}: squidbot knows no voice model of this provider; see docs/voice.md"
+        )
     if model is None or wish in (None, "no"):
         return None
     return VoiceAnswers(model.provider, listens, speaks if wish == "answer" else "")

@@ -14,25 +14,35 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from agent_core.files import make_folder, write_new
 from agent_core.persona import FILE_NAME, STARTER
-from channels.email.config import EmailConfig
-from channels.matrix.config import MatrixConfig
+from channels.plugin import AccountConfig
+from channels.setup import (
+    Dialogue,
+    SetupAnswer,
+    SetupFailed,
+    SetupForm,
+    SetupLogin,
+    SetupRefused,
+    SetupServices,
+)
+from gateway.cli.login import TerminalPerson
 from gateway.cli.setup.config_lines import Answers, Tree, lines_of
 from gateway.cli.setup.config_write import Existing, plan, read_existing, write_setup
-from gateway.cli.setup.dialogue import Cancelled, Dialogue, Terminal
-from gateway.cli.setup.email_questions import EmailAsked, ask_email
-from gateway.cli.setup.matrix_probe import Entrance, has_login, is_unknown_user
-from gateway.cli.setup.matrix_questions import InitFailed, MatrixAsked, ask_matrix
+from gateway.cli.setup.dialogue import Cancelled, Terminal
 from gateway.cli.setup.model_probe import key_variable
-from gateway.cli.setup.options import Given, InitRefused
+from gateway.cli.setup.options import Given
 from gateway.cli.setup.owner_questions import ask_model, ask_owner, ask_timezone, ask_voice
 from gateway.cli.setup.systemd import Installed, Kind, SystemPlaces, install
 from gateway.errors import StateUnusable, describe
+from gateway.plugins import channel_kinds, setup_forms
+from gateway.routing.access import kind_of
 from gateway.settings import Settings
+from gateway.system.clock import SystemClock
 from gateway.system.home import Home
 from gateway.system.lock import holder_of
 
@@ -46,39 +56,19 @@ only if there is something to say. For example:
 _PORTS = range(8811, 8831)  # of the first twenty homes on one machine
 
 
-_MATRIX_PASSWORD = "--matrix-password-file FILE (or SQUIDBOT_INIT_MATRIX_PASSWORD)"  # noqa: S105 - no password
-_EMAIL_PASSWORD = "--email-password-file FILE (or SQUIDBOT_INIT_EMAIL_PASSWORD)"  # noqa: S105 - no password
-
-
 def missing(given: Given, settings: Settings, environ: Mapping[str, str]) -> list[str]:
     """List the missing options, a sentence each, when nobody can be asked. Pure."""
-    found = []
-    matrix = cast("MatrixConfig | None", _first_of(settings, "matrix"))
-    email = cast("EmailConfig | None", _first_of(settings, "email"))
-    wants_matrix = given.matrix is not False and bool(
-        given.matrix or given.matrix_user or given.matrix_homeserver or given.matrix_password or matrix
-    )
-    wants_email = given.email is not False and bool(
-        given.email or given.email_address or given.email_password or given.imap or given.smtp or email
-    )
-    if not wants_matrix and not wants_email and (given.matrix is None or given.email is None):
-        found.append(
-            "No channel is given: give --matrix-user or --email (or --no-matrix and --no-email, "
-            "for the terminal alone)."
-        )
-    if wants_matrix:
-        known = matrix.user_id if matrix else None
-        if not given.matrix_user and known is None:
-            found.append("The bot's Matrix id is missing: give --matrix-user @name:server.")
-        if given.matrix_password is None and (known is None or given.matrix_user not in (None, known)):
-            found.append(f"The password of the Matrix account is missing: give {_MATRIX_PASSWORD}.")
-    if wants_email:
-        known = email.address if email else None
-        if not given.email_address and known is None:
-            found.append("The bot's mail address is missing: give --email name@domain.")
-        if given.email_password is None and (known is None or given.email_address not in (None, known)):
-            found.append(f"The password of the mailbox is missing: give {_EMAIL_PASSWORD}.")
-    if (wants_matrix or wants_email) and not given.owner and not settings.owner.aliases:
+    named, found = given.as_mapping(), []
+    forms = {kind: form for kind, form in setup_forms().items() if kind in given.__dataclass_fields__}
+    accounts = {kind: _first_of(settings, kind) for kind in forms}
+    wanted = [kind for kind, form in forms.items() if form.is_wanted(named, accounts[kind])]
+    if not wanted and not all(kind in named for kind in forms):
+        give = " or ".join(form.address_flag for form in forms.values())
+        off = " and ".join(f"--no-{kind}" for kind in forms)
+        found.append(f"No channel is given: give {give} (or {off}, for the terminal alone).")
+    for kind in wanted:
+        found += forms[kind].missing(named, _own_address(kind, accounts[kind]))
+    if wanted and not given.owner and not settings.owner.aliases:
         found.append("The owner is missing: give --owner @you:server or --owner you@domain (or both).")
     if _needs_key(given, settings, environ):
         found.append(_key_missing(given.model or ""))
@@ -106,9 +96,13 @@ def _uses(settings: Settings, model: str) -> bool:
     return any(one.model == model for one in settings.llm.models.values())
 
 
-def _first_of(settings: Settings, kind: str) -> MatrixConfig | EmailConfig | None:
-    given = getattr(settings.channels, kind)
-    return cast("MatrixConfig | EmailConfig | None", given[0] if isinstance(given, tuple) else given)
+def _first_of(settings: Settings, kind: str) -> AccountConfig | None:
+    given = getattr(settings.channels, kind, None)
+    return cast("AccountConfig | None", given[0] if isinstance(given, tuple) else given)
+
+
+def _own_address(kind: str, account: AccountConfig | None) -> str:
+    return "" if account is None else channel_kinds()[kind].own_address(account)
 
 
 @dataclass(slots=True)
@@ -136,30 +130,29 @@ class Init:
         """Run all steps. Raises `GatewayError`: nothing was written."""
         self._can_begin()
         existing = read_existing(self.config, self.environ)
-        if not self.dialogue.interactive:
-            if lacking := missing(self.given, existing.settings, self.environ):
-                raise InitRefused("\n".join(lacking))
-        else:
-            self._welcome(existing)
-        matrix = MatrixAsked()
+        self._welcome(existing)
+        asked: dict[str, SetupAnswer] = {}
         try:
-            matrix = self._ask_matrix(existing)
-            settings = self._ask_rest_and_write(existing, matrix)
+            for kind, form in setup_forms().items():
+                asked[kind] = self._ask_account(existing, form)
+            settings = self._ask_rest_and_write(existing, asked)
         except BaseException as error:
-            self._give_back(matrix)
+            for login in filter(None, (answer.login for answer in asked.values())):
+                login.discard()
             if isinstance(self.dialogue, Terminal) and (again := self.dialogue.repeat(self.repeated)):
                 self.dialogue.say(f"\nTo go on with the same answers:\n  {self.program} {again}")
             if isinstance(error, KeyboardInterrupt):
                 self.dialogue.say()
                 raise Cancelled("interrupted; nothing was written") from None
             raise
-        if matrix.entrance is not None:
-            self._hand_over(matrix.entrance, _account_name(settings, "matrix"))
+        for kind, answer in asked.items():
+            if answer.login is not None:
+                self._hand_over(answer.login, kind, _account_name(settings, kind))
         return self._afterwards(settings)
 
     def _can_begin(self) -> None:
         if self.given.install == "system" and os.geteuid() != 0 and self.places == SystemPlaces():
-            raise InitRefused("--install system needs root: run it with sudo, or use --install user")
+            raise SetupRefused("--install system needs root: run it with sudo, or use --install user")
         root = self.home.root
         if os.geteuid() == 0 and self.given.install != "system" and root.exists() and root.stat().st_uid:
             raise StateUnusable(
@@ -168,42 +161,43 @@ class Init:
             )
 
     def _welcome(self, existing: Existing) -> None:
+        if not self.dialogue.interactive:
+            if lacking := missing(self.given, existing.settings, self.environ):
+                raise SetupRefused("\n".join(lacking))
+            return
         say = self.dialogue.say
         say("This sets squidbot up. Nothing is written before the end; Ctrl-C leaves everything as it is.")
         if existing.is_there:
             say(f"The defaults are what {self.config} says; it is not changed, and you see what to add.")
         say()
 
-    def _ask_matrix(self, existing: Existing) -> MatrixAsked:
-        current = cast("MatrixConfig | None", _first_of(existing.settings, "matrix"))
-        name = _account_name(existing.settings, "matrix")
-        return ask_matrix(self.given, current, self.dialogue, state=lambda: self.home.state(name))
+    def _ask_account(self, existing: Existing, form: SetupForm[Any]) -> SetupAnswer:
+        name = _account_name(existing.settings, form.kind)
+        services = SetupServices(
+            clock=SystemClock(), person=TerminalPerson(), state=lambda: self.home.state(name)
+        )
+        current = _first_of(existing.settings, form.kind)
+        return form.ask(self.given.as_mapping(), current, self.dialogue, services)
 
-    def _ask_rest_and_write(self, existing: Existing, matrix: MatrixAsked) -> Settings:
-        current = cast("EmailConfig | None", _first_of(existing.settings, "email"))
-        email = ask_email(self.given, current, self.dialogue)
+    def _ask_rest_and_write(self, existing: Existing, asked: Mapping[str, SetupAnswer]) -> Settings:
         owner = ask_owner(
             self.given,
             existing.settings,
             self.dialogue,
-            channels=_channels(existing.settings, matrix, email),
-            is_unknown=lambda person: _is_unknown(matrix, person),
+            channels=_channels(existing.settings, asked),
+            is_unknown=partial(_is_unknown, asked),
         )
         zone = ask_timezone(self.given, existing.settings, self.dialogue)
         model = ask_model(self.given, existing.settings, self.dialogue, self.environ)
         voice = ask_voice(self.given, existing.settings, self.dialogue, chosen=model)
-        off = frozenset(
-            kind for kind, asked in (("matrix", matrix), ("email", email)) if asked.off
-        )  # fmt: skip
         planned = plan(
             existing,
             Answers(
                 owner,
                 model,
                 voice,
-                matrix.answers,
-                email.answers,
-                off,
+                {kind: each.settings for kind, each in asked.items() if each.settings is not None},
+                frozenset(kind for kind, each in asked.items() if each.off),
                 zone,
                 console="" if existing.is_there else free_address(),
             ),
@@ -216,7 +210,7 @@ class Init:
         for line in planned.told:
             say(f"- {line}")
         if planned.told and not self._is_wanted():
-            raise InitFailed("nothing was written")
+            raise SetupFailed("nothing was written")
         self._wrote = bool(planned.told)
         settings, self._remains = write_setup(planned, self.environ)
         for warning in settings.warnings:
@@ -236,18 +230,14 @@ class Init:
             self.dialogue.say("\nNothing is written yet. Ctrl-C again leaves.")
             return self.dialogue.agree("Write this?", default=True)
 
-    def _give_back(self, matrix: MatrixAsked) -> None:
-        if matrix.entrance is not None:
-            matrix.entrance.discard()
-
-    def _hand_over(self, entrance: Entrance, name: str) -> None:
+    def _hand_over(self, login: SetupLogin, kind: str, name: str) -> None:
         """The daemon goes on with this login; without it it logs in by itself."""
         try:
-            if self.given.install == "system" or "matrix" in self._remains.get("channels", {}):
-                entrance.discard()
+            if self.given.install == "system" or kind in self._remains.get("channels", {}):
+                login.discard()
             else:
                 self.home.root.mkdir(mode=0o700, parents=True, exist_ok=True)
-                entrance.keep(self.home.state(name))
+                login.keep(self.home.state(name))
         except OSError as error:
             self.dialogue.say(f"The login cannot be saved ({error}); the daemon logs in when it starts.")
 
@@ -291,12 +281,14 @@ class Init:
         return 0
 
     def _login_left(self, settings: Settings) -> list[str]:
-        """Return what is to do if the account waits for a person to log it in."""
-        account = cast("MatrixConfig | None", _first_of(settings, "matrix"))
-        by_browser = account is not None and account.enabled and account.login == "browser"
-        if not by_browser or has_login(self.home.state(_account_name(settings, "matrix"))):
-            return []
-        return [f"log the bot in: {self.program} matrix login"]
+        """Return what is to do if an account waits for a person to log it in."""
+        lacking = []
+        for kind, form in setup_forms().items():
+            account = _first_of(settings, kind)
+            state = self.home.state(_account_name(settings, kind))
+            if account is not None and form.lacks_login(account, state):
+                lacking.append(f"log the bot in: {self.program} {kind} login")
+        return lacking
 
     def _choose_unit(self) -> str | None:
         """At a terminal the user unit is offered, where there is a systemd to run it."""
@@ -332,9 +324,8 @@ class Init:
             self.dialogue.say("You were greeted before; no further message was sent.")
         for one in greetings:
             name, _, address = one.to.partition(":")
-            where = (
-                f"accept the invitation in {address}'s client" if address.startswith("@") else "look in INBOX"
-            )
+            form = setup_forms().get(settings.channels.kinds().get(name, ""))
+            where = "look there" if form is None else form.greeted_at.format(address)
             if one.sent:
                 self.dialogue.say(f"A first message went to {address} ({name}): {where}.")
             else:
@@ -355,7 +346,8 @@ class Init:
             say(f"{called} run{rest}        the daemon; then {talk}")
         say(f"{called} status{rest}     what it is doing")
         say("To give it a name and a manner, send it `!persona You are Ada, warm and brief.`")
-        if settings.voice.transcribe is None and "matrix" in settings.channels.enabled():
+        kinds = {settings.channels.kinds()[name] for name in settings.channels.enabled()}
+        if settings.voice.transcribe is None and any(channel_kinds()[kind].has_rooms for kind in kinds):
             say("Voice messages stay files until you set voice.transcribe: see docs/voice.md")
 
 
@@ -368,22 +360,19 @@ def _account_name(settings: Settings, kind: str) -> str:
     return next((name for name, one in settings.channels.kinds().items() if one == kind), kind)
 
 
-def _is_unknown(matrix: MatrixAsked, person: str) -> bool:
-    at = matrix.answers
-    return at is not None and is_unknown_user(at.homeserver, person, at.tls_ca_file)
+def _is_unknown(asked: Mapping[str, SetupAnswer], person: str) -> bool:
+    answer = asked.get(kind_of(person) or "")
+    return answer is not None and answer.is_unknown is not None and answer.is_unknown(person)
 
 
-def _channels(settings: Settings, matrix: MatrixAsked, email: EmailAsked) -> dict[str, str]:
+def _channels(settings: Settings, asked: Mapping[str, SetupAnswer]) -> dict[str, str]:
     """The bot's own address on each kind of channel that will be on."""
     found: dict[str, str] = {}
-    for kind, asked in (("matrix", matrix), ("email", email)):
+    for kind, answer in asked.items():
         current = _first_of(settings, kind)
-        if isinstance(asked, MatrixAsked) and asked.answers is not None:
-            found[kind] = asked.answers.user_id
-        elif isinstance(asked, EmailAsked) and asked.answers is not None:
-            found[kind] = asked.answers.address
-        elif current is not None and current.enabled and not asked.off:
-            found[kind] = current.user_id if isinstance(current, MatrixConfig) else current.address
+        is_on = current is not None and current.enabled and not answer.off
+        if address := answer.address or (_own_address(kind, current) if is_on else ""):
+            found[kind] = address
     return found
 
 

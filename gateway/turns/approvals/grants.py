@@ -1,5 +1,5 @@
 """
-Grants: given, looked up and described. `agent_core.tools.grants` decides what one covers.
+Grants: given and looked up. `agent_core.tools.grants` decides what one covers.
 
 A grant is noted with the yes to its question, in one transaction, and named after it. It ends by time, by
 ``!grants revoke``, with its turn if it is for that alone, and with a restore. Time never runs backwards here:
@@ -11,17 +11,16 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import datetime, timedelta, tzinfo
+from datetime import datetime, timedelta
 
 from agent_core.memory.scopes import person_name
 from agent_core.messages import SessionKey
 from agent_core.ports import Clock
-from agent_core.tools.grants import DEFAULT, LONGEST, Grant, covers, describe_scope
+from agent_core.tools.grants import DEFAULT, LONGEST, Grant, covers
 from agent_core.tools.policy import Proposal
 from gateway.queue.shared import SHARED
 from gateway.queue.stores import GrantStore, Turn
 from gateway.routing.access import Access
-from gateway.turns.approvals.text import safe_line
 from gateway.turns.approvals.tool_decisions import Terms
 
 _DURATION = re.compile(r"(\d{1,4})\s*(m|min|h|d)")
@@ -46,10 +45,9 @@ def parse_terms(words: Sequence[str]) -> Terms | None:
 class ToolGrants:
     """The grants of one gateway."""
 
-    def __init__(self, store: GrantStore, clock: Clock, *, zone: tzinfo | None = None) -> None:
+    def __init__(self, store: GrantStore, clock: Clock) -> None:
         self._store = store
         self._clock = clock
-        self._zone = zone
         self._began = clock.now() - timedelta(seconds=clock.monotonic())
 
     def now(self) -> datetime:
@@ -72,42 +70,8 @@ class ToolGrants:
                 return grant
         return None
 
-    async def overview(self, access: Access, *, person: str = "", room: str = "") -> list[str]:
-        """List grants, those of others without the exact call. Raises `StoreUnavailable`."""
-        now = self.now()
-        return [
-            describe(
-                grant,
-                self._zone,
-                words=grant.conversation == room if room else bool(person) or is_owners(grant, access),
-            )
-            for grant in await self._store.expire(now)
-            if (not person or person_name(person) in grant.people)
-            and (not room or grant.conversation in ("", room))
-        ]
-
-    async def revoke(self, grant_id: str, *, person: str = "") -> bool:
-        """End one; with ``person`` only if it was given by this person. Raises `StoreUnavailable`."""
-        known = [grant for grant in await self._store.rows() if grant.id == grant_id]
-        if not known or (person and person_name(known[0].by) != person_name(person)):
-            return False
-        return await self._store.revoke(grant_id)
-
 
 def is_owners(grant: Grant, access: Access) -> bool:
     """Tell a grant for the owner alone from one for others."""
     session = SessionKey.parse(grant.conversation) if grant.conversation else SHARED
     return all(access.may_show(session, each) for each in grant.people)
-
-
-def describe(grant: Grant, zone: tzinfo | None = None, *, words: bool = True) -> str:
-    """A grant as people read it; without ``words`` not the exact call."""
-    until = grant.until.astimezone(zone).strftime("%H:%M on %d %B")
-    where = "everywhere" if not grant.conversation else f"in `{safe_line(grant.conversation)}`"
-    job = ", for this job alone" if grant.turn else ""
-    what = f": `{safe_line(grant.scope.what)}`" if words and grant.scope.kind.value == "call" else ""
-    people = ", ".join(f"`{safe_line(each)}`" for each in grant.people)
-    return (
-        f"- `{grant.id}`: {describe_scope(grant.scope)}{what}, for {people} {where}, until {until}{job}; "
-        f"given by `{safe_line(grant.by)}`"
-    )

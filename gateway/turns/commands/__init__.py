@@ -22,6 +22,7 @@ What is none
     is not only a row: it takes effect when it is accepted (``stop.py``).
 """
 
-from gateway.turns.commands.parsing import COMMANDS, Command, Misread, parse_command
+from gateway.turns.commands.parsing import Command, Misread, parse_command
+from gateway.turns.commands.table import COMMANDS
 
 __all__ = ["COMMANDS", "Command", "Misread", "parse_command"]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from agent_core.messages import InboundMessage
 from agent_core.models import Session
+from gateway.proactive.jobs.service import JobPlace
 from gateway.queue.stores import Turn
 from gateway.turns.commands.parsing import Command
 
@@ -31,3 +33,17 @@ class CommandContext:
         """The bot's name, if it must stand in front of commands here; else an empty text."""
         context = self.message.context
         return "" if context.not_named else next(iter(context.names), "")
+
+
+def place_of(asked: CommandContext, owner_addresses: Sequence[str]) -> JobPlace:
+    """The place of the person of a command, for their jobs."""
+    message = asked.message
+    return JobPlace(
+        asked.turn.place,
+        message.account,
+        message.sender.address,
+        message.audience,
+        replace(message.context, notes=replace(message.notes, job=None)),
+        persons=owner_addresses if asked.is_owner else (),
+        since=asked.session.since,
+    )

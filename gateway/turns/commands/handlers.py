@@ -18,52 +18,35 @@ import anyio.to_thread
 from agent_core.errors import DocumentUnusable, MemoryConflict, ToolError
 from agent_core.memory_ports import MemoryPort
 from agent_core.messages import Audience
-from agent_core.models import ScopeKind, Session, Usage
+from agent_core.models import ScopeKind, Session
 from agent_core.ports import Clock
 from agent_core.provenance import KEPT, describe, from_json
 from agent_core.text import short_hash
 from agent_core.tools.effects import Effect
-from gateway.proactive.background_jobs import BackgroundJobs
-from gateway.proactive.jobs.service import JobPlace, JobService
+from gateway.proactive.jobs.service import JobService
 from gateway.queue.model import EffectReceipt
 from gateway.queue.states import InboxState
 from gateway.queue.stores import Queue, Step, Turn
-from gateway.routing import let_in
 from gateway.routing.access import Access, Role, normalise
 from gateway.system.durations import span
 from gateway.turns.approvals.drafts_and_quarantine import CommandReply, ReviewQuestions
 from gateway.turns.approvals.grants import ToolGrants, parse_terms
 from gateway.turns.approvals.text import safe_line
 from gateway.turns.approvals.tool_decisions import clean_name, is_call
-from gateway.turns.commands.asked import NOT_HERE, CommandContext
+from gateway.turns.commands.asked import NOT_HERE, CommandContext, place_of
 from gateway.turns.commands.help import help_text
-from gateway.turns.commands.jobs import about_jobs
 from gateway.turns.commands.new_conversation import NewConversation
 from gateway.turns.commands.parsing import Command
 from gateway.turns.commands.reminders import about_reminders
 from gateway.turns.commands.stop import stopped_text
-from gateway.turns.commands.text import (
-    about_budget,
-    about_changes,
-    about_let_in,
-    about_parts,
-    about_receipt,
-    about_usage,
-    and_list,
-    refused_text,
-)
+from gateway.turns.commands.text import about_parts
 from gateway.turns.model_choice import ModelChoice
 from gateway.turns.user_input import trust_topic, trusted_before
 
 if TYPE_CHECKING:
     from agent_core.tools.files.journaled_files import JournaledFiles
 
-_DAYS = 30
 _LOOKED_AT = 5000
-_LISTED = 500
-_CHANGES = 10
-_RECEIPTS = 10
-_NO_GRANTS = "There are no grants."
 _NOTHING = "Nothing waits for your decision."
 _NOT_YOURS = (
     "Other people take part in this conversation, so I continue it. Only my owner or a moderator of the "
@@ -95,7 +78,6 @@ class CommandHandlers:
         status: Callable[[], Awaitable[Mapping[str, Any]]],
         clock: Clock,
         files: Callable[[], JournaledFiles],
-        jobs: BackgroundJobs,
         schedule: JobService,
         owner_addresses: Sequence[str],
         grants: ToolGrants,
@@ -110,7 +92,6 @@ class CommandHandlers:
         self._status = status
         self._clock = clock
         self._files = files
-        self._jobs = jobs
         self._schedule = schedule
         self._models = models
         self._owner_addresses = owner_addresses
@@ -121,17 +102,11 @@ class CommandHandlers:
             "stop": self._stop,
             "status": self._status_text,
             "memory": self._memory_text,
-            "usage": self._usage,
             "approve": self._approve,
-            "allow": self._allow,
             "reject": self._reject,
             "answer": self._answer,
             "grant": self._grant,
-            "grants": self._list_grants,
             "trust": self._trust,
-            "files": self._files_text,
-            "did": self._did,
-            "jobs": self._jobs_text,
             "model": self._model,
             "remind": self._remind,
             **others,
@@ -255,54 +230,6 @@ class CommandHandlers:
             return f"I have no notes about {whose} yet."
         return f"These are my notes about {whose}:\n\n{document.text.strip()}"
 
-    async def _usage(self, asked: CommandContext) -> str:
-        rows = await self._store.usage.rows(days=_DAYS)
-        if not asked.owner:
-            rows = [row for row in rows if row.session == asked.session.id]
-        budget = (await self._status())["budget"]
-        today = budget["day"]
-        lines = [
-            f"{'All conversations' if asked.owner else 'This conversation'}:",
-            "",
-            f"- today: {about_usage(sum((row.usage for row in rows if row.day == today), Usage()))}",
-            f"- the last {_DAYS} days: {about_usage(sum((row.usage for row in rows), Usage()))}",
-        ]
-        if asked.owner:
-            purposes = sorted({row.purpose for row in rows})
-            parts = [
-                f"{purpose} {about_usage(sum((r.usage for r in rows if r.purpose == purpose), Usage()))}"
-                for purpose in purposes
-            ]
-            lines += [f"- by purpose: {and_list(parts)}"] if len(parts) > 1 else []
-            lines += about_budget(budget)
-        return "\n".join(lines)
-
-    async def _files_text(self, asked: CommandContext) -> str:
-        if not asked.owner:
-            return NOT_HERE
-        what, _, number = asked.command.argument.lower().partition(" ")
-        if what == "undo" and number.strip().isdecimal():
-            return await anyio.to_thread.run_sync(self._undo, asked.turn, int(number))
-        if what:
-            return "Write `!files`, or `!files undo NUMBER`. Nothing was done."
-        return await anyio.to_thread.run_sync(self._changed_files)
-
-    def _changed_files(self) -> str:
-        files = self._files()
-        changes = [files.finish_change(change) for change in files.journal.changes()[:_CHANGES]]
-        return about_changes(changes, files.made_by_commands(_CHANGES))
-
-    def _undo(self, turn: Turn, number: int) -> str:
-        from agent_core.tools.files.journaled_files import By  # noqa: PLC0415 - not before it is used
-
-        # With a key a command that is done again after a crash undoes nothing twice.
-        by = By(turn.id, str(turn.session), f"{turn.id}.undo")
-        try:
-            done = self._files().undo(number, by=by)
-        except (ToolError, LookupError) as error:
-            return f"Not undone: {error}"
-        return f"Done: change {number} is undone. `!files undo {done.id}` takes that back."
-
     async def _approve(self, asked: CommandContext) -> CommandReply | str:
         name = asked.command.argument
         names, rest = _names_of_calls(name)
@@ -311,22 +238,6 @@ class CommandHandlers:
         if not asked.owner:
             return NOT_HERE
         return await self._approvals.decide(name, yes=True)
-
-    async def _allow(self, asked: CommandContext) -> str:
-        if not asked.owner:
-            return NOT_HERE
-        what, _, rest = asked.command.argument.strip("<>` ").partition(" ")
-        if not what:
-            return await self._refused()
-        if what.lower() == "remove" and rest:
-            done = await let_in.shut_out(self._store, self._access, rest.strip("<>` "))
-            return f"`{safe_line(done.address)}` " + (done.problem or "may not write to me any more") + "."
-        done = await let_in.admit_person(self._store, self._access, what)
-        return about_let_in(done)
-
-    async def _refused(self) -> str:
-        """List the people whom the owner may admit, with no more of their words than the daily note has."""
-        return refused_text(await let_in.refused_rows(self._store, self._access, limit=_LISTED))
 
     async def _about_calls(
         self, asked: CommandContext, names: Sequence[str], *, yes: bool, why: str = ""
@@ -361,59 +272,9 @@ class CommandHandlers:
         told = await self._approvals.calls.grant(clean_name(name), asked.message, terms, self._grants.now())
         return told or f"Nothing waits for you under the name `{clean_name(name)}` now."
 
-    async def _list_grants(self, asked: CommandContext) -> str:
-        person = "" if asked.owner else asked.message.sender.address
-        what, _, grant = asked.command.argument.lower().partition(" ")
-        if what == "revoke" and grant:
-            done = await self._grants.revoke(clean_name(grant), person=person)
-            return (
-                "The grant is revoked."
-                if done
-                else f"There is no grant `{clean_name(grant)}` for you to revoke."
-            )
-        if what:
-            return "Write `!grants`, or `!grants revoke ID`. Nothing was done."
-        shared = asked.message.audience is not Audience.DIRECT
-        room = str(asked.turn.session) if shared else ""
-        lines = await self._grants.overview(self._access, person=person, room=room)
-        return "\n".join(["These grants are in effect:", "", *lines] if lines else [_NO_GRANTS])
-
-    async def _did(self, asked: CommandContext) -> str:
-        session = None if asked.owner else asked.turn.session
-        rows = await self._store.receipts.newest(session=session, limit=_LOOKED_AT)
-        if not asked.owner:  # what others have had done may hold their words
-            me = normalise(asked.message.sender.address)
-            rows = [row for row in rows if normalise(row.asked_by) == me]
-        rows = rows[:_RECEIPTS]
-        if not rows:
-            return "I have not used any tool with an effect" + (
-                " in the last 90 days." if asked.owner else " here."
-            )
-        may_show = self._access.may_show
-        shown = [
-            row if not asked.owner or may_show(row.session, row.asked_by) else row.without_words()
-            for row in rows
-        ]
-        lines = [about_receipt(row, owner=asked.owner) for row in shown]
-        return "\n".join(["What I have done, newest first:", "", *lines])
-
-    async def _jobs_text(self, asked: CommandContext) -> str:
-        return await about_jobs(self._jobs, self._place(asked), asked.command.argument)
-
     async def _remind(self, asked: CommandContext) -> str:
-        return await about_reminders(self._schedule, self._place(asked), asked, self._store.turns)
-
-    def _place(self, asked: CommandContext) -> JobPlace:
-        message = asked.message
-        return JobPlace(
-            asked.turn.place,
-            message.account,
-            message.sender.address,
-            message.audience,
-            replace(message.context, notes=replace(message.notes, job=None)),
-            persons=self._owner_addresses if asked.is_owner else (),
-            since=asked.session.since,
-        )
+        place = place_of(asked, self._owner_addresses)
+        return await about_reminders(self._schedule, place, asked, self._store.turns)
 
     async def _model(self, asked: CommandContext) -> str:
         """Among others the owner may choose too, but what the pools are made of is said in private alone."""

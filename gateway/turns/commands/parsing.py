@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from difflib import get_close_matches
-from enum import StrEnum
 
 from agent_core.messages import Audience, InboundMessage
+from gateway.turns.commands.table import COMMANDS, Takes
 
 _WORD = re.compile(
     r"(?:[!/！]|(?P<apart>[!！]\s))([A-Za-z][A-Za-z0-9_-]{0,30})[!.?]{0,5}(?!\S)[^\S\n]*([^\n]*)"
@@ -16,45 +16,6 @@ _AFTER_NAME = re.compile(r"[\s:,;–—-]*")
 _LONGEST_LOOKED_AT = 8_000
 _LONG_ENOUGH = 5
 """A shorter word with a slip and words behind it is more likely a sentence."""
-
-
-class Takes(StrEnum):
-    """The words that may follow a command."""
-
-    NOTHING = "nothing"
-    WORD = "one word"
-    """Or nothing."""
-    ANYTHING = "anything"
-
-
-COMMANDS: dict[str, Takes] = {
-    "help": Takes.WORD,
-    "new": Takes.NOTHING,
-    "stop": Takes.ANYTHING,
-    "status": Takes.NOTHING,
-    "console": Takes.NOTHING,
-    "memory": Takes.ANYTHING,
-    "persona": Takes.ANYTHING,
-    "usage": Takes.NOTHING,
-    "approve": Takes.WORD,
-    "allow": Takes.ANYTHING,
-    "reject": Takes.ANYTHING,
-    "answer": Takes.ANYTHING,
-    "grant": Takes.ANYTHING,
-    "grants": Takes.ANYTHING,
-    "trust": Takes.ANYTHING,
-    "files": Takes.ANYTHING,
-    "did": Takes.NOTHING,
-    "jobs": Takes.ANYTHING,
-    "model": Takes.WORD,
-    "search": Takes.ANYTHING,
-    "remind": Takes.ANYTHING,
-    "export": Takes.NOTHING,
-    "continue": Takes.WORD,
-    "retry": Takes.NOTHING,
-    "undo": Takes.NOTHING,
-}
-"""Every command and what it takes. ``!stop`` takes anything: who is in a hurry may be polite or not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,11 +75,11 @@ def parse_command(message: InboundMessage, *, email_style: bool = False) -> Comm
 
 def _misread(word: str, argument: str, *, more: bool) -> Misread | None:
     if word in COMMANDS:
-        takes = COMMANDS[word]
+        takes = COMMANDS[word].takes
         text = f"`!{word}` takes {takes} after it, so nothing was done; write it by itself."
         return Misread(word, text) if _too_much(takes, argument) else None
     near = None if more else nearest(word)
-    if near is None or (argument and (len(near) < _LONG_ENOUGH or _too_much(COMMANDS[near], argument))):
+    if near is None or (argument and (len(near) < _LONG_ENOUGH or _too_much(COMMANDS[near].takes, argument))):
         return None
     return Misread(near, f"There is no `!{word}`. Did you mean `!{near}`? Nothing was done.")
 

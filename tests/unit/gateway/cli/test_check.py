@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import anyio
 import pytest
 
 from channels.base import Capabilities, ChannelAuthFailed, ChannelUnavailable, LinkState, Redelivery
+from channels.matrix.encryption.account_check import encryption_findings
 from gateway.cli.check import CheckReport, FindingLevel, _check_search, check, check_channel
-from gateway.cli.check.logins import report_account_check, report_running
+from gateway.cli.check.logins import _check_one, report_findings, report_running
 from gateway.settings import Settings
 from gateway.system.home import Home
 from tests.doubles.loopback import LoopbackChannel, LoopbackServer
@@ -181,6 +184,10 @@ GOOD = {
 }
 
 
+async def nothing_stored_of(_name, _account, _topic):
+    return None
+
+
 class TestEncryption:
     @pytest.mark.parametrize(
         ("changes", "verdict", "said"),
@@ -196,7 +203,7 @@ class TestEncryption:
     def test_each_shortcoming_is_told(self, changes, verdict, said):
         """With what to do; an account without any is fine."""
         report = CheckReport()
-        report_account_check(report, "matrix", {**GOOD, **changes}, running=True)
+        report_findings(report, "matrix", encryption_findings({**GOOD, **changes}, running=True))
         [finding] = report.findings
         assert (finding.part, finding.verdict.value) == ("matrix encryption", verdict)
         assert said in finding.text
@@ -205,9 +212,25 @@ class TestEncryption:
     def test_before_the_first_start_missing_keys_are_no_failure(self):
         """After a restore or a login by `check` the daemon publishes them; that is said, and the exit code is 0."""
         report = CheckReport()
-        report_account_check(report, "matrix", {**GOOD, "keys_published": False}, running=False)
+        missing = encryption_findings({**GOOD, "keys_published": False}, running=False)
+        report_findings(report, "matrix", missing)
         assert report.exit_code == 0
         assert "start the daemon" in report.as_text()
+
+    async def test_it_is_checked_without_a_daemon_too(self):
+        """After the login; a channel without the ability has nothing to say (the control)."""
+
+        class Encrypted(LoopbackChannel):
+            async def account_findings(self, *, running):
+                return encryption_findings({**GOOD, "signed": False}, running=running)
+
+        queue = SimpleNamespace(inbox=SimpleNamespace(position=nothing_stored_of))
+        found = []
+        for channel in (Encrypted(LoopbackServer()), LoopbackChannel(LoopbackServer())):
+            report = CheckReport()
+            await _check_one(report, SimpleNamespace(store=queue), channel)
+            found.append([one.part.partition(" ")[2] for one in report.findings])
+        assert found == [["", "encryption"], [""]]
 
 
 class TestSearch:

@@ -9,11 +9,15 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.cli.setup.config_lines import Answers, EmailAnswers, MatrixAnswers, lines_of, render_value
+from channels.email.setup.form import email_settings, proof_settings
+from channels.email.setup.probe import MailboxLogin
+from channels.email.setup.providers import ProviderServer
+from channels.matrix.setup.form import matrix_settings
+from channels.setup import SetupRefused
+from gateway.cli.setup.config_lines import Answers, lines_of, render_value
 from gateway.cli.setup.config_write import plan, read_existing, write_setup
-from gateway.cli.setup.mail_providers import ProviderServer
 from gateway.cli.setup.model_probe import ModelOffer
-from gateway.cli.setup.options import InitRefused, clean, clean_secret
+from gateway.cli.setup.options import clean, clean_secret
 from gateway.errors import ConfigInvalid
 from gateway.settings.source import compose, plain
 
@@ -63,8 +67,17 @@ def answers(password="pw", **more):
     return Answers(
         owner=("@me:hs.test", "me@mail.test"),
         model=ModelOffer("openai/x", "openai", "", "sk-1"),
-        matrix=MatrixAnswers("http://127.0.0.1:1", "@bot:hs.test", password),
-        email=EmailAnswers("bot@mail.test", "bot", password, place, place, "self", ("mail.test",)),
+        channels={
+            "matrix": matrix_settings("http://127.0.0.1:1", "@bot:hs.test", password),
+            "email": email_settings(
+                MailboxLogin("bot@mail.test", "bot", ""),
+                place,
+                place,
+                password=password,
+                sent_copy="self",
+                proof=proof_settings(("mail.test",), headerless=False),
+            ),
+        },
         **more,
     )
 
@@ -84,9 +97,8 @@ def files(folder):
 def test_hostile_answers_arrive_as_they_were_given(tmp_path, value):
     """Passwords, which stay out of the file, and what looks like a reference; the same again lacks nothing."""
     given = answers(value)
-    given = replace(
-        given, email=replace(given.email, username=value), model=replace(given.model, model=f"openai/{value}")
-    )
+    channels = {**given.channels, "email": {**given.channels["email"], "username": value}}
+    given = replace(given, channels=channels, model=replace(given.model, model=f"openai/{value}"))
     config = tmp_path / "squidbot.yaml"
     settings, remains = write(config, given, {"HOME": "/x"})
     assert not remains
@@ -151,7 +163,7 @@ def test_what_would_not_work_is_not_put_in_place(tmp_path):
     config, secret = tmp_path / "squidbot.yaml", tmp_path / "secrets" / "matrix-password"
     secret.parent.mkdir(mode=0o700)
     secret.write_text("old\n")
-    bad = replace(answers(), matrix=MatrixAnswers("ftp://x", "@bot:hs.test", "new"))
+    bad = replace(answers(), channels={"matrix": matrix_settings("ftp://x", "@bot:hs.test", "new")})
     with pytest.raises(ConfigInvalid, match="nothing was written"):
         write(config, bad)
     assert files(tmp_path) == {secret: b"old\n"}
@@ -163,7 +175,7 @@ def test_a_secret_that_would_be_hidden_is_refused(tmp_path):
     handed.mkdir()
     (handed / "matrix-password").write_text("other")
     config = tmp_path / "home" / "squidbot.yaml"
-    with pytest.raises(InitRefused, match="comes from"):
+    with pytest.raises(SetupRefused, match="comes from"):
         write(config, answers(), {"CREDENTIALS_DIRECTORY": str(handed)})
     assert not config.exists()
 

@@ -10,12 +10,19 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from channels.base import ChannelAuthFailed, ChannelUnavailable
-from gateway.cli.setup import email_questions
+from channels.email.setup import form as email_form
+from channels.email.setup.form import EmailForm
+from channels.matrix.setup.form import MatrixForm
+from channels.matrix.setup.probe import enter
+from channels.setup import SetupFailed, SetupServices
+from gateway.cli.login import TerminalPerson
 from gateway.cli.setup.dialogue import Silent
-from gateway.cli.setup.email_questions import ask_email
-from gateway.cli.setup.matrix_probe import enter
-from gateway.cli.setup.matrix_questions import InitFailed, ask_matrix
 from gateway.cli.setup.options import parse_options
+from gateway.system.clock import SystemClock
+
+
+def services(folder=None):
+    return SetupServices(clock=SystemClock(), person=TerminalPerson(), state=lambda: folder)
 
 
 @contextmanager
@@ -61,17 +68,19 @@ def test_a_pause_that_is_asked_for_is_made(refusals, works):
     """As long as the homeserver wants, three times; then it is told."""
     with homeserver(refusals) as (address, asked):
         if works:
-            enter(address, "@bot:hs.test", "pw", None).folder.joinpath("session.json").read_bytes()
+            enter(address, "@bot:hs.test", "pw", None, SystemClock()).folder.joinpath(
+                "session.json"
+            ).read_bytes()
         else:
             with pytest.raises(ChannelUnavailable):
-                enter(address, "@bot:hs.test", "pw", None)
+                enter(address, "@bot:hs.test", "pw", None, SystemClock())
     assert len([path for path in asked if path.endswith("/login")]) == min(refusals, 3) + 1
 
 
 def test_a_long_pause_is_told_and_not_made():
     """Nobody waits an hour at a prompt."""
     with homeserver(9, pause_ms=3_600_000) as (address, asked), pytest.raises(ChannelUnavailable):
-        enter(address, "@bot:hs.test", "pw", None)
+        enter(address, "@bot:hs.test", "pw", None, SystemClock())
     assert len(asked) == 1
 
 
@@ -80,8 +89,8 @@ def test_a_homeserver_that_is_not_there_is_named(tmp_path):
     given = parse_options(
         {"yes": True, "matrix_user": "@bot:127.0.0.1:9", "matrix_homeserver": "http://127.0.0.1:9"}, {}
     )
-    with pytest.raises(InitFailed) as caught:
-        ask_matrix(given, None, Silent(), state=lambda: tmp_path)
+    with pytest.raises(SetupFailed) as caught:
+        MatrixForm().ask(given.as_mapping(), None, Silent(), services(tmp_path))
     assert "http://127.0.0.1:9" in str(caught.value)
     assert "--matrix-homeserver" in str(caught.value)
 
@@ -90,8 +99,8 @@ def test_a_mail_server_that_is_not_there_is_named():
     """Likewise."""
     there = {"imap": "127.0.0.1:1", "smtp": "127.0.0.1:1", "email_address": "bot@mail.test"}
     given = parse_options({"yes": True, **there}, {"SQUIDBOT_INIT_EMAIL_PASSWORD": "pw"})
-    with pytest.raises(InitFailed) as caught:
-        ask_email(given, None, Silent())
+    with pytest.raises(SetupFailed) as caught:
+        EmailForm().ask(given.as_mapping(), None, Silent(), services())
     for word in ("127.0.0.1:1", "--imap and --smtp", "Nothing was written"):
         assert word in str(caught.value)
 
@@ -110,13 +119,13 @@ def test_what_went_wrong_with_the_mailbox_names_its_options(monkeypatch, error, 
     def fails(*_, **__):
         raise error
 
-    monkeypatch.setattr(email_questions, "look_into", fails)
+    monkeypatch.setattr(email_form, "look_into", fails)
     given = parse_options(
         {"yes": True, "email_address": "b@mail.test", "imap": "a", "smtp": "a"},
         {"SQUIDBOT_INIT_EMAIL_PASSWORD": "p"},
     )
-    with pytest.raises(InitFailed) as caught:
-        ask_email(given, None, Silent())
+    with pytest.raises(SetupFailed) as caught:
+        EmailForm().ask(given.as_mapping(), None, Silent(), services())
     named = [
         each for each in ("--email-password-file", "--tls-ca-file", "--imap") if each in str(caught.value)
     ]

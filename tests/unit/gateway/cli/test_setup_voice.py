@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from agent_core.llm import providers
+from channels.setup import SetupFailed, SetupRefused
 from devservers.speech import SpeechServer
 from devservers.transcription import TranscriptionServer
 from gateway.cli.check.report import CheckReport, FindingLevel
@@ -20,9 +21,8 @@ from gateway.cli.check.voice import check_listening, check_speaking
 from gateway.cli.setup.config_lines import Answers, VoiceAnswers
 from gateway.cli.setup.config_write import plan, read_existing, write_setup
 from gateway.cli.setup.dialogue import Silent
-from gateway.cli.setup.matrix_questions import InitFailed
 from gateway.cli.setup.model_probe import ModelOffer
-from gateway.cli.setup.options import Given, InitRefused, parse_options
+from gateway.cli.setup.options import Given, parse_options
 from gateway.cli.setup.owner_questions import ask_voice
 from gateway.settings import Settings
 from gateway.system.clock import SystemClock
@@ -87,9 +87,9 @@ def test_nothing_is_asked_twice():
     assert listens == VoiceAnswers("openai", "openai/whisper-1")
     assert person.shown == []
     for given, offer in (("answer", GROQ), ("listen", ModelOffer("demo/demo"))):
-        with pytest.raises(InitFailed, match=f"--voice {given}"):
+        with pytest.raises(SetupFailed, match=f"--voice {given}"):
             ask_voice(Given(voice=given), Settings(), person, chosen=offer)
-    with pytest.raises(InitRefused, match="--voice is no, listen or answer"):
+    with pytest.raises(SetupRefused, match="--voice is no, listen or answer"):
         parse_options({"voice": "loud"}, {})
 
 

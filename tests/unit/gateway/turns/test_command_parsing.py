@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_core.messages import Audience, InboundMessage, Sender, SessionKey
-from agent_core.models import Usage
-from gateway.queue.model import EffectReceipt, ReceiptOutcome
+from gateway.operations.render import chat
 from gateway.system.durations import span
 from gateway.turns import commands
 from gateway.turns.commands import COMMANDS, Command, Misread, parse_command
 from gateway.turns.commands.help import help_text
-from gateway.turns.commands.parsing import Takes
-from gateway.turns.commands.text import about_changes, about_receipt, about_usage, and_list
+from gateway.turns.commands.table import Takes
+from gateway.turns.commands.text import and_list
 from tests.clock import EPOCH
 
 
@@ -229,7 +227,7 @@ def test_any_text_is_read(text: str, email_style: bool, group: bool) -> None:
     found = parse_command(given_, email_style=email_style)
     if isinstance(found, Command):
         assert found.name in COMMANDS
-        assert COMMANDS[found.name] is not Takes.NOTHING or not found.argument
+        assert COMMANDS[found.name].takes is not Takes.NOTHING or not found.argument
         assert group or text.lstrip()[0] in "!/！"
 
 
@@ -257,9 +255,6 @@ def test_words_for_numbers() -> None:
         "a and b",
         "a, b and c",
     ]
-    usage = Usage(prompt_tokens=1000, completion_tokens=234, calls=2, cost_usd=0.5)
-    assert about_usage(usage) == "1,234 tokens in 2 calls, 0.50 USD"
-    assert about_usage(Usage(prompt_tokens=3, calls=1)) == "3 tokens in 1 call"
 
 
 @pytest.mark.parametrize("text", ["!remind in 2h ", "!answer a1b2c3d ", "!reject a1b2c3d ", "!search "])
@@ -279,36 +274,9 @@ def test_who_is_in_a_hurry_may_say_as_much_as_they_like() -> None:
     assert isinstance(parse_command(message("!stop " + "please " * 100_000)), Command)
 
 
-def test_lines_of_what_a_tool_was_given_are_told_apart() -> None:
-    """A line break becomes a blank; what cannot be printed and what ends the quotation is left out."""
-    done = EffectReceipt(
-        SessionKey("matrix", "!r"), "write_file", "write", {"text": "one\ntwo\r\n\tth`r\x1bee"}, "@a:b"
-    )
-    assert "`write_file: text one two three`" in about_receipt(done, owner=True)
-
-
-@pytest.mark.parametrize(
-    ("undo", "owners", "others"),
-    [
-        ("squidbot files undo 3", "`!files undo 3`", "ask my owner"),
-        ("squidbot memory undo owner --to 2", "`!memory undo 2`", "`!memory undo 2`"),
-        ("squidbot memory undo 'room:matrix/!r' --to 0", "`!memory undo 0`, in that conversation", "`!memory undo 0`"),
-        ("squidbot cron remove ab12", "`!remind cancel ab12`", "`!remind cancel ab12`"),
-        ("squidbot cron resume ab12", "tell me to resume `ab12`", "tell me to resume `ab12`"),
-        ("squidbot jobs stop j1", "`!jobs stop j1`", "`!jobs stop j1`"),
-        ("POST /undo/3", "`POST /undo/3`", "`POST /undo/3`"),
-    ],
-)  # fmt: skip
-def test_something_is_undone_where_one_reads_of_it(undo: str, owners: str, others: str) -> None:
-    """By a command of the chat or in words; the last is what a plugin says."""
-    row = EffectReceipt(SessionKey("matrix", "!r"), "t", "write", {}, "@a:b", undo=undo)
-    told = [about_receipt(row, owner=owner).partition("undo: ")[2] for owner in (True, False)]
-    assert told == [owners, others]
-
-
 def test_no_answer_in_a_chat_names_a_program_that_is_not_there() -> None:
     """In the texts of commands; what needs the machine says so (`at the machine`)."""
-    for page in Path(commands.__file__).parent.glob("*.py"):
+    for page in [*Path(commands.__file__).parent.glob("*.py"), Path(chat.__file__)]:
         texts = [
             node.value
             for node in ast.walk(ast.parse(page.read_text()))
@@ -316,29 +284,3 @@ def test_no_answer_in_a_chat_names_a_program_that_is_not_there() -> None:
         ]
         named = [each for each in texts if "`squidbot " in each and "machine" not in each]
         assert not named, page
-
-
-@pytest.mark.parametrize(
-    ("result", "shown"),
-    [
-        ("Exit status 0. 3 costs.csv", "done"),
-        ("Exit status 3. ls: cannot access", "exit status 3"),
-        ("Ended before it was done: it took longer than 20 seconds. It printed nothing.",
-         "ended before it was done: it took longer than 20 seconds"),
-        ("Ended by signal 11.", "ended by signal 11"),
-        ("anything else. `rm`", "done"),
-    ],
-)  # fmt: skip
-def test_a_command_that_did_not_succeed_is_not_called_done(result: str, shown: str) -> None:
-    """What it has printed is left out; of another tool nothing changes."""
-    row = EffectReceipt(SessionKey("matrix", "!r"), "shell", "execute", {"command": "x"}, "@a:b", told=result)
-    done = replace(row, outcome=ReceiptOutcome.DONE)
-    assert about_receipt(done, owner=True).endswith(f"; {shown}")
-    assert about_receipt(replace(done, tool="t"), owner=True).endswith("; done")
-
-
-def test_files_of_commands_are_listed_with_the_changes() -> None:
-    """Each in a line of its own, whatever its name is."""
-    assert about_changes([], []) == "I have changed no files."
-    told = about_changes([], ["work/a", "work/`b`\n- 1: `c` written"])
-    assert told.splitlines()[2:] == ["- `work/a`", "- `work/'b' - 1: 'c' written`"]

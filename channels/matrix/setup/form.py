@@ -1,72 +1,94 @@
-"""Asks about Matrix, and logs in."""
+"""Asks for an account on Matrix, and logs in."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from channels.base import ChannelError
+from channels.matrix.addresses import MatrixAddresses
 from channels.matrix.config import MatrixConfig
-from gateway.cli.login import TerminalPerson
-from gateway.cli.setup.config_lines import MatrixAnswers
-from gateway.cli.setup.dialogue import Dialogue
-from gateway.cli.setup.matrix_probe import (
+from channels.matrix.setup.probe import (
     Entrance,
     enter,
     enter_by_browser,
+    has_login,
     is_in_clear,
     is_login_valid,
+    is_unknown_user,
     resolve,
     ways_at,
 )
-from gateway.cli.setup.options import Given, InitRefused
-from gateway.errors import GatewayError
-from gateway.routing.access import kind_of
-
-TRIES = 4
-
-
-class InitFailed(GatewayError):
-    """It could not be done."""
-
-    exit_code = 1
-
-
-@dataclass(frozen=True, slots=True)
-class MatrixAsked:
-    """The result of `ask_matrix`. ``entrance`` is a new login, if one was needed."""
-
-    answers: MatrixAnswers | None = None
-    entrance: Entrance | None = None
-    off: bool = False
+from channels.setup import (
+    TRIES,
+    Dialogue,
+    Given,
+    SecretLine,
+    SetupAnswer,
+    SetupFailed,
+    SetupForm,
+    SetupServices,
+    asked_authority,
+    check_option,
+)
 
 
-def ask_matrix(
-    given: Given, current: MatrixConfig | None, dialogue: Dialogue, *, state: Callable[[], Path]
-) -> MatrixAsked:
-    """
-    Ask, and log in.
+class MatrixForm(SetupForm[MatrixConfig]):
+    """The questions for an account on Matrix."""
 
-    Args:
-        state: Where the daemon keeps the login of this channel.
+    kind = "matrix"
+    question = "Connect it to Matrix?"
+    owner_question = "Your own Matrix id"
+    address_flag = "--matrix-user"
+    options = ("matrix_user", "matrix_password", "matrix_homeserver")
+    missing_texts = (
+        "The bot's Matrix id is missing: give --matrix-user @name:server.",
+        (
+            "The password of the Matrix account is missing: give --matrix-password-file FILE (or "
+            "SQUIDBOT_INIT_MATRIX_PASSWORD)."
+        ),
+    )
+    greeted_at = "accept the invitation in {}'s client"
 
-    Raises:
-        InitFailed: The login did not work.
-    """
-    said = any((given.matrix_user, given.matrix_homeserver, given.matrix_password))
-    wanted = given.matrix if given.matrix is not None else said or None
-    if wanted is None:
-        proposed = dialogue.interactive if current is None else current.enabled
-        wanted = dialogue.agree("Connect it to Matrix?", default=proposed)
-    if not wanted:
-        dialogue.note("--no-matrix")
-        return MatrixAsked(off=current is not None and current.enabled)
-    has_own_way = current is not None and (current.access_token is not None or current.login == "browser")
-    if has_own_way and not said:
-        dialogue.say("  Matrix logs in as the configuration says; init leaves that unchanged.")
-        return MatrixAsked()
-    return _logged_in(given, current, dialogue, state)
+    def own_login(self, current: MatrixConfig) -> str:
+        """Return a sentence for an access token or a login by a browser."""
+        has_own_way = current.access_token is not None or current.login == "browser"
+        return "Matrix logs in as the configuration says; init leaves that unchanged." if has_own_way else ""
+
+    def log_in(
+        self, given: Given, current: MatrixConfig | None, dialogue: Dialogue, services: SetupServices
+    ) -> SetupAnswer:
+        """Find the homeserver, and log in."""
+        return _logged_in(given, current, dialogue, services)
+
+    def check_address(self, text: str) -> str:
+        """A whole Matrix id."""
+        return matrix_id(text)
+
+    def lacks_login(self, current: MatrixConfig, state: Path) -> bool:
+        """Return True for a login by a browser that has not happened yet."""
+        return current.enabled and current.login == "browser" and not has_login(state)
+
+
+def matrix_settings(
+    homeserver: str,
+    user_id: str,
+    password: str | None,
+    *,
+    ca_file: str | None = None,
+    by_browser: bool = False,
+) -> dict[str, Any]:
+    """The settings of an account; ``password`` None: the configured one stays, or ``by_browser``."""
+    made: dict[str, Any] = {"enabled": True, "homeserver": homeserver, "user_id": user_id}
+    if password is not None:
+        made["password"] = SecretLine("matrix-password", password)
+    if by_browser:
+        made["login"] = "browser"
+    if ca_file:
+        made["tls_ca_file"] = ca_file
+    return {**made, "allow_from": []}
 
 
 def matrix_id(text: str) -> str:
@@ -76,17 +98,19 @@ def matrix_id(text: str) -> str:
         MatrixConfig.model_validate(probe)
     except ValueError:
         raise ValueError(f'{text!r} is not a whole Matrix id, such as "@bot:example.org"') from None
-    if kind_of(text) != "matrix":
+    if MatrixAddresses().parse(text) is None:
         raise ValueError(f'{text!r} is not a whole Matrix id, such as "@bot:example.org"')
     return text
 
 
 def _logged_in(
-    given: Given, current: MatrixConfig | None, dialogue: Dialogue, state: Callable[[], Path]
-) -> MatrixAsked:
-    ca_file = given.tls_ca_file or (str(current.tls_ca_file) if current and current.tls_ca_file else None)
-    user = given.matrix_user or ""
-    homeserver, password = "", given.matrix_password
+    given: Given, current: MatrixConfig | None, dialogue: Dialogue, services: SetupServices
+) -> SetupAnswer:
+    ca_file = given.get("tls_ca_file") or (
+        str(current.tls_ca_file) if current and current.tls_ca_file else None
+    )
+    user = given.get("matrix_user") or ""
+    homeserver, password = "", given.get("matrix_password")
     ways: Sequence[str] = ["password"]
     for attempt in range(TRIES):
         first = attempt == 0
@@ -112,45 +136,24 @@ def _logged_in(
         existing = current if same else None
         try:
             entrance = (
-                enter_by_browser(homeserver, user, ca_file, TerminalPerson())
+                enter_by_browser(homeserver, user, ca_file, services.clock, services.person)
                 if by_browser
-                else _enter(existing, homeserver, user, password=password, ca_file=ca_file, state=state)
+                else _enter(existing, homeserver, user, password=password, ca_file=ca_file, services=services)
             )
         except (ChannelError, ValueError) as error:
             if not dialogue.interactive or attempt == TRIES - 1:
-                raise InitFailed(f"Matrix: {error}\nNothing was written.") from error
+                raise SetupFailed(f"Matrix: {error}\nNothing was written.") from error
             dialogue.say(f"  That did not work: {error}")
             continue
         dialogue.say(f"  Logged in as {user}.")
         ca_used = ca_file if homeserver.startswith("https:") else None
-        return MatrixAsked(MatrixAnswers(homeserver, user, password, ca_used, by_browser), entrance)
+        return SetupAnswer(
+            settings=matrix_settings(homeserver, user, password, ca_file=ca_used, by_browser=by_browser),
+            address=user,
+            login=entrance,
+            is_unknown=partial(is_unknown_user, homeserver, tls_ca_file=ca_used),
+        )
     raise AssertionError("the last try has raised or returned")
-
-
-def asked_authority(error: Exception, dialogue: Dialogue) -> str:
-    """Ask for the CA file if a certificate was refused for lack of it; return it or ""."""
-    if "tls_ca_file" not in str(error) and "certificate is not trusted" not in str(error):
-        return ""
-
-    def there(text: str) -> str:
-        path = Path(text).expanduser().absolute() if text else Path()
-        if text and not path.is_file():
-            raise ValueError(f"there is no file {path}")
-        return str(path) if text else ""
-
-    return dialogue.ask(
-        "  If you run your own certificate authority: the file of its certificate (empty: you do not)",
-        check=there,
-        flag="--tls-ca-file",
-    )
-
-
-def check_option(value: str, check: Callable[[str], str], flag: str) -> str:
-    """Check an option's value, which is not asked for again. Raises InitRefused."""
-    try:
-        return check(value)
-    except ValueError as error:
-        raise InitRefused(f"{flag}: {error}") from error
 
 
 def _homeserver(
@@ -158,7 +161,7 @@ def _homeserver(
 ) -> tuple[str, str | None]:
     """The address of the client API, asked only if it cannot be found out, and who vouches for it."""
     same_user = current is not None and current.user_id == user
-    text = given.matrix_homeserver or (current.homeserver if current and same_user else "")
+    text = given.get("matrix_homeserver") or (current.homeserver if current and same_user else "")
     text = text or user.partition(":")[2]
     for attempt in range(TRIES):
         try:
@@ -166,7 +169,7 @@ def _homeserver(
         except (ChannelError, ValueError) as error:
             told = f"{text}: {error}"
             if not dialogue.interactive or attempt == TRIES - 1:
-                raise InitFailed(
+                raise SetupFailed(
                     f"Matrix: {told}\n--matrix-homeserver names another address. Nothing was written."
                 ) from error
             dialogue.say(f"  {told}")
@@ -190,10 +193,14 @@ def _enter(
     *,
     password: str | None,
     ca_file: str | None,
-    state: Callable[[], Path],
+    services: SetupServices,
 ) -> Entrance | None:
     """A new login, or None if the daemon's own is good and no other password was given."""
     known = current.password.get_secret_value() if current is not None and current.password else None
-    if current is not None and password in (None, known) and is_login_valid(current, state()):
+    if (
+        current is not None
+        and password in (None, known)
+        and is_login_valid(current, services.state(), services.clock)
+    ):
         return None
-    return enter(homeserver, user, password if password is not None else known or "", ca_file)
+    return enter(homeserver, user, password if password is not None else known or "", ca_file, services.clock)

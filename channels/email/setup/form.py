@@ -1,44 +1,90 @@
-"""Asks about mail, and logs in to IMAP and SMTP."""
+"""Asks for a mailbox, and logs in to IMAP and SMTP."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
 
-from channels.base import ChannelAuthFailed, ChannelError
+from channels.base import ChannelAuthFailed, ChannelClock, ChannelError
 from channels.email.config import EmailConfig
 from channels.email.parsing.addresses import AddressInvalid, normalise
-from gateway.cli.setup.config_lines import EmailAnswers
-from gateway.cli.setup.dialogue import Dialogue
-from gateway.cli.setup.mail_probe import MailboxFacts, MailboxLogin, look_into
-from gateway.cli.setup.mail_providers import MailGuess, ProviderServer, guess, parse_place
-from gateway.cli.setup.matrix_questions import TRIES, InitFailed, asked_authority, check_option
-from gateway.cli.setup.options import Given, InitRefused
+from channels.email.setup.probe import MailboxFacts, MailboxLogin, look_into
+from channels.email.setup.providers import MailGuess, ProviderServer, guess, parse_place
+from channels.setup import (
+    TRIES,
+    Dialogue,
+    Given,
+    SecretLine,
+    SetupAnswer,
+    SetupFailed,
+    SetupForm,
+    SetupRefused,
+    SetupServices,
+    asked_authority,
+    check_option,
+)
 
 _TOLD = ("IDLE", "MOVE", "UIDPLUS", "CONDSTORE")
 
 
-@dataclass(frozen=True, slots=True)
-class EmailAsked:
-    """The result of `ask_email`."""
+class EmailForm(SetupForm[EmailConfig]):
+    """The questions for a mailbox."""
 
-    answers: EmailAnswers | None = None
-    off: bool = False
+    kind = "email"
+    question = "Connect it to a mailbox?"
+    owner_question = "Your own mail address"
+    address_flag = "--email"
+    options = ("email_address", "email_password", "email_user", "imap", "smtp")
+    missing_texts = (
+        "The bot's mail address is missing: give --email name@domain.",
+        (
+            "The password of the mailbox is missing: give --email-password-file FILE (or "
+            "SQUIDBOT_INIT_EMAIL_PASSWORD)."
+        ),
+    )
+    greeted_at = "look in INBOX"
+
+    def own_login(self, current: EmailConfig) -> str:
+        """Return a sentence for a login with tokens."""
+        told = "The mailbox logs in with tokens (squidbot email login); init leaves that unchanged."
+        return told if current.oauth is not None else ""
+
+    def log_in(
+        self, given: Given, current: EmailConfig | None, dialogue: Dialogue, services: SetupServices
+    ) -> SetupAnswer:
+        """Find the servers, and log in to both."""
+        return _logged_in(given, current, dialogue, services.clock)
+
+    def check_address(self, text: str) -> str:
+        """A plain address."""
+        return mail_address(text)
 
 
-def ask_email(given: Given, current: EmailConfig | None, dialogue: Dialogue) -> EmailAsked:
-    """Ask, and log in. Raises `InitFailed`: the login did not work."""
-    said = any((given.email_address, given.email_user, given.email_password, given.imap, given.smtp))
-    wanted = given.email if given.email is not None else said or None
-    if wanted is None:
-        proposed = dialogue.interactive if current is None else current.enabled
-        wanted = dialogue.agree("Connect it to a mailbox?", default=proposed)
-    if not wanted:
-        dialogue.note("--no-email")
-        return EmailAsked(off=current is not None and current.enabled)
-    if current is not None and current.oauth is not None and not said:
-        dialogue.say("  The mailbox logs in with tokens (squidbot email login); init leaves that unchanged.")
-        return EmailAsked()
-    return EmailAsked(_logged_in(given, current, dialogue))
+def email_settings(
+    login: MailboxLogin,
+    imap: ProviderServer,
+    smtp: ProviderServer,
+    *,
+    password: str | None,
+    sent_copy: str,
+    proof: Mapping[str, Any] | None,
+) -> dict[str, Any]:
+    """The settings of a mailbox; ``password`` and ``proof`` None: what is configured stays."""
+    made: dict[str, Any] = {"enabled": True, "address": login.address, "username": login.username}
+    if password is not None:
+        made["password"] = SecretLine("email-password", password)
+    made |= {"imap": imap.as_settings(), "smtp": smtp.as_settings()}
+    if login.tls_ca_file:
+        made["tls_ca_file"] = login.tls_ca_file
+    return {**made, **(proof or {}), "sent_copy": sent_copy, "allow_from": []}
+
+
+def proof_settings(authserv_ids: tuple[str, ...], *, headerless: bool) -> dict[str, Any]:
+    """The settings by which senders are proven."""
+    if headerless:
+        return {"trust_headerless_auth_results": True}
+    return {"trusted_authserv_ids": list(authserv_ids)} if authserv_ids else {"dkim": "verify"}
 
 
 def mail_address(text: str) -> str:
@@ -49,19 +95,24 @@ def mail_address(text: str) -> str:
         raise ValueError(f"this is not a mail address: {error}") from None
 
 
-def _logged_in(given: Given, current: EmailConfig | None, dialogue: Dialogue) -> EmailAnswers:
+def _logged_in(
+    given: Given, current: EmailConfig | None, dialogue: Dialogue, clock: ChannelClock
+) -> SetupAnswer:
     address = _address(given, current, dialogue)
     same = current if current is not None and current.address == address else None
     where = _where(given, same, address)
     if where.provider:
         dialogue.say(f"  That is {where.provider}{f': {where.hint}' if where.hint else ''}.")
-    ca_file = given.tls_ca_file or (str(same.tls_ca_file) if same and same.tls_ca_file else None)
-    kept_proof = _is_proven(same) and not given.authserv_id
-    username, password = given.email_user or (same.username if same else ""), given.email_password
+    ca_file = given.get("tls_ca_file") or (str(same.tls_ca_file) if same and same.tls_ca_file else None)
+    kept_proof = _is_proven(same) and not given.get("authserv_id")
+    username, password = (
+        given.get("email_user") or (same.username if same else ""),
+        given.get("email_password"),
+    )
     asks, tried = True, ""
     for attempt in range(TRIES):
         first = attempt == 0
-        if dialogue.interactive and asks and not (given.email_user and first):
+        if dialogue.interactive and asks and not (given.get("email_user") and first):
             username = dialogue.ask("  The user name for the login", username or address, flag="--email-user")
         username = username or address
         if asks and (password is None or not first):
@@ -76,11 +127,16 @@ def _logged_in(given: Given, current: EmailConfig | None, dialogue: Dialogue) ->
         dialogue.say("  logging in, for reading and for sending …")
         try:
             facts = look_into(
-                login, where, trusted=given.authserv_id, search=not kept_proof, say=dialogue.say
+                login,
+                where,
+                trusted=given.get("authserv_id"),
+                search=not kept_proof,
+                say=dialogue.say,
+                now=clock.now,
             )
         except (ChannelError, ValueError) as error:
             if not dialogue.interactive or attempt == TRIES - 1:
-                raise InitFailed(f"mail: {error}\n{_option_for(error)} Nothing was written.") from error
+                raise SetupFailed(f"mail: {error}\n{_option_for(error)} Nothing was written.") from error
             dialogue.say(f"  That did not work: {error}")
             # What was not refused need not be typed again.
             tried = "" if isinstance(error, ChannelAuthFailed) else password or ""
@@ -89,17 +145,15 @@ def _logged_in(given: Given, current: EmailConfig | None, dialogue: Dialogue) ->
             where = _asked_places(where, dialogue) if asks else where
             continue
         _show_facts(facts, dialogue, kept_proof=kept_proof)
-        return EmailAnswers(
-            address,
-            username,
-            password,
+        made = email_settings(
+            login,
             facts.imap,
             facts.smtp,
-            same.sent_copy if same else where.sent_copy,
-            None if kept_proof else facts.authserv_ids,
-            facts.headerless,
-            tls_ca_file=ca_file,
+            password=password,
+            sent_copy=same.sent_copy if same else where.sent_copy,
+            proof=None if kept_proof else proof_settings(facts.authserv_ids, headerless=facts.headerless),
         )
+        return SetupAnswer(settings=made, address=address)
     raise AssertionError("the last try has raised or returned")
 
 
@@ -112,16 +166,17 @@ def _option_for(error: Exception) -> str:
 
 
 def _address(given: Given, current: EmailConfig | None, dialogue: Dialogue) -> str:
-    if given.email_address:
-        return check_option(given.email_address, mail_address, "--email")
+    if address := given.get("email_address"):
+        return check_option(address, mail_address, "--email")
     question = "  The bot's mail address (a mailbox of its own)"
     return dialogue.ask(question, current.address if current else "", check=mail_address, flag="--email")
 
 
 def _where(given: Given, same: EmailConfig | None, address: str) -> MailGuess:
     """The servers that were named, else those that are configured, else a guess."""
-    imap = parse_server_option(given.imap, "imap") if given.imap else None
-    smtp = parse_server_option(given.smtp, "smtp") if given.smtp else None
+    imap, smtp = (
+        parse_server_option(given[kind], kind) if given.get(kind) else None for kind in ("imap", "smtp")
+    )
     if same is not None:
         imap = imap or ProviderServer(same.imap.host, same.imap.port, same.imap.security)
         smtp = smtp or ProviderServer(same.smtp.host, same.smtp.port, same.smtp.security)
@@ -134,11 +189,11 @@ def _where(given: Given, same: EmailConfig | None, address: str) -> MailGuess:
 
 
 def parse_server_option(text: str, kind: str) -> ProviderServer:
-    """A server that an option names. Raises `InitRefused`: it is not one."""
+    """A server that an option names. Raises `SetupRefused`: it is not one."""
     try:
         return parse_place(text, "imap" if kind == "imap" else "smtp")
     except ValueError as error:
-        raise InitRefused(f"--{kind}: {error}") from error
+        raise SetupRefused(f"--{kind}: {error}") from error
 
 
 def _asked_places(where: MailGuess, dialogue: Dialogue) -> MailGuess:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ssl
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,10 +28,9 @@ from channels.email.imap.connect import Timing
 from channels.email.imap.folders import SENT
 from channels.email.imap.mailbox import Mailbox
 from channels.email.self_test import authentication_servers, run_round_trip
+from channels.email.setup.providers import MailGuess, ProviderServer
 from channels.email.smtp.submission import Submission, SubmitTiming
-from gateway.cli.setup.mail_providers import MailGuess, ProviderServer
-from gateway.cli.setup.matrix_probe import complaint
-from gateway.system.clock import SystemClock
+from channels.setup import complaint
 
 _TIMING = Timing(connect_s=12.0)
 _SUBMIT_TIMING = SubmitTiming(connect_s=12.0)
@@ -68,7 +68,13 @@ class MailboxFacts:
 
 
 def look_into(
-    login: MailboxLogin, guess: MailGuess, *, trusted: str | None, search: bool, say: Say
+    login: MailboxLogin,
+    guess: MailGuess,
+    *,
+    trusted: str | None,
+    search: bool,
+    say: Say,
+    now: Callable[[], datetime],
 ) -> MailboxFacts:
     """
     Log in at the first server that can be reached, for reading and for sending, and look around.
@@ -80,11 +86,17 @@ def look_into(
     Raises:
         ChannelError, ValueError: It cannot be done; why, in plain words.
     """
-    return anyio.run(partial(_look_into, login, guess, trusted=trusted, search=search, say=say))
+    return anyio.run(partial(_look_into, login, guess, trusted=trusted, search=search, say=say, now=now))
 
 
 async def _look_into(
-    login: MailboxLogin, guess: MailGuess, *, trusted: str | None, search: bool, say: Say
+    login: MailboxLogin,
+    guess: MailGuess,
+    *,
+    trusted: str | None,
+    search: bool,
+    say: Say,
+    now: Callable[[], datetime],
 ) -> MailboxFacts:
     ca_file = Path(login.tls_ca_file).expanduser() if login.tls_ca_file else None
     context = await anyio.to_thread.run_sync(verifying_context, ca_file)
@@ -104,7 +116,7 @@ async def _look_into(
             if facts.authserv_ids or facts.headerless or not search:
                 return facts
             say("  the mails there do not show which server verifies senders; sending a mail to myself …")
-            return await _by_own_mail(login, facts, context)
+            return await _by_own_mail(login, facts, context, now())
     except TimeoutError as error:
         raise ChannelUnavailable(f"the mail servers did not answer within {_LIMIT_S:.0f} s") from error
 
@@ -184,7 +196,9 @@ async def _may_send(
     return place
 
 
-async def _by_own_mail(login: MailboxLogin, facts: MailboxFacts, context: ssl.SSLContext) -> MailboxFacts:
+async def _by_own_mail(
+    login: MailboxLogin, facts: MailboxFacts, context: ssl.SSLContext, now: datetime
+) -> MailboxFacts:
     config = _config(login, facts.imap, facts.smtp)
     submitter = Submission(config, _SUBMIT_TIMING)
 
@@ -193,7 +207,7 @@ async def _by_own_mail(login: MailboxLogin, facts: MailboxFacts, context: ssl.SS
 
     async with Mailbox.open(config, context, _TIMING) as mailbox:
         await mailbox.select("INBOX")
-        raws = await run_round_trip(config, mailbox, submit, SystemClock().now())
+        raws = await run_round_trip(config, mailbox, submit, now)
     if not raws:
         return replace(facts, proven_by="the mail to myself did not arrive; look in the Spam folder")
     seen = [name for name in authentication_servers(raws) if name]

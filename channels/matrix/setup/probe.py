@@ -13,21 +13,20 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
+from ipaddress import ip_address
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import anyio
 from pydantic import ValidationError
 
-from channels.base import ChannelError, ChannelMisconfigured, ChannelUnavailable
+from channels.base import ChannelClock, ChannelError, ChannelMisconfigured, ChannelUnavailable
 from channels.matrix.channel_setup import connect_by_nio
 from channels.matrix.client.api import CLIENT, Homeserver, HttpAnswer, LinkBroken, part, problem, unreachable
 from channels.matrix.client.browser_login import TOKENS, log_in_by_browser, log_out, login_ways, token_store
 from channels.matrix.client.login import MatrixLogin
 from channels.matrix.config import MatrixConfig
-from channels.plugin import PersonAtTerminal
-from gateway.settings import is_loopback
-from gateway.system.clock import SystemClock
+from channels.setup import PersonAtTerminal, complaint
 
 _LIMIT_S = 15.0
 _LOGIN_LIMIT_S = 40.0
@@ -43,6 +42,7 @@ class Entrance:
 
     config: MatrixConfig
     folder: Path
+    clock: ChannelClock
 
     def keep(self, state: Path) -> None:
         """Give the login to the daemon, unless it has one already; then this one is not needed."""
@@ -65,24 +65,26 @@ class Entrance:
             if tokens := token_store(self.config, self.folder).load():
                 await log_out(self.config, homeserver, tokens)
                 return
-            await MatrixLogin(self.config, homeserver, self.folder, SystemClock()).enter()
+            await MatrixLogin(self.config, homeserver, self.folder, self.clock).enter()
             await homeserver.request("POST", f"{CLIENT}/logout", {}, timeout_s=_LIMIT_S)
 
 
-def enter(homeserver: str, user_id: str, password: str, tls_ca_file: str | None) -> Entrance:
+def enter(
+    homeserver: str, user_id: str, password: str, tls_ca_file: str | None, clock: ChannelClock
+) -> Entrance:
     """Log in. Raises `ChannelError` or `ValueError`: it failed; the text says why in plain words."""
     config = _config(homeserver, user_id, password, tls_ca_file)
     folder = Path(tempfile.mkdtemp(prefix="squidbot-init-"))
     try:
-        anyio.run(partial(_enter, config, folder))
+        anyio.run(partial(_enter, config, folder, clock))
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
-    return Entrance(config, folder)
+    return Entrance(config, folder, clock)
 
 
 def enter_by_browser(
-    homeserver: str, user_id: str, tls_ca_file: str | None, person: PersonAtTerminal
+    homeserver: str, user_id: str, tls_ca_file: str | None, clock: ChannelClock, person: PersonAtTerminal
 ) -> Entrance:
     """Log in with a person at a browser. Raises `ChannelError` or `ValueError`, as `enter`."""
     config = _config(homeserver, user_id, None, tls_ca_file)
@@ -90,14 +92,14 @@ def enter_by_browser(
 
     async def log_in() -> None:
         async with _connected(config) as link:
-            await log_in_by_browser(config, link, folder, SystemClock(), person)
+            await log_in_by_browser(config, link, folder, clock, person)
 
     try:
         anyio.run(log_in)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
-    return Entrance(config, folder)
+    return Entrance(config, folder, clock)
 
 
 def ways_at(homeserver: str, tls_ca_file: str | None) -> Sequence[str]:
@@ -118,11 +120,11 @@ def has_login(state: Path) -> bool:
     return any((state / name).exists() for name in _LOGINS)
 
 
-def is_login_valid(config: MatrixConfig, state: Path) -> bool:
+def is_login_valid(config: MatrixConfig, state: Path, clock: ChannelClock) -> bool:
     """Return True if the daemon's login is valid; False if it has none."""
     if config.access_token is None and not has_login(state):
         return False
-    return anyio.run(partial(_still_in, config, state))
+    return anyio.run(partial(_still_in, config, state, clock))
 
 
 def resolve(text: str, tls_ca_file: str | None) -> str:
@@ -158,14 +160,12 @@ async def _rejects_unknown_user(homeserver: str, person: str, tls_ca_file: str |
 def is_in_clear(address: str) -> bool:
     """Return True if the password would go over a network unencrypted."""
     parts = urlsplit(address)
-    return parts.scheme == "http" and not is_loopback(parts.hostname or "")
-
-
-def complaint(error: ValidationError) -> str:
-    """The first problem of an answer, in one sentence."""
-    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-    name = ".".join(str(part) for part in first["loc"])
-    return f"{name} {first['msg'].removeprefix('Value error, ')}".strip()
+    host = parts.hostname or ""
+    try:
+        is_here = ip_address(host).is_loopback
+    except ValueError:
+        is_here = host == "localhost"
+    return parts.scheme == "http" and not is_here
 
 
 def _config(homeserver: str, user_id: str, password: str | None, tls_ca_file: str | None) -> MatrixConfig:
@@ -178,12 +178,12 @@ def _config(homeserver: str, user_id: str, password: str | None, tls_ca_file: st
         raise ValueError(complaint(error)) from None
 
 
-async def _enter(config: MatrixConfig, folder: Path) -> None:
+async def _enter(config: MatrixConfig, folder: Path, clock: ChannelClock) -> None:
     for pauses_left in reversed(range(_PAUSES + 1)):
         try:
             with _in_time(config, _LOGIN_LIMIT_S):
                 async with _connected(config) as homeserver:
-                    await MatrixLogin(config, homeserver, folder, SystemClock()).enter()
+                    await MatrixLogin(config, homeserver, folder, clock).enter()
             break
         except ChannelUnavailable as error:
             # Homeservers slow logins down; a person who has tried twice is soon there.
@@ -195,10 +195,10 @@ async def _enter(config: MatrixConfig, folder: Path) -> None:
         raise ChannelUnavailable(f"the login cannot be kept in {folder}: is that disk full?")
 
 
-async def _still_in(config: MatrixConfig, state: Path) -> bool:
+async def _still_in(config: MatrixConfig, state: Path, clock: ChannelClock) -> bool:
     with _in_time(config, _LOGIN_LIMIT_S):
         async with _connected(config) as homeserver:
-            await MatrixLogin(config, homeserver, state, SystemClock()).enter()
+            await MatrixLogin(config, homeserver, state, clock).enter()
             answer = await _asked(homeserver, f"{CLIENT}/account/whoami", anonymous=False)
     if answer.good:
         return answer.body.get("user_id") == config.user_id

@@ -1,0 +1,1 @@
+"""How `squidbot init` asks for a mailbox, finds its servers and logs in."""

@@ -1,0 +1,1 @@
+"""How `squidbot init` asks for an account on Matrix, and logs in."""
