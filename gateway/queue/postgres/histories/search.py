@@ -10,7 +10,7 @@ ranked as in the embedded index.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -20,11 +20,13 @@ from agent_core.storage.search_index.ranking import (
     MOST_CANDIDATES,
     MOST_POSTINGS,
     Candidate,
+    Likeness,
     Statistics,
     choose_candidates,
 )
 from agent_core.storage.search_index.rows import SearchLine
 from agent_core.storage.search_index.text import TAIL, Filters, Query, Term, fold, index_words
+from agent_core.storage.search_index.vectors import Nearest
 from gateway.queue.sql.engine import ConnectionPort
 
 RowId: TypeAlias = tuple[int, str, int]
@@ -164,21 +166,21 @@ class Searching:
         )
         return [(int(at), str(session), int(seq)) for at, session, seq in rows.fetchall()]
 
-    def rows_of(self, vectors: Mapping[int, float]) -> dict[RowId, float]:
-        """Return the lines of vectors that are there, in the scope and searched, with their likeness."""
+    def rows_of(self, vectors: Nearest) -> dict[RowId, Likeness]:
+        """Return the lines of vectors that are there, in the scope and searched."""
         rows = self.db.execute(
             "SELECT v.id, h.at, h.session, h.seq, h.line FROM vectors AS v"
             " JOIN history AS h ON h.session = v.session AND h.seq = v.seq"
             " WHERE v.id = ANY(?) AND h.scope = ? AND h.said IS NOT NULL",
             (list(vectors), self.scope),
         )
-        there: dict[RowId, float] = {}
+        there: dict[RowId, Likeness] = {}
         for number, at, session, seq, raw in rows.fetchall():
             line = _searched(raw, seq)
             if line is None or not self.filters.accepts(session):
                 continue
             if self.filters.is_said(at, line.sender):
-                there[int(at), session, seq] = vectors[number]
+                there[int(at), session, seq] = Likeness(session, seq, *vectors[number])
         return there
 
 
