@@ -97,7 +97,7 @@ def excerpt(text: str, query: str, limit: int, found: str = "") -> str:
 
 
 def _with_neighbours(text: str, start: int, end: int, limit: int) -> str:
-    """Return what stands from ``start`` to ``end``, and whole sentences after and before it as far as they fit."""
+    """Return ``start`` to ``end`` with the whole sentences after and before it that fit."""
     breaks = [0, *(found.end() for found in _SENTENCE_END.finditer(text)), len(text)]
     room = limit - 4  # two marks of what was left out, and blanks
     end = max((each for each in breaks if end <= each <= start + room), default=min(end, start + room))

@@ -48,7 +48,7 @@ def missing_for_vectors() -> str:
 
 
 Nearest: TypeAlias = dict[int, tuple[float, int]]
-"""By number of a line's vectors: its likeness to a query, from 0 to 1, and the place of its nearest sentence."""
+"""By number of a line's vectors: its likeness to a query, from 0 to 1, and its nearest sentence."""
 
 
 class VectorStore(Protocol):
