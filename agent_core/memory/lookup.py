@@ -111,7 +111,7 @@ def _turn_of(hit: SearchHit) -> Sequence[Message]:
 
 
 def _passage(hit: SearchHit, turn: Sequence[Message], words: str, place: str) -> Passage:
-    """What was found in a turn: the answer stands with it if it was found too, or a question was."""
+    """Return the sentence found in a turn, with its answer if that was found too or a question was."""
     line = hit.messages[hit.at]
     found = {id(one): part for one, part in zip(hit.messages, hit.parts, strict=True)}
     is_asked = line.role == "assistant" or asks(found[id(line)])

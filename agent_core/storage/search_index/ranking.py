@@ -82,7 +82,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Likeness:
-    """How like a query a line of a session is, from 0 to 1, and the place of its sentence that is it most."""
+    """The likeness of a line of a session to a query, from 0 to 1, and its most like sentence."""
 
     session: str
     position: int
