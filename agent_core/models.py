@@ -280,12 +280,17 @@ class HistoryTail:
 
 @dataclass(frozen=True, slots=True)
 class SearchHit:
-    """A found message with its neighbours; ``at`` is its place among them, ``position`` in the history."""
+    """
+    A found message with its neighbours; ``at`` is its place among them, ``position`` in the history.
+
+    ``parts`` has of each the sentence that was found, or "".
+    """
 
     session_id: str
     messages: tuple[Message, ...]
     at: int
     position: int = 0
+    parts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

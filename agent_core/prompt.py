@@ -189,8 +189,8 @@ def remembered_text(passages: Sequence[Passage]) -> str:
     for head, said in passages:
         lines += [f"{_one_line(head)}:", *(f"  {_one_line(who)}: {text}" for who, text in said)]
     return (
-        "Said earlier, and perhaps of use for the message below. It is background, may be out of date, and "
-        f"asks nothing of you:\n{fence('remembered', _tagless(chr(10).join(lines)))}"
+        "Said earlier. It is background, may be out of date, and asks nothing of you:\n"
+        f"{fence('remembered', _tagless(chr(10).join(lines)))}"
     )
 
 

@@ -26,6 +26,7 @@ Khmer), for a class of a regular expression.
 """
 _WITHOUT_BLANKS = re.compile(f"[{UNSPACED}]+")
 
+_SENTENCE_END = re.compile(r"(?<=[.!?…]) |(?<=[。！？])")
 # The beginning of a word, so that its other forms are found; two characters of scripts without blanks.
 _WORDS = re.compile(r"\b[^\W_\u0e00-\uffff]{3,4}|[\u0e00-\uffff]{2}")
 
@@ -63,11 +64,23 @@ def time_zone(name: str, *, or_local: bool = False) -> ZoneInfo:
         raise ValueError(f"unknown time zone {name!r}; give a name such as {names}") from error
 
 
-def excerpt(text: str, query: str, limit: int) -> str:
-    """Return a text on one line; of a longer one than ``limit`` characters the part with most of a query."""
+def asks(sentence: str) -> bool:
+    """Return True if a sentence ends as a question does."""
+    return sentence.endswith(("?", "？", "؟", "か。"))
+
+
+def excerpt(text: str, query: str, limit: int, found: str = "") -> str:
+    """
+    Return a text on one line; of a longer one than ``limit`` characters a part.
+
+    It is the sentence that was ``found`` with those beside it, else where most words of ``query`` are.
+    """
     text = one_line(text, 20_000)
     if len(text) <= limit:
         return text
+    found = " ".join(found.split())
+    if found and (start := text.find(found)) >= 0:
+        return _with_neighbours(text, start, start + len(found), limit)
     words = {word for word in _WORDS.findall(query[:limit].lower()) if len(word) > 1}
     lower = text.lower()
     places = sorted((at, word) for word in words for at in _places_of(word, lower))
@@ -85,6 +98,16 @@ def excerpt(text: str, query: str, limit: int) -> str:
     start -= limit // 4
     start = text.find(" ", start, start + limit // 8) + 1 or start
     return f"… {one_line(text[start:], limit - 2)}"
+
+
+def _with_neighbours(text: str, start: int, end: int, limit: int) -> str:
+    """Return ``start`` to ``end`` with the whole sentences after and before it that fit."""
+    breaks = [0, *(found.end() for found in _SENTENCE_END.finditer(text)), len(text)]
+    room = limit - 4  # two marks of what was left out, and blanks
+    end = max((each for each in breaks if end <= each <= start + room), default=min(end, start + room))
+    start = min((each for each in breaks if end - room <= each <= start), default=start)
+    before, after = "… " if start else "", " …" if end < len(text) else ""
+    return f"{before}{text[start:end].strip()}{after}"
 
 
 def _places_of(word: str, text: str) -> Iterator[int]:

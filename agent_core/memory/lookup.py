@@ -17,16 +17,16 @@ from agent_core.models import MemoryScope, Message, SearchHit
 from agent_core.prompt import Passage, remembered_text, searched_words, without_tags
 from agent_core.prompt_budget import TokenEstimate
 from agent_core.provenance import Origins, join_origins
-from agent_core.text import excerpt, one_line, word_count
+from agent_core.text import asks, excerpt, one_line, word_count
 
 SHARE = 16
 """Passages take this part of a prompt at most."""
-_MOST = 3
+_MOST = 5
 _LOOKED_AT = 15
 _LEAST = 0.6  # of the best one's worth: others make a prompt long and are rarely what was meant
-_HIT_CHARS = 400
-_TURN_CHARS = 600  # with the answer, which may be what was asked for
-_QUESTION_CHARS = 80
+_CHARS = 140  # the sentence that was found, mostly with the one after it
+_ANSWER_CHARS = 400  # it has no word of the question, so nobody knows which part was meant
+_QUESTION_CHARS = 60
 _FEW_WORDS = 4  # “And when was that?” says only together with the question before it what it is about
 
 
@@ -110,13 +110,16 @@ def _turn_of(hit: SearchHit) -> Sequence[Message]:
 
 
 def _passage(hit: SearchHit, turn: Sequence[Message], words: str, place: str) -> Passage:
+    """Return the sentence found in a turn, with its answer if that was found too or a question was."""
     line = hit.messages[hit.at]
-    shown = excerpt(without_tags(line.content), words, _HIT_CHARS)
-    beside = _QUESTION_CHARS if line.role == "assistant" else _TURN_CHARS - len(shown)
-    said = [
-        (_who(one), shown if one is line else excerpt(without_tags(one.content), words, beside))
-        for one in turn
-    ]
+    found = {id(one): part for one, part in zip(hit.messages, hit.parts, strict=True)}
+    is_asked = line.role == "assistant" or asks(found[id(line)])
+    said = []
+    for one in turn:
+        if one is line or is_asked or found[id(one)]:
+            most = _CHARS if found[id(one)] else _ANSWER_CHARS
+            most = most if one is line or one.role == "assistant" else _QUESTION_CHARS
+            said.append((_who(one), excerpt(without_tags(one.content), words, most, found[id(one)])))
     return f"{_day(turn[0])}, {place}", said
 
 

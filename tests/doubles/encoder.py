@@ -51,7 +51,9 @@ class ScriptedEncoder:
             return "true" if len(held) < self.most else '"full"'
         wanted = self.meanings(request["search"])
         near = [(len(wanted & said), ms, line) for line, ms, said in held if ms >= request["since"]]
-        return json.dumps([(line, shared) for shared, _, line in sorted(near, reverse=True) if shared][:50])
+        return json.dumps(
+            [(line, shared, 0) for shared, _, line in sorted(near, reverse=True) if shared][:50]
+        )
 
 
 class BeginningsEncoder(ScriptedEncoder):

@@ -14,7 +14,7 @@ from agent_core.models import SearchHit
 from agent_core.provenance import to_json
 from agent_core.storage import lines as codec
 from agent_core.storage.reverse_lines import lines_backwards, lines_forwards
-from agent_core.storage.search_index.ranking import Candidate, Statistics
+from agent_core.storage.search_index.ranking import BestSentences, Candidate, Statistics
 from agent_core.storage.search_index.rows import SearchLine, line_time
 from agent_core.storage.search_index.text import Filters, Query, Term, fold
 
@@ -164,7 +164,9 @@ def answer_in(lines: Sequence[SearchLine], at: int) -> SearchLine | None:
     return found if found is not None and lines[at].is_turn_with(found) else None
 
 
-def chosen(found: Iterable[Found | None], limit: int) -> tuple[tuple[SearchHit, ...], int]:
+def chosen(
+    found: Iterable[Found | None], limit: int, sentences: BestSentences
+) -> tuple[tuple[SearchHit, ...], int]:
     """Return the first hits and the number of lines in them, without neighbours of better ones."""
     shown: set[tuple[str, int]] = set()
     hits: list[SearchHit] = []
@@ -177,7 +179,9 @@ def chosen(found: Iterable[Found | None], limit: int) -> tuple[tuple[SearchHit, 
         if (session, lines[at].position) in shown:
             continue
         shown.update((session, line.position) for line in lines)
-        hits.append(SearchHit(session, tuple(line.message() for line in lines), at, lines[at].position))
+        shown_lines = tuple(line.message() for line in lines)
+        parts = tuple(sentences.best(session, line.position, line.text) for line in lines)
+        hits.append(SearchHit(session, shown_lines, at, lines[at].position, parts))
         if len(hits) >= limit:
             break
     return tuple(hits), used

@@ -37,11 +37,11 @@ from agent_core.storage.search_index.files import (
     look_through,
     read_on,
 )
-from agent_core.storage.search_index.ranking import MOST_CANDIDATES, Statistics, rank
+from agent_core.storage.search_index.ranking import MOST_CANDIDATES, BestSentences, Statistics, rank
 from agent_core.storage.search_index.rows import Mark, Rows, SearchLine, line_time
 from agent_core.storage.search_index.text import Filters, Query, Term, fold, parse_query
 from agent_core.storage.search_index.vector_rows import IndexVectors, lines_alike, prepare_vectors
-from agent_core.storage.search_index.vectors import Vectors
+from agent_core.storage.search_index.vectors import Nearest, Vectors
 from agent_core.storage.session_record import session_of
 
 _BATCH_LINES = 100
@@ -88,15 +88,13 @@ class SearchIndex:
             names = await self._in_thread(lambda: [name for name, _ in self._histories()])
             sessions = frozenset(filter(asked.place, names))
         filters = Filters(line_time(asked.since), sessions, tuple(fold(asked.person).split()))
-        alike: dict[int, float] = {}
+        alike: Nearest = {}
         if self.vectors is not None and not query.has_quoted:
             alike = await self.vectors.nearest(asked, since_ms=filters.since_ms)
         async with self._reading:
             return await self._in_thread(lambda: self._search(asked, query, filters, alike))
 
-    def _search(
-        self, asked: SearchRequest, query: Query, filters: Filters, alike: dict[int, float]
-    ) -> SearchAnswer:
+    def _search(self, asked: SearchRequest, query: Query, filters: Filters, alike: Nearest) -> SearchAnswer:
         scope = str(asked.scope)
         marks: dict[str, Mark] = {}
         lines: dict[int, tuple[SearchLine, SearchLine | None]] = {}
@@ -145,9 +143,10 @@ class SearchIndex:
         sound: dict[str, bool] = {}
         try:
             reader = self._reader if alike else None
-            alike = {} if reader is None else lines_alike(reader.connection, alike, scope, filters)
-            ranked = rank(query, statistics, candidates, alike=alike, least=asked.least)
-            hits, used = chosen(self._found(ranked, scanned, undone, sound), asked.max_results)
+            similar = {} if reader is None else lines_alike(reader.connection, alike, scope, filters)
+            ranked = rank(query, statistics, candidates, alike=similar, least=asked.least)
+            sentences = BestSentences(query, statistics, similar.values())
+            hits, used = chosen(self._found(ranked, scanned, undone, sound), asked.max_results, sentences)
         except sqlite3.Error as error:
             self._note_unusable(error)
             return SearchAnswer((), complete=False)

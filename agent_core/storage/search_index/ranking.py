@@ -17,7 +17,7 @@ from types import MappingProxyType
 from typing import TypeVar
 
 from agent_core.storage.search_index.stems import stems
-from agent_core.storage.search_index.text import Query, Term, is_mistyped
+from agent_core.storage.search_index.text import Query, Term, fold, is_mistyped, sentences
 
 MOST_POSTINGS = 1_000
 """The number of newest lines with a word that are counted; a word of more lines is a common one."""
@@ -80,12 +80,22 @@ class Candidate:
     beside: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Likeness:
+    """The likeness of a line of a session to a query, from 0 to 1, and its most like sentence."""
+
+    session: str
+    position: int
+    degree: float
+    sentence: int
+
+
 def rank(
     query: Query,
     statistics: Statistics,
     candidates: Mapping[_Id, Candidate],
     *,
-    alike: Mapping[_Id, float] = MappingProxyType({}),
+    alike: Mapping[_Id, Likeness] = MappingProxyType({}),
     least: float = 0.0,
 ) -> list[_Id]:
     """
@@ -95,14 +105,35 @@ def rank(
     """
     newest = max((each.ms for each in candidates.values()), default=0)
     rater = _Rater(query, statistics)
-    rated: dict[_Id, tuple[bool, float, int]] = {each: (False, alike[each], 0) for each in alike}
+    rated: dict[_Id, tuple[bool, float, int]] = {each: (False, alike[each].degree, 0) for each in alike}
     for number, each in candidates.items():
         rating: tuple[bool, float] | None = rater.rate(each, age_ms=newest - each.ms)
         if rating is not None:
-            rated[number] = (rating[0], rating[1] + alike.get(number, 0.0), each.ms)
+            likeness = alike[number].degree if number in alike else 0.0
+            rated[number] = (rating[0], rating[1] + likeness, each.ms)
     most = max((points for _, points, _ in rated.values()), default=0.0)
     hits = [each for each, (_, points, _) in rated.items() if points >= least * most]
     return sorted(hits, key=lambda each: (rated[each], each), reverse=True)
+
+
+class BestSentences:
+    """Finds in lines the sentence that is worth most, rated as a line is."""
+
+    def __init__(self, query: Query, statistics: Statistics, alike: Iterable[Likeness]) -> None:
+        self._rater = _Rater(query, statistics)
+        self._alike = {(each.session, each.position): each for each in alike}
+
+    def best(self, session: str, position: int, text: str) -> str:
+        """Return the first of the best sentences of a line, or "" if none has anything of the query."""
+        alike = self._alike.get((session, position))
+        best, most = "", 0.0
+        for place, sentence in enumerate(sentences(text)):
+            rating = self._rater.rate(Candidate(0, fold(sentence)), age_ms=0)
+            points = rating[1] if rating is not None else 0.0
+            points += alike.degree if alike is not None and place == alike.sentence else 0.0
+            if points > most:
+                best, most = sentence, points
+        return best
 
 
 @dataclass(slots=True)

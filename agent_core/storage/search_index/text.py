@@ -22,6 +22,7 @@ _WORDS = re.compile(r"[^\W_]+")
 _UNSPACED = re.compile(f"([{UNSPACED}])")
 _RUNS = re.compile(f"[{UNSPACED}]+|[^{UNSPACED}\\W_]+")
 _ENDING = re.compile("[\u3041-\u309f ]+")
+_SENTENCE_END = re.compile(r"(?<=[.!?…])\s+|(?<=[。！？])|\n+")
 _PARTS = re.compile(r"\"([^\"]*)\"|([^\"]+)")
 _MOST_TERMS = 16
 _LONGEST_TEXT = 20_000
@@ -30,6 +31,7 @@ _SHORTEST_PART = 4  # letters of a word within a compound
 _COMPOUND = range(2 * _SHORTEST_PART, 41)  # letters
 _ALIKE = 6  # letters at least of a word that may be mistyped
 _ALIKE_PART = 3
+_FIRST_SENTENCES, _LONGEST_SENTENCE = 16, 400
 TAIL = "~"
 """A word that ends with another is found by its letters backwards, after this character."""
 
@@ -58,6 +60,18 @@ def index_words(text: str) -> Iterator[str]:
         yield word
         if len(word) in _COMPOUND:
             yield TAIL + word[::-1]
+
+
+def sentences(text: str) -> list[str]:
+    """Return a text as sentences, long ones in several parts."""
+    told = (part.strip() for part in _SENTENCE_END.split(text))
+    longest = _LONGEST_SENTENCE
+    return [part[at : at + longest] for part in told for at in range(0, len(part), longest)]
+
+
+def first_sentences(text: str) -> list[str]:
+    """Return the sentences of a text that have vectors."""
+    return sentences(text[: _FIRST_SENTENCES * _LONGEST_SENTENCE])[:_FIRST_SENTENCES]
 
 
 @dataclass(frozen=True, slots=True)

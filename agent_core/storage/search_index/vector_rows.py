@@ -8,10 +8,12 @@ that knows nothing of vectors. ``id`` only grows, so what was added later has a 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
+from agent_core.storage.search_index.ranking import Likeness
 from agent_core.storage.search_index.text import Filters
+from agent_core.storage.search_index.vectors import Nearest
 
 _TABLES = """
 BEGIN IMMEDIATE;
@@ -38,20 +40,18 @@ def prepare_vectors(db: sqlite3.Connection) -> None:
         db.executescript(_TABLES)
 
 
-def lines_alike(
-    db: sqlite3.Connection, found: Mapping[int, float], scope: str, filters: Filters
-) -> dict[int, float]:
-    """Return the lines of vectors that are there, in the scope and searched, with their likeness."""
+def lines_alike(db: sqlite3.Connection, found: Nearest, scope: str, filters: Filters) -> dict[int, Likeness]:
+    """Return the lines of vectors that are there, in the scope and searched."""
     marks = ", ".join("?" * len(found))
     rows = db.execute(
-        "SELECT v.id, l.id, s.name, l.ms, l.sender FROM vectors v JOIN lines l ON l.id = v.line"  # noqa: S608
+        "SELECT v.id, l.id, s.name, l.position, l.ms, l.sender FROM vectors v JOIN lines l ON l.id = v.line"  # noqa: S608
         f" JOIN sessions s ON s.id = l.session WHERE v.id IN ({marks})"  # of our own marks
         " AND l.scope = (SELECT id FROM scopes WHERE name = ?)",
         (*found, scope),
     )
     return {
-        line: found[number]
-        for number, line, session, ms, sender in rows
+        line: Likeness(session, position, *found[number])
+        for number, line, session, position, ms, sender in rows
         if filters.accepts(session) and filters.is_said(ms, sender)
     }
 

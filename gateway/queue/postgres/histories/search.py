@@ -11,7 +11,7 @@ are looked for among the newest lines first: else all lines with it would be rea
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, TypeAlias
@@ -22,11 +22,13 @@ from agent_core.storage.search_index.ranking import (
     MOST_CANDIDATES,
     MOST_POSTINGS,
     Candidate,
+    Likeness,
     Statistics,
     choose_candidates,
 )
 from agent_core.storage.search_index.rows import SearchLine
 from agent_core.storage.search_index.text import TAIL, Filters, Query, Term, fold, index_words
+from agent_core.storage.search_index.vectors import Nearest
 from gateway.queue.sql.engine import ConnectionPort
 
 RowId: TypeAlias = tuple[int, str, int]
@@ -235,21 +237,21 @@ class Searching:
             *wanted.phrases,
         ]
 
-    def rows_of(self, vectors: Mapping[int, float]) -> dict[RowId, float]:
-        """Return the lines of vectors that are there, in the scope and searched, with their likeness."""
+    def rows_of(self, vectors: Nearest) -> dict[RowId, Likeness]:
+        """Return the lines of vectors that are there, in the scope and searched."""
         rows = self.db.execute(
             "SELECT v.id, h.at, h.session, h.seq, h.line FROM vectors AS v"
             " JOIN history AS h ON h.session = v.session AND h.seq = v.seq"
             " WHERE v.id = ANY(?) AND h.scope = ? AND h.said IS NOT NULL",
             (list(vectors), self.scope),
         )
-        there: dict[RowId, float] = {}
+        there: dict[RowId, Likeness] = {}
         for number, at, session, seq, raw in rows.fetchall():
             line = _searched(raw, seq)
             if line is None or not self.filters.accepts(session):
                 continue
             if self.filters.is_said(at, line.sender):
-                there[int(at), session, seq] = vectors[number]
+                there[int(at), session, seq] = Likeness(session, seq, *vectors[number])
         return there
 
 

@@ -19,8 +19,8 @@ from agent_core.memory.manager import MemoryManager
 from agent_core.messages import SessionKey
 from agent_core.models import Message
 from agent_core.storage.search_index import SearchIndex, vectors
+from agent_core.storage.search_index.text import first_sentences as sentences
 from agent_core.storage.search_index.vectors import missing_for_vectors
-from agent_core.storage.search_index.vectors_child import sentences
 from gateway.settings import Settings, _soft_warnings
 from tests.contract.vectors import VectorsContract
 from tests.doubles.encoder import ScriptedEncoder, SlowEncoder, use_encoder
