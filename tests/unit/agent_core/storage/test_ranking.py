@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agent_core.storage.search_index.ranking import Candidate, Statistics, rank
+from agent_core.storage.search_index.ranking import Candidate, Likeness, Statistics, rank
 from agent_core.storage.search_index.text import Query, fold, parse_query
 
 SAID = {
@@ -26,7 +26,8 @@ def ranked(question: str, *, alike: dict[int, float], least: float = 0.0) -> lis
         },
         len(SAID),
     )
-    return rank(query, statistics, found, alike=alike, least=least)
+    likeness = {number: Likeness("", number, degree, 0) for number, degree in alike.items()}
+    return rank(query, statistics, found, alike=likeness, least=least)
 
 
 def test_what_has_the_words_and_means_the_same_stands_first() -> None:
