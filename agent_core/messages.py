@@ -295,7 +295,7 @@ class JobNote(_Sparse):
 
 @dataclass(frozen=True, kw_only=True)
 class OrderNote(_Sparse):
-    """The order for a background job, see ``gateway.queue.background.Order``."""
+    """The order for a background job, see ``gateway.store.background_job_rows.Order``."""
 
     place: str = ""
     name: str = ""

@@ -8,11 +8,11 @@ import json
 import tarfile
 from datetime import UTC, datetime
 
-from gateway.operations.backup.config import kept_config
+from gateway.operations.backup.backup_settings import kept_config
 from gateway.operations.backup.contents import Choice
 from gateway.operations.backup.create import BackupSource, make_backup
-from gateway.operations.context import OperationContext
-from gateway.queue.sqlite.store import SqliteQueue
+from gateway.operations.operation_context import OperationContext
+from gateway.store.sqlite.sqlite_queue import SqliteQueue
 from tests.clock import EPOCH
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)

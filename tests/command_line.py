@@ -12,9 +12,9 @@ from contextlib import contextmanager
 
 from agent_core.messages import InboundMessage, Sender, SessionKey
 from agent_core.models import MemoryScope, Message, ScopeKind
-from agent_core.storage.jsonl import JsonlMemory
-from gateway.queue.sqlite.store import SqliteQueue
-from gateway.queue.stores import NewOutbound, Pending
+from agent_core.storage.jsonl_memory import JsonlMemory
+from gateway.store.sqlite.sqlite_queue import SqliteQueue
+from gateway.store.stores import NewOutbound, Pending
 from gateway.system.clock import SystemClock
 from gateway.system.home import Home, open_home
 from tests.clock import EPOCH

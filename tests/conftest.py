@@ -30,7 +30,7 @@ WAITING = (
     *SLOW,
     *(
         HERE / "unit" / path
-        for path in ("test_architecture.py", "test_weight.py", "gateway/cli", "agent_core/sandbox")
+        for path in ("test_architecture.py", "test_weight.py", "gateway/cli", "agent_core/children")
     ),
 )
 """What waits for servers and processes of its own."""

@@ -11,7 +11,7 @@ from agent_core.tools.files import file_tools
 from agent_core.tools.files.change_journal import ChangeJournal
 from agent_core.tools.files.journaled_files import JournaledFiles
 from agent_core.tools.files.roots import Roots
-from agent_core.tools.registry import run_tool
+from agent_core.tools.tool_registry import run_tool
 
 
 class FileDesk:

@@ -15,9 +15,9 @@ from agent_core.messages import (
     SessionKey,
 )
 from agent_core.models import MemoryScope, Message, ScopeKind, Usage
-from agent_core.storage.jsonl import JsonlMemory
-from gateway.queue.sqlite.store import SqliteQueue
-from gateway.queue.stores import Completion, NewOutbound, Pending, Step
+from agent_core.storage.jsonl_memory import JsonlMemory
+from gateway.store.sqlite.sqlite_queue import SqliteQueue
+from gateway.store.stores import Completion, NewOutbound, Pending, Step
 from gateway.system.home import Home, open_home
 from gateway.turns.user_input import question_text
 from tests.clock import EPOCH, ManualClock

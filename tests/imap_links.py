@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 
 from aioimaplib import aioimaplib
 
-from channels.email.imap.protocol import HardenedProtocol
+from channels.email.imap.imap_protocol import HardenedProtocol
 from tests.doubles.imap_server import Dialogue, fake_imap
 
 Script = Callable[[Dialogue], Awaitable[None]]

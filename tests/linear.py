@@ -357,19 +357,19 @@ PUMPS = tuple(
 
 
 NOT_FOREIGN = {
-    "agent_core.tools.files.search_child": "a process of its own, with limits of time and memory",
+    "agent_core.tools.files.file_search_child": "a process of its own, with limits of time and memory",
     "gateway.cli": "the owner's own terminal",
     "gateway.cli.setup": "the owner's own answers",
     "gateway.settings": "the owner's own configuration file",
     "gateway.cli.demo": "the owner's own terminal",
     "gateway.operations.control.healthcheck": "a command line",
-    "gateway.observability.logs.reader": "starts a program",
+    "gateway.observability.logs.log_reader": "starts a program",
     "agent_core.skills": "the owner's own files",
-    "agent_core.sandbox.child": "sets up the process that it is in",
-    "agent_core.sandbox.long_running_child": "sets up the process that it is in",
+    "agent_core.children.confined_child": "sets up the process that it is in",
+    "agent_core.children.long_running_child": "sets up the process that it is in",
 }
 BOUNDED = {
-    "channels.email.compose.message._encoded": 200,  # a subject: MAX_SUBJECT
+    "channels.email.compose.outbound_mail._encoded": 200,  # a subject: MAX_SUBJECT
 }
 """What never gets a longer text, by its callers."""
 

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from agent_core.html_to_text import read_web_page
-from agent_core.memory.consolidation import policy
+from agent_core.memory.consolidation import consolidation_policy
 from agent_core.memory.consolidation.key_facts import essentials, excerpts, merge_list, missing
 from agent_core.messages import Audience, InboundMessage, OutboundKind, OutboundMessage, Sender, SessionKey
 from agent_core.models import Message
@@ -16,24 +16,24 @@ from agent_core.prompt import background_text, email_text, fence, remove_words_o
 from agent_core.prompt_budget import TokenEstimate
 from agent_core.tools.shell.proxy_request import ProxyRefused, request_of, server_name_of
 from agent_core.tools.web.urls import resolve_link
-from channels.email.compose.message import compose
-from channels.email.imap.syntax import parse_fetch, parse_list
-from channels.email.intake import given_up, read_arrival
-from channels.email.parsing.dsn import read_report
-from channels.email.parsing.message import parse_mail
-from channels.email.parsing.mime import Unreadable
-from channels.email.parsing.reply_stripping import divide
+from channels.email.compose.outbound_mail import compose
+from channels.email.imap.imap_syntax import parse_fetch, parse_list
+from channels.email.parse.dsn import read_report
+from channels.email.parse.inbound_mail import parse_mail
+from channels.email.parse.mime import Unreadable
+from channels.email.parse.reply_stripping import divide
+from channels.email.receive.mail_intake import given_up, read_arrival
 from channels.email.trust.dkim import find_signatures
 from channels.markup import MAX_BYTES, to_html, to_text
-from channels.matrix.events.inbound import Me, read_event
-from channels.matrix.events.outbound import build_content
-from channels.matrix.rooms.state import Rooms
+from channels.matrix.events.inbound_events import Me, read_event
+from channels.matrix.events.outbound_events import build_content
+from channels.matrix.rooms.room_state import Rooms
 from channels.split import split_markdown
 from gateway.observability.redaction import Redactor
 from gateway.proactive.jobs.trigger_parsing import TriggerRequest, parse_request
-from gateway.turns.approvals.text import quote
-from gateway.turns.commands.parsing import parse_command
-from gateway.turns.commands.reminders import reminder_of
+from gateway.turns.commands.command_parsing import parse_command
+from gateway.turns.commands.reminder_command import reminder_of
+from gateway.turns.questions.approval_text import quote
 
 LONG = 1_000_000
 EVENT = 65_000
@@ -148,11 +148,11 @@ def _forgotten(text: str) -> None:
 
 def _consolidated(text: str) -> None:
     message = Message(role="user", content=text)
-    source = policy.conversation_text([message, message], 100_000, TokenEstimate())
-    policy.accept_summary(text, source, 5)
-    policy.accept_summary(source[: len(source) // 2], source + "a", 5)
-    policy.readable(text, 5_000)
-    policy.newest_of(text, 5_000)
+    source = consolidation_policy.conversation_text([message, message], 100_000, TokenEstimate())
+    consolidation_policy.accept_summary(text, source, 5)
+    consolidation_policy.accept_summary(source[: len(source) // 2], source + "a", 5)
+    consolidation_policy.readable(text, 5_000)
+    consolidation_policy.newest_of(text, 5_000)
 
 
 def _facts(text: str) -> None:

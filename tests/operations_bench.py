@@ -6,10 +6,10 @@ import inspect
 
 from agent_core.messages import InboundMessage, Sender, SessionKey
 from agent_core.models import Message
-from gateway.operations.context import OperationContext
-from gateway.operations.registry import find_operation
-from gateway.queue.stores import NewOutbound, Pending
+from gateway.operations.operation_context import OperationContext
+from gateway.operations.operation_registry import find_operation
 from gateway.routing.access import Access, Alias
+from gateway.store.stores import NewOutbound, Pending
 from tests.clock import EPOCH
 
 ROOM = SessionKey("matrix", "!room:hs.test")

@@ -8,13 +8,13 @@ from typing import Any
 import anyio
 
 from agent_core.messages import Audience, InboundMessage, Sender, SessionKey
-from gateway.proactive.alerts import OwnerAlerts
+from gateway.proactive.owner_alerts import OwnerAlerts
 from gateway.proactive.owner_contact import OwnerContact
 from gateway.proactive.owner_notifier import OwnerNotifier
-from gateway.queue.sqlite.store import SqliteQueue
-from gateway.queue.states import OutboxState
-from gateway.queue.stores import OutboxRow, Pending
-from gateway.queue.wakeups import Wakeups
+from gateway.store.sqlite.sqlite_queue import SqliteQueue
+from gateway.store.states import OutboxState
+from gateway.store.stores import OutboxRow, Pending
+from gateway.store.wakeups import Wakeups
 from tests.clock import ManualClock
 from tests.doubles.loopback import LoopbackChannel, LoopbackServer
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from agent_core.storage.layout import Layout
 from gateway.operations.privacy.inventory import Person, PersonFiles, find_files
 from gateway.operations.privacy.open_histories import open_histories
-from gateway.queue.place import QueuePlace
+from gateway.store.place import QueuePlace
 
 
 def find_person(layout: Layout, database: QueuePlace, person: Person) -> PersonFiles:

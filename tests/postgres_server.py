@@ -29,7 +29,7 @@ from devservers.environment import cache_folder
 from devservers.errors import StartFailed, ToolsMissing
 from devservers.ports import lease_ports
 from devservers.process import Child, wait_until_ready
-from gateway.queue.postgres.store import migrate
+from gateway.store.postgres.postgres_queue import migrate
 
 BINARIES = "SQUIDBOT_PG_BIN"
 """In the environment: the folder of the programs of another version than the newest that is installed."""

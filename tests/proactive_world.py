@@ -12,7 +12,7 @@ from unittest.mock import patch
 
 import anyio
 
-from agent_core.llm.demo.model import DemoModel
+from agent_core.llm.demo.demo_model import DemoModel
 from agent_core.models import Message, ModelChunk, ToolCall, ToolDefinition
 from channels.heartbeat import channel as heartbeat_channel
 from channels.heartbeat.channel import HeartbeatChannel

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 
-from channels.matrix.client.api import HttpAnswer
+from channels.matrix.client.homeserver import HttpAnswer
 from channels.matrix.config import MatrixConfig
-from channels.matrix.events.inbound import Me
+from channels.matrix.events.inbound_events import Me
 from channels.matrix.events.room_policy import RoomRules
-from channels.matrix.sync.event_handler import EventHandler
-from channels.matrix.sync.reply_context import in_clear
+from channels.matrix.receive.event_handler import EventHandler
+from channels.matrix.receive.reply_context import in_clear
 from tests.clock import ManualClock
 from tests.doubles.homeserver import ScriptedHomeserver, member, text
 from tests.doubles.inbox import MemoryInbox

@@ -2,7 +2,7 @@
 Writes a home folder as today's version leaves it: something of everything, and a row in every state.
 
 Today's schema is kept in ``tests/data/home-vN``, and later commits are held to it
-(`tests/unit/gateway/queue/test_kept_home.py`). When the schema gets a new number, keep
+(`tests/unit/gateway/store/test_kept_home.py`). When the schema gets a new number, keep
 what the new one writes: ``python -m tests.state_writer``.
 """
 
@@ -21,10 +21,10 @@ import anyio
 from agent_core.messages import Audience, MessageContext, SessionKey
 from agent_core.models import MemoryScope, Message, Purpose, ScopeKind, Usage
 from agent_core.provenance import untrusted_origin
-from agent_core.storage.jsonl import JsonlMemory
+from agent_core.storage.jsonl_memory import JsonlMemory
 from agent_core.tools.grants import Grant, GrantKind, Scope
-from gateway.queue.background import job_message
-from gateway.queue.model import (
+from gateway.store.background_job_rows import job_message
+from gateway.store.model import (
     APPROVAL,
     APPROVED,
     Collected,
@@ -35,10 +35,10 @@ from gateway.queue.model import (
     LedgerEntry,
     RunOutcome,
 )
-from gateway.queue.sql.tables import VERSION
-from gateway.queue.sqlite.store import SqliteQueue
-from gateway.queue.states import InboxState, OutboxState
-from gateway.queue.stores import Completion, NewOutbound, Pending, Step
+from gateway.store.sql.tables import VERSION
+from gateway.store.sqlite.sqlite_queue import SqliteQueue
+from gateway.store.states import InboxState, OutboxState
+from gateway.store.stores import Completion, NewOutbound, Pending, Step
 from gateway.system.home import open_home
 from tests.clock import EPOCH, ManualClock
 from tests.contract.queue_data import BOT, claim, out, pending

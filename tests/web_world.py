@@ -18,8 +18,8 @@ from ipaddress import ip_address, ip_network
 
 from aiohttp.abc import AbstractResolver, ResolveResult
 
-from agent_core.tools.web.client import WebClient, WebLimits
 from agent_core.tools.web.ip_rules import AddressReach, IPAddress, IPNetwork
+from agent_core.tools.web.web_client import WebClient, WebLimits
 
 PUBLIC, PRIVATE = "127.0.0.1", "127.0.0.2"
 SAFE = AddressReach(allow_private=(ip_network(PUBLIC),))

@@ -6,16 +6,16 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import datetime
 from uuid import uuid4
 
-from agent_core.agent.run import AgentRun, RunTools, TurnLimits
+from agent_core.agent.agent_run import AgentRun, RunTools, TurnLimits
 from agent_core.errors import TurnLimitReached
 from agent_core.memory.manager import MemoryManager
 from agent_core.messages import Attachment
 from agent_core.models import Message, Session, ToolDefinition, ToolResult, TurnResult, Usage
 from agent_core.ports import AllowancePort, ChannelPort, Clock, LLMPort, StepJournal, ToolPort
 from agent_core.provenance import Origins, join_origins
-from agent_core.tools.asking import limit_time
+from agent_core.tools.person_port import limit_time
 from agent_core.tools.policy import ConsentPort, Permission, PolicyVerdict, Proposal, verdict_on
-from agent_core.tools.registry import ToolRegistry, definition_of
+from agent_core.tools.tool_registry import ToolRegistry, definition_of
 
 
 class AgentLoop:

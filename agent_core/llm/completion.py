@@ -16,7 +16,7 @@ from typing import cast
 import structlog
 
 from agent_core.errors import ModelError, ModelRefused, ModelUnreadable, StreamBroken
-from agent_core.llm.errors import empty_answer, endless_answer
+from agent_core.llm.model_errors import empty_answer, endless_answer
 from agent_core.models import AnswerEnd, Message, ModelAnswer, ModelChunk, ToolCall, ToolDefinition, Usage
 from agent_core.ports import LLMPort
 from agent_core.text import is_visible

@@ -19,9 +19,9 @@ from typing import Any
 import structlog
 
 from agent_core.errors import ContextTooLong, ModelError, ModelRefused
-from agent_core.llm.images import pictures_of
 from agent_core.llm.openai_format import Piece
 from agent_core.llm.prices import Price
+from agent_core.llm.prompt_pictures import pictures_of
 from agent_core.llm.reasoning import Habit
 from agent_core.llm.streaming import AnswerLimits, answer
 from agent_core.llm.tool_schemas import restore_names

@@ -8,7 +8,7 @@ import sys
 
 import structlog
 
-from agent_core.child_process.process import CallFailed, ChildProcess
+from agent_core.children.service import CallFailed, ChildProcess
 from agent_core.messages import Attachment
 from agent_core.ports import AttachmentPort
 

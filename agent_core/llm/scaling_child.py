@@ -14,8 +14,8 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
-from agent_core.child_process.confinement import library_paths
-from agent_core.child_process.server import Work, serve_engine
+from agent_core.children.service_child import Work, serve_engine
+from agent_core.children.service_confinement import library_paths
 
 _MEMORY_BYTES = 600_000_000
 _MOST_PIXELS = 50_000_000

@@ -17,7 +17,7 @@ import anyio
 import structlog
 
 from agent_core.errors import ModelError, ModelRateLimited, ModelUnavailable, ModelUnreadable, StreamBroken
-from agent_core.llm.errors import empty_answer, endless_answer, repeating_answer
+from agent_core.llm.model_errors import empty_answer, endless_answer, repeating_answer
 from agent_core.llm.openai_format import Assembler, Piece
 from agent_core.llm.reasoning import Habit
 from agent_core.llm.written_calls import WrittenCalls

@@ -1,1 +1,1 @@
-"""Clients of providers of speech, transcripts and pictures."""
+"""Voice and pictures: providers, local engines, transcripts, and the tool that makes pictures."""

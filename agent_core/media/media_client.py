@@ -21,19 +21,17 @@ from typing import Any, Literal
 import aiohttp
 import anyio
 
-from agent_core.child_process.process import CallFailed
+from agent_core.children.service import CallFailed
 from agent_core.errors import Failure, ModelError
-from agent_core.image.config import ImageSettings, is_plain_image
-from agent_core.image.pictures import GeneratedPicture, MakesPictures, pictures_in
-from agent_core.llm.config import LLMSpec, ProviderSpec
-from agent_core.llm.litellm.process import LiteLLMProcess, access
+from agent_core.llm.litellm.litellm_process import LiteLLMProcess, access
+from agent_core.llm.model_config import LLMSpec, ProviderSpec
 from agent_core.llm.openai_connection import OpenAIConnection
 from agent_core.llm.openai_format import token_count
 from agent_core.llm.providers import Endpoint, endpoint_of, key_of_environment
-from agent_core.ports import Clock
-from agent_core.voice.config import LOCAL, SpeakSettings, TranscribeSettings
-from agent_core.voice.speech import Speaks, Spoken, cost_of_chars, spoken_of
-from agent_core.voice.transcript import (
+from agent_core.media.image_config import ImageSettings, is_plain_image
+from agent_core.media.pictures import GeneratedPicture, MakesPictures, pictures_in
+from agent_core.media.speech import Speaks, Spoken, cost_of_chars, spoken_of
+from agent_core.media.transcript import (
     Clip,
     StoredTranscript,
     Transcribes,
@@ -42,6 +40,8 @@ from agent_core.voice.transcript import (
     tidy,
     transcript_in,
 )
+from agent_core.media.voice_config import LOCAL, SpeakSettings, TranscribeSettings
+from agent_core.ports import Clock
 
 MAX_SPEECH_BYTES = 24 * 1024 * 1024
 """Ten minutes of WAV, an hour of Opus."""
@@ -280,10 +280,10 @@ class ProviderPictures:
 def build_speaker(settings: SpeakSettings, spec: LLMSpec, clock: Clock, *, litellm: LiteLLMProcess) -> Speaks:
     """The speech client of these settings."""
     if settings.provider == LOCAL:
-        from agent_core.voice.local_engines import LocalSpeech  # noqa: PLC0415 - only if chosen
+        from agent_core.media.local_engines import LocalSpeech  # noqa: PLC0415 - only if chosen
 
         return LocalSpeech(settings, clock)
-    from agent_core.voice.local_engines import OpusSpeech, can_make_opus  # noqa: PLC0415 - likewise
+    from agent_core.media.local_engines import OpusSpeech, can_make_opus  # noqa: PLC0415 - likewise
 
     client = _voice_client("speech", settings, spec, clock, litellm)
     voice = ProviderSpeech(client, settings, settings.price(spec.providers))
@@ -295,7 +295,7 @@ def build_transcriber(
 ) -> Transcribes:
     """The transcription client of these settings."""
     if settings.provider == LOCAL:
-        from agent_core.voice.local_engines import LocalTranscription  # noqa: PLC0415 - only if chosen
+        from agent_core.media.local_engines import LocalTranscription  # noqa: PLC0415 - only if chosen
 
         return LocalTranscription(settings, clock)
     client = _voice_client("transcription", settings, spec, clock, litellm)

@@ -20,8 +20,8 @@ import structlog
 from agent_core import prompt
 from agent_core.bounded import Bounded
 from agent_core.errors import SkillInvalid
-from agent_core.memory.consolidation.policy import ConsolidationRules
-from agent_core.memory.consolidation.run import Consolidation
+from agent_core.memory.consolidation.consolidation_policy import ConsolidationRules
+from agent_core.memory.consolidation.consolidation_run import Consolidation
 from agent_core.memory.lookup import SHARE, QuestionLookup
 from agent_core.memory.scopes import OWNER, hidden_from, private_in
 from agent_core.memory.withdrawn_messages import in_force

@@ -5,6 +5,6 @@ Skills: instructions in SKILL.md files that a model reads when a task needs them
 """
 
 from agent_core.prompt import build_skills_xml
-from agent_core.skills.loader import BUNDLED_SKILLS, SkillsLoader
+from agent_core.skills.skill_loader import BUNDLED_SKILLS, SkillsLoader
 
 __all__ = ["BUNDLED_SKILLS", "SkillsLoader", "build_skills_xml"]

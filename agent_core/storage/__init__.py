@@ -37,6 +37,6 @@ versions), ``file_access`` (appending, locks, errors), ``jsonl`` (the
 `MemoryPort` over it), ``search_index`` (the `SearchPort`).
 """
 
-from agent_core.storage.jsonl import JsonlMemory
+from agent_core.storage.jsonl_memory import JsonlMemory
 
 __all__ = ["JsonlMemory"]

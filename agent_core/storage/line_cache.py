@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from itertools import takewhile
 
-from agent_core.storage.paging import Entry
+from agent_core.storage.history_paging import Entry
 
 _ENTRIES = 1000
 _BYTES = 2 * 1024 * 1024

@@ -18,10 +18,10 @@ from agent_core.models import Message
 from agent_core.ports import Clock
 from agent_core.provenance import Origins
 from agent_core.storage.file_access import exclusive
-from agent_core.storage.history import HistoryFile
+from agent_core.storage.history_file import HistoryFile
+from agent_core.storage.history_lines import stamp
+from agent_core.storage.history_paging import PageMark
 from agent_core.storage.layout import Layout
-from agent_core.storage.lines import stamp
-from agent_core.storage.paging import PageMark
 from agent_core.storage.reverse_lines import ReadAt
 from agent_core.storage.session_record import Record, RecordFile
 

@@ -19,8 +19,8 @@ from agent_core import files
 from agent_core.messages import SessionKey
 from agent_core.provenance import Origins, from_json, to_json
 from agent_core.storage import file_access
-from agent_core.storage.lines import as_object, encode_object, storable
-from agent_core.storage.paging import PageMark
+from agent_core.storage.history_lines import as_object, encode_object, storable
+from agent_core.storage.history_paging import PageMark
 
 log = structlog.get_logger(__name__)
 

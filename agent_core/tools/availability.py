@@ -3,7 +3,7 @@ Decides who has a family of tools. Pure.
 
 Three places decide which tools are in a model's request: each family asks `is_available` when the tools of a
 session are made (`gateway.app.agent`), rarely used ones are left out until they are found (`deferred.py`),
-and a run offers none in its last call (`agent_core.agent.run`).
+and a run offers none in its last call (`agent_core.agent.agent_run`).
 """
 
 from __future__ import annotations

@@ -21,8 +21,8 @@ from agent_core.errors import AgentError, ToolError
 from agent_core.models import ToolCall, ToolResult
 from agent_core.ports import ToolPort
 from agent_core.provenance import Origins
-from agent_core.tools.arguments import fit_arguments, problem_with
-from agent_core.tools.asking import limit_time
+from agent_core.tools.person_port import limit_time
+from agent_core.tools.tool_arguments import fit_arguments, problem_with
 
 ELSEWHERE = (
     "In a private conversation with the owner there may be more, so do not say that you cannot do it at all."

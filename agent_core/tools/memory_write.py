@@ -96,7 +96,7 @@ class MemoryWriteTool:
 
     async def review(self, **arguments: Any) -> Review:
         """The difference, so that what would be lost is seen."""
-        from agent_core.tools.files.reading import reviewed_change  # noqa: PLC0415 - only where somebody is asked
+        from agent_core.tools.files.file_reading import reviewed_change  # noqa: PLC0415 - only where somebody is asked
 
         new = str(arguments.get("content") or "")
         try:

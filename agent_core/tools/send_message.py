@@ -17,7 +17,7 @@ from agent_core.messages import Attachment
 from agent_core.models import ToolResult
 from agent_core.provenance import Origins, origins_of_call
 from agent_core.text import short_hash
-from agent_core.tools.attachments import ConversationFiles, SendFileTool
+from agent_core.tools.attachment_tools import ConversationFiles, SendFileTool
 from agent_core.tools.effects import Effect, Review, approved_state, approving
 from agent_core.tools.execution import step_of_call
 

@@ -27,7 +27,7 @@ from agent_core.messages import (
 )
 from channels.api.config import ApiConfig
 from channels.api.request import RequestWords
-from channels.api.tokens import ApiToken, ApiTokens
+from channels.api.token_store import ApiToken, ApiTokens
 from channels.base import Capabilities, ChannelUnavailable, Inbox, LinkState, NoRecipient, Receipt, Redelivery
 from channels.plugin import ChannelServices
 

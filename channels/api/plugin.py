@@ -42,7 +42,7 @@ class ApiPlugin(ChannelPlugin[ApiConfig]):
 
     def build(self, config: ApiConfig, services: ChannelServices) -> Channel:
         """Make the channel."""
+        from channels.api.api_server import ApiServer  # noqa: PLC0415
         from channels.api.channel import ApiChannel  # noqa: PLC0415 - loaded where it is used
-        from channels.api.server import ApiServer  # noqa: PLC0415
 
         return ApiChannel(config, services, lambda channel: ApiServer(channel).routes())

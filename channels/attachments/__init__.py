@@ -27,7 +27,7 @@ its owner; otherwise the gateway's sweeper removes it after a day.
 For a channel that sends: `chunks` reads in pieces, `read` a piece, `path` says where the file is.
 """
 
-from channels.attachments.errors import (
+from channels.attachments.attachment_errors import (
     AttachmentDamaged,
     AttachmentGone,
     AttachmentRefused,
@@ -36,12 +36,12 @@ from channels.attachments.errors import (
     AttachmentsUnavailable,
     AttachmentTooLarge,
 )
+from channels.attachments.attachment_pictures import Picture, picture_in
+from channels.attachments.attachment_storage import FOLDER, PATH, Damaged, Storage, StorageAway, StoredFile
+from channels.attachments.attachment_store import AttachmentStore, digest_of
+from channels.attachments.file_kinds import media_type_of
+from channels.attachments.file_names import safe_extension, safe_name
 from channels.attachments.file_storage import LocalFiles
-from channels.attachments.kinds import media_type_of
-from channels.attachments.names import safe_extension, safe_name
-from channels.attachments.pictures import Picture, picture_in
-from channels.attachments.storage import FOLDER, PATH, Damaged, Storage, StorageAway, StoredFile
-from channels.attachments.store import AttachmentStore, digest_of
 
 __all__ = [
     "FOLDER",

@@ -23,7 +23,7 @@ import structlog
 
 from agent_core.confined_files import READ
 from agent_core.files import sync, write_all
-from channels.attachments.storage import FOLDER, PATH, Damaged, StorageAway, StoredFile, check_path
+from channels.attachments.attachment_storage import FOLDER, PATH, Damaged, StorageAway, StoredFile, check_path
 
 TEMPORARY = "tmp"
 _SHARES = "shares"

@@ -13,8 +13,8 @@ from pathlib import Path
 import anyio.to_thread
 
 from agent_core.files import write_all
-from channels.attachments.pictures import HEAD_BYTES
-from channels.attachments.storage import Storage
+from channels.attachments.attachment_pictures import HEAD_BYTES
+from channels.attachments.attachment_storage import Storage
 
 BLOCK_BYTES = 256 * 1024
 

@@ -36,7 +36,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from channels.attachments.storage import FOLDER, PATH, Damaged, StorageAway, StoredFile, check_path
+from channels.attachments.attachment_storage import FOLDER, PATH, Damaged, StorageAway, StoredFile, check_path
 
 if TYPE_CHECKING:
     from obstore.store import S3Store

@@ -14,7 +14,7 @@ The email channel: one mailbox, read by IMAP, answered by SMTP.
 ``imap/``           the mailbox: the door to aioimaplib, positions, folders, housekeeping
 ``smtp/``           submission: the door to aiosmtplib, one step at a time
 ``auth/``           passwords, OAuth tokens, TLS
-``parsing/``        bytes into text, files, addresses, threads and bounces, under caps (pure)
+``parse/``          bytes into text, files, addresses, threads and bounces, under caps (pure)
 ``trust/``          who wrote it, and may it be answered; which bounces are believed
 ``limits/``         rates, the circuit breaker, the loop guard
 ``compose/``        an answer as bytes and envelope, its HTML, what our copies are known by (pure)

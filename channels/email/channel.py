@@ -37,24 +37,24 @@ from channels.base import (
     Receipt,
     Redelivery,
 )
-from channels.email.attachments import Keeper
-from channels.email.auth.credentials_source import credentials_of
-from channels.email.compose.message import Envelope
+from channels.email.compose.outbound_mail import Envelope
 from channels.email.config import EmailConfig
-from channels.email.crash_suspects import CrashSuspects
-from channels.email.imap.connect import Timing
-from channels.email.imap.connections import Connections
+from channels.email.credentials_source import credentials_of
 from channels.email.imap.housekeeping import Answered, Housekeeping, HousekeepingTask, UploadCopy
+from channels.email.imap.imap_connect import Timing
+from channels.email.imap.imap_connections import Connections
 from channels.email.imap.mailbox import Mailbox
-from channels.email.intake import MailIntake, is_ingest_only
-from channels.email.limits.loop_guard import Alert, LoopGuard
-from channels.email.limits.rate_limit import AnswerLimiter
-from channels.email.parsing.addresses import AddressInvalid, normalise
-from channels.email.parsing.dsn import BounceReport, in_words
-from channels.email.parsing.threads import message_id_of, session_about
-from channels.email.receiver import MailReceiver
-from channels.email.route import route_of
-from channels.email.self_test import examine, status_facts
+from channels.email.loop_guard import Alert, LoopGuard
+from channels.email.mail_route import route_of
+from channels.email.mail_self_test import examine, status_facts
+from channels.email.parse.dsn import BounceReport, in_words
+from channels.email.parse.mail_addresses import AddressInvalid, normalise
+from channels.email.parse.mail_threads import message_id_of, session_about
+from channels.email.rate_limit import AnswerLimiter
+from channels.email.receive.crash_suspects import CrashSuspects
+from channels.email.receive.mail_attachments import Keeper
+from channels.email.receive.mail_intake import MailIntake, is_ingest_only
+from channels.email.receive.mail_receiver import MailReceiver
 from channels.email.sent_tracker import SentTracker
 from channels.email.server_ids import ServerIds, given_in_reply
 from channels.email.smtp.posting import Posting

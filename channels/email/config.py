@@ -23,7 +23,7 @@ from pydantic import (
     model_validator,
 )
 
-from channels.email.parsing.addresses import AddressInvalid, normalise, to_ascii
+from channels.email.parse.mail_addresses import AddressInvalid, normalise, to_ascii
 from channels.plugin import AccountConfig
 
 _SECRET = re.compile(r"[a-z0-9-]{16,60}")

@@ -13,7 +13,7 @@ import re
 from collections.abc import Sequence
 
 from channels.base import Inbox
-from channels.email.parsing.threads import is_own_id
+from channels.email.parse.mail_threads import is_own_id
 
 _SLOTS = 4096
 _LOOKED_AT = 5

@@ -37,10 +37,10 @@ from channels.base import (
 )
 from channels.heartbeat.checklist import due_items, has_work
 from channels.heartbeat.config import Watch
-from channels.heartbeat.schedule import Schedule, parse_instant, tick_name
 from channels.heartbeat.silence import is_silence
 from channels.heartbeat.tick import question_text, tick_message
-from channels.heartbeat.watch import Called, decide, digest, run_watch
+from channels.heartbeat.tick_schedule import Schedule, parse_instant, tick_name
+from channels.heartbeat.watch_commands import Called, decide, digest, run_watch
 
 _MAX_BYTES = 2_000_000
 _POSITION = "last_tick"

@@ -11,7 +11,7 @@ from typing import Any, Self
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from agent_core.text import time_zone
-from channels.heartbeat.schedule import Schedule
+from channels.heartbeat.tick_schedule import Schedule
 
 _TIME = re.compile(r"([01]\d|2[0-3]):([0-5]\d)", re.ASCII)
 _WHOLE_DAY = 'the whole day is "00:00" to "24:00"'

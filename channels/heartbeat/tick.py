@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from agent_core.messages import InboundMessage, MessageContext, Sender, SessionKey
-from channels.heartbeat.schedule import tick_name
 from channels.heartbeat.silence import SILENCE
+from channels.heartbeat.tick_schedule import tick_name
 
 _MAX_CHARS = 16_000
 

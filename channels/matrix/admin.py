@@ -9,11 +9,11 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 from channels.base import ChannelError, ChannelUnavailable
-from channels.matrix.client.api import Homeserver, LinkBroken
-from channels.matrix.encryption.account_check import check_account
-from channels.matrix.encryption.engine import EncryptionEngine
-from channels.matrix.encryption.key_api import KeyTokenRefused
-from channels.matrix.encryption.verification import Verifications
+from channels.matrix.client.homeserver import Homeserver, LinkBroken
+from channels.matrix.crypto.account_check import check_account
+from channels.matrix.crypto.encryption_engine import EncryptionEngine
+from channels.matrix.crypto.key_api import KeyTokenRefused
+from channels.matrix.crypto.verification import Verifications
 
 _Found = TypeVar("_Found")
 

@@ -35,7 +35,7 @@ from channels.base import (
     Redelivery,
 )
 from channels.matrix.admin import MatrixAdmin
-from channels.matrix.channel_setup import (
+from channels.matrix.assembly import (
     Connect,
     Machines,
     connect_by_nio,
@@ -44,26 +44,26 @@ from channels.matrix.channel_setup import (
     open_crypto,
     open_decryption,
 )
-from channels.matrix.client.api import Homeserver, LinkBroken
-from channels.matrix.client.login import MatrixLogin
+from channels.matrix.client.homeserver import Homeserver, LinkBroken
+from channels.matrix.client.matrix_login import MatrixLogin
 from channels.matrix.config import MatrixConfig
-from channels.matrix.encryption.account_check import check_account, encryption_findings
-from channels.matrix.encryption.engine import EncryptionEngine
-from channels.matrix.events.outbound import in_room, is_first_part, notice
+from channels.matrix.crypto.account_check import check_account, encryption_findings
+from channels.matrix.crypto.encryption_engine import EncryptionEngine
+from channels.matrix.events.event_route import route_of
+from channels.matrix.events.outbound_events import in_room, is_first_part, notice
 from channels.matrix.events.room_policy import RoomRules
-from channels.matrix.events.route import route_of
+from channels.matrix.receive.event_handler import EventHandler
+from channels.matrix.receive.reply_context import in_clear
+from channels.matrix.receive.sync_loop import SyncLink, SyncReceiver
 from channels.matrix.rooms.backfill import check_room
-from channels.matrix.rooms.direct import DIRECTS, DirectRooms
+from channels.matrix.rooms.direct_rooms import DIRECTS, DirectRooms
 from channels.matrix.rooms.invites import Invites
-from channels.matrix.rooms.state import Rooms
-from channels.matrix.sending.reactions import AckReactions
-from channels.matrix.sending.room_resolution import final_receipt, resolve, waits_for_the_next_room
-from channels.matrix.sending.sender import EventSender
-from channels.matrix.sending.streaming import StreamingPreview
-from channels.matrix.sending.typing_receipts import TypingAndReceipts
-from channels.matrix.sync.event_handler import EventHandler
-from channels.matrix.sync.receiver import SyncLink, SyncReceiver
-from channels.matrix.sync.reply_context import in_clear
+from channels.matrix.rooms.room_state import Rooms
+from channels.matrix.send.event_sender import EventSender
+from channels.matrix.send.previews import StreamingPreview
+from channels.matrix.send.reactions import AckReactions
+from channels.matrix.send.room_resolution import final_receipt, resolve, waits_for_the_next_room
+from channels.matrix.send.typing_and_receipts import TypingAndReceipts
 
 _CLOSE_LIMIT_S = 5.0
 _Task = Callable[[], Coroutine[Any, Any, None]]

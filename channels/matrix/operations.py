@@ -81,7 +81,7 @@ async def reset_device(context: RunningAccounts, *, channel: Account = "") -> di
 @operation("matrix account-check", writes=True)
 async def check_account(context: RunningAccounts, *, channel: str = "") -> dict[str, Any]:
     """The state of the account's encryption, as its homeserver sees it."""
-    from channels.matrix.encryption.account_check import encryption_findings  # noqa: PLC0415 - as above
+    from channels.matrix.crypto.account_check import encryption_findings  # noqa: PLC0415 - as above
 
     answer = await _ask(context, channel, "account_check")
     findings = encryption_findings(answer["found"], running=True)

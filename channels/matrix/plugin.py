@@ -59,7 +59,7 @@ class MatrixPlugin(ChannelPlugin[MatrixConfig]):
 
     def setup(self) -> SetupForm[MatrixConfig]:
         """The questions of `squidbot init`."""
-        from channels.matrix.setup.form import MatrixForm  # noqa: PLC0415 - loaded when used
+        from channels.matrix.setup.matrix_form import MatrixForm  # noqa: PLC0415 - loaded when used
 
         return MatrixForm()
 
@@ -74,7 +74,7 @@ class MatrixPlugin(ChannelPlugin[MatrixConfig]):
     ) -> None:
         """Get tokens by a browser (``login: browser``)."""
         from channels.base import ChannelMisconfigured  # noqa: PLC0415 - loaded when used
-        from channels.matrix.channel_setup import connect_by_nio  # noqa: PLC0415 - nio is heavy
+        from channels.matrix.assembly import connect_by_nio  # noqa: PLC0415 - nio is heavy
         from channels.matrix.client.browser_login import log_in_by_browser  # noqa: PLC0415 - as above
 
         if config.login != "browser":

@@ -26,8 +26,8 @@ from channels.base import (
     Receipt,
     Redelivery,
 )
-from channels.terminal.event import Answer, Preview, Typing
-from channels.terminal.link import MAX_WAITING, REMEMBERED, Handover, TerminalLink
+from channels.terminal.terminal_event import Answer, Preview, Typing
+from channels.terminal.terminal_link import MAX_WAITING, REMEMBERED, Handover, TerminalLink
 
 _MAX_LINKS = 32
 _RETRY_AFTER_S = 15.0

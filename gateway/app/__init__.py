@@ -9,19 +9,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
-from gateway.app.account_state import closing
 from gateway.app.agent import AgentParts, build_agent
-from gateway.app.channels import RoutingParts, build_accounts, build_routing, watch_channels
+from gateway.app.channel_building import RoutingParts, build_accounts, build_routing, watch_channels
 from gateway.app.environment import Configured, Environment, Overrides
 from gateway.app.proactive import build_contact, build_proactive
-from gateway.app.queue import OpenQueue, open_queue
-from gateway.app.speech import SpeechParts, build_speech
+from gateway.app.state_folders import closing
+from gateway.app.store import OpenQueue, open_queue
 from gateway.app.supervision import SupervisionParts, build_supervision
 from gateway.app.turns import TurnParts, build_turns
+from gateway.app.voice import SpeechParts, build_speech
 from gateway.routing.access import LOCAL_CHANNELS
 from gateway.routing.acknowledgements import StaleAcknowledgements
 from gateway.routing.attachment_retention import AttachmentSweeper
-from gateway.routing.inbox import AcceptGate
+from gateway.routing.intake import AcceptGate
 from gateway.settings import Settings
 from gateway.supervision.gateway import Gateway, Proactive
 from gateway.system.home import Home

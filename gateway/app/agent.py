@@ -15,8 +15,8 @@ import structlog
 
 from agent_core.agent import AgentLoop, TurnLimits
 from agent_core.llm.factory import Models, build_models
-from agent_core.llm.images import MAX_PICTURE_BYTES
 from agent_core.llm.model_client import ModelClient
+from agent_core.llm.prompt_pictures import MAX_PICTURE_BYTES
 from agent_core.memory.manager import MemoryManager
 from agent_core.memory_ports import MemoryPort, SearchIndexPort, SearchPort
 from agent_core.messages import Attachment, InboundMessage
@@ -27,40 +27,40 @@ from agent_core.prompt import BASE_PROMPT
 from agent_core.prompt_budget import is_picture
 from agent_core.skills import BUNDLED_SKILLS, SkillsLoader
 from agent_core.storage.attachment_refs import named_in_files
-from agent_core.storage.integrity import left_in_files
-from agent_core.storage.jsonl import JsonlMemory
+from agent_core.storage.jsonl_memory import JsonlMemory
 from agent_core.storage.layout import Layout
 from agent_core.storage.search_index import SearchIndex
-from agent_core.tools.attachments import ConversationFiles, ReadAttachmentTool, SendFileTool
+from agent_core.storage.storage_integrity import left_in_files
+from agent_core.tools.attachment_tools import ConversationFiles, ReadAttachmentTool, SendFileTool
 from agent_core.tools.availability import is_available
 from agent_core.tools.files import file_tools
 from agent_core.tools.files.change_tools import Received
 from agent_core.tools.files.read_tools import PictureViewer
 from agent_core.tools.memory_write import MemoryWriteTool
 from agent_core.tools.read_skill import ReadSkillTool
-from agent_core.tools.registry import ToolRegistry
 from agent_core.tools.search_history import SearchHistoryTool
-from agent_core.tools.web.offer import WebTools
+from agent_core.tools.tool_registry import ToolRegistry
+from agent_core.tools.web.plugin import WebTools
 from channels.attachments import AttachmentRefused, AttachmentStore, AttachmentsUnavailable
-from gateway.app.account_state import folders_of
 from gateway.app.environment import Environment
-from gateway.app.image import Pictures
-from gateway.app.mcp import file_keeper, mcp_servers
+from gateway.app.image_tools import Pictures
+from gateway.app.mcp_servers import file_keeper, mcp_servers
 from gateway.app.plugin_tools import PluginTools
-from gateway.app.shell import Shell
+from gateway.app.shell_tools import Shell
+from gateway.app.state_folders import folders_of
 from gateway.budget.metering import Metering
 from gateway.operations.home_files import FilesAtHome
-from gateway.proactive.alerts import credit_alert, history_set_aside, memory_unusable, prompt_cut
-from gateway.queue.memory_in_database import MemoryInDatabase
-from gateway.queue.opening import memory_in_database
-from gateway.queue.stores import Queue
+from gateway.proactive.owner_alerts import credit_alert, history_set_aside, memory_unusable, prompt_cut
 from gateway.routing.access import Access, Role, normalise
 from gateway.settings import Settings
+from gateway.store.memory_in_database import MemoryInDatabase
+from gateway.store.opening import memory_in_database
+from gateway.store.stores import Queue
 from gateway.system.home import Home
 
 if TYPE_CHECKING:
     from agent_core.tools.mcp.servers import McpServers
-    from gateway.queue.postgres.account_state import AccountState
+    from gateway.store.postgres.account_documents import AccountState
 
 _UNPROVEN = "unproven"
 """One share for all senders who may be somebody else: nobody fills up the share of whom they imitate."""

@@ -34,18 +34,18 @@ from gateway.app import Overrides, build
 from gateway.errors import ConfigInvalid, StateUnusable
 from gateway.observability.logs import configure_logs
 from gateway.observability.metrics import show_heartbeat, show_store, watch_vitals
-from gateway.operations.access import accounts_of
-from gateway.operations.context import Costs, OperationContext
-from gateway.operations.control.server import serve_control
+from gateway.operations.access_operations import accounts_of
+from gateway.operations.control.control_server import serve_control
 from gateway.operations.http.health import Health, serve
+from gateway.operations.job_operations import schedule_context
+from gateway.operations.operation_context import Costs, OperationContext
+from gateway.operations.operation_registry import all_operations
 from gateway.operations.privacy.erasure_journal import broken_off, check_no_move_pending
-from gateway.operations.registry import all_operations
-from gateway.operations.schedule import schedule_context
-from gateway.operations.status import show_status
-from gateway.queue.lease import lost_lease_speaks
-from gateway.queue.stores import StoreUnavailable, StoreUnusable
+from gateway.operations.status_operation import show_status
 from gateway.settings import Settings, load_settings, parse_listen
 from gateway.settings.last_good import keep_last_good
+from gateway.store.lease import lost_lease_speaks
+from gateway.store.stores import StoreUnavailable, StoreUnusable
 from gateway.supervision.gateway import Gateway
 from gateway.supervision.liveness import give_signs, last_resort
 from gateway.system.event_loop import loop_for
@@ -301,7 +301,7 @@ async def _serve(stack: AsyncExitStack, built: Gateway, settings: Settings, home
         more: list[web.AbstractRouteDef] = []
         day = streams = None
         if built.console is not None:
-            from gateway.operations.http.console.server import Console  # noqa: PLC0415 - few want the pages
+            from gateway.operations.http.console.console_server import Console  # noqa: PLC0415 - few want the pages
             from gateway.operations.http.console.streams import ChangeStreams  # noqa: PLC0415
             from gateway.operations.http.samples import DayHistory  # noqa: PLC0415
 
@@ -309,7 +309,7 @@ async def _serve(stack: AsyncExitStack, built: Gateway, settings: Settings, home
             streams = ChangeStreams(built.wakeups.changes())
             more += Console(operations, built.console, built.not_here, day, streams).routes()
         if settings.gateway.http.hooks:
-            from gateway.operations.http.hooks import Hooks  # noqa: PLC0415 - as above
+            from gateway.operations.http.hook_routes import Hooks  # noqa: PLC0415 - as above
 
             hooks, take = settings.gateway.http.hooks, built.proactive.scheduler.take_report
             more += Hooks(hooks, take, built.not_here, built.clock.monotonic).routes()

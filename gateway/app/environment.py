@@ -9,18 +9,18 @@ from agent_core.memory_ports import MemoryPort
 from agent_core.ports import Clock, LLMPort, ToolPort
 from channels.base import Channel
 from channels.heartbeat.channel import HeartbeatChannel, TickLog
-from gateway.operations.access import access_of
-from gateway.queue.lease import LeaseTimes
-from gateway.queue.stores import Queue
-from gateway.queue.wakeups import Wakeups
+from gateway.operations.access_operations import access_of
 from gateway.routing.access import Access
 from gateway.routing.conversations import Conversations
 from gateway.settings import Settings
+from gateway.store.lease import LeaseTimes
+from gateway.store.stores import Queue
+from gateway.store.wakeups import Wakeups
 from gateway.system.clock import SystemClock
 from gateway.system.console_logins import ConsoleLogins
 from gateway.system.home import Home
-from gateway.turns.approvals.drafts_and_quarantine import Approval
-from gateway.turns.kinds import TurnPolicy
+from gateway.turns.questions.review_questions import Approval
+from gateway.turns.turn_kinds import TurnPolicy
 
 Configured = Mapping[str, tuple[Channel, str]]
 """Channels by name, each with the way in which its messages are batched."""

@@ -9,8 +9,8 @@ from agent_core.ports import ToolPort
 from agent_core.tools.availability import is_available
 from agent_core.tools.effects import Effect
 from agent_core.tools.family import FamilyConfig, GuardedTool, ToolServices, ToolSource
-from gateway.app.account_state import AccountFolders
 from gateway.app.environment import Environment
+from gateway.app.state_folders import AccountFolders
 from gateway.plugins import tool_families
 from gateway.settings.cross_checks import TOOLS
 

@@ -15,27 +15,27 @@ from typing import Any
 from agent_core.messages import InboundMessage, SessionKey
 from agent_core.models import ScopeKind, Session
 from agent_core.ports import ToolPort
-from agent_core.tools.attachments import ConversationFiles
-from agent_core.tools.schedule import ScheduleTool
+from agent_core.tools.attachment_tools import ConversationFiles
+from agent_core.tools.schedule_tool import ScheduleTool
 from agent_core.tools.send_message import SendMessageTool
 from channels.base import Channel, ChannelUnavailable, SupportsRoomNames
 from channels.heartbeat.channel import HeartbeatChannel, TickLog
 from gateway.app.agent import AgentParts, sendable_files
-from gateway.app.background import BackgroundParts, build_background
+from gateway.app.background_start import BackgroundParts, build_background
 from gateway.app.environment import Configured, Environment
-from gateway.budget.alerts import BudgetAlerts
-from gateway.proactive.alerts import OwnerAlerts
+from gateway.budget.budget_alerts import BudgetAlerts
 from gateway.proactive.heartbeat_monitor import HeartbeatMonitor
-from gateway.proactive.jobs.permissions import role_now
+from gateway.proactive.jobs.job_permissions import role_now
+from gateway.proactive.jobs.job_service import JobPlace, JobService, SessionJobs
 from gateway.proactive.jobs.scheduler import Scheduler
-from gateway.proactive.jobs.service import JobPlace, JobService, SessionJobs
 from gateway.proactive.jobs.trigger_parsing import zone_name
 from gateway.proactive.messenger import Messenger, RunMessages
+from gateway.proactive.owner_alerts import OwnerAlerts
 from gateway.proactive.owner_contact import OwnerContact
 from gateway.proactive.owner_notifier import OwnerNotifier
-from gateway.queue.background import KIND
-from gateway.queue.stores import Queue
 from gateway.routing.access import Role
+from gateway.store.background_job_rows import KIND
+from gateway.store.stores import Queue
 from gateway.supervision.gateway import Proactive
 
 _NOT_IN_A_JOB = "A scheduled job cannot create jobs; tell the person to ask for it."

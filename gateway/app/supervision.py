@@ -10,16 +10,16 @@ from dataclasses import dataclass
 from functools import partial
 
 from agent_core.messages import SessionKey
-from agent_core.tools.asking import LONGEST_WAIT_S
+from agent_core.tools.person_port import LONGEST_WAIT_S
 from gateway.app.agent import AgentParts
 from gateway.app.environment import Environment
-from gateway.app.speech import SpeechParts
-from gateway.queue.lease import LeaseKeeper
-from gateway.queue.shared import SHARED
-from gateway.queue.stores import Queue
+from gateway.app.voice import SpeechParts
 from gateway.routing.access import Access, Role
+from gateway.store.lease import LeaseKeeper
+from gateway.store.shared import SHARED
+from gateway.store.stores import Queue
 from gateway.supervision.gateway import Proactive
-from gateway.supervision.status import StatusReport
+from gateway.supervision.status_report import StatusReport
 from gateway.supervision.supervisor import Supervisor
 from gateway.supervision.turn_watchdog import LOOK_EVERY_S, TurnWatchdog, allowed_seconds
 from gateway.turns.dispatcher import Refill, SessionDispatcher

@@ -19,53 +19,53 @@ from agent_core.tools.policy import DEFAULT_POLICY, Policy, PolicyVerdict
 from channels.base import Channel, SupportsRoomNames
 from channels.heartbeat.config import TickLimits
 from gateway.app.agent import AgentParts, turn_limits
-from gateway.app.background import command_runner
-from gateway.app.channels import RoutingParts
+from gateway.app.background_start import command_runner
+from gateway.app.channel_building import RoutingParts
 from gateway.app.environment import Configured, Environment, Overrides
 from gateway.app.supervision import SupervisionParts
 from gateway.observability.redaction import Redactor
-from gateway.operations.chat import ChatOperations
-from gateway.operations.context import Costs, OperationContext
-from gateway.operations.registry import IN_CHATS
-from gateway.operations.schedule import schedule_context
-from gateway.operations.views import key_of
-from gateway.queue.background import KIND
-from gateway.queue.shared import SHARED
-from gateway.queue.stores import Queue
+from gateway.operations.chat_operations import ChatOperations
+from gateway.operations.job_operations import schedule_context
+from gateway.operations.operation_context import Costs, OperationContext
+from gateway.operations.operation_registry import IN_CHATS
+from gateway.operations.operation_views import key_of
 from gateway.settings import Settings
-from gateway.settings.tools import JobLimits
+from gateway.settings.tool_settings import JobLimits
+from gateway.store.background_job_rows import KIND
+from gateway.store.shared import SHARED
+from gateway.store.stores import Queue
 from gateway.supervision.gateway import Proactive
-from gateway.turns.approvals.drafts_and_quarantine import Approval, ReviewQuestions
-from gateway.turns.approvals.grants import ToolGrants
-from gateway.turns.approvals.server_questions import OpenQuestions, ServerQuestions
-from gateway.turns.approvals.tool_decisions import ToolDecisions
-from gateway.turns.approvals.tool_questions import ToolQuestions
-from gateway.turns.background_job import BackgroundTurns
-from gateway.turns.chat import ChatTurns
-from gateway.turns.commands.carry_on import CarryOn
-from gateway.turns.commands.conversation import ConversationCommands, Histories
-from gateway.turns.commands.handlers import CommandHandlers
+from gateway.turns.background_job_turn import BackgroundTurns
+from gateway.turns.chat_turn import ChatTurns
+from gateway.turns.commands.chat_commands import CommandHandlers
+from gateway.turns.commands.command_service import CommandService
+from gateway.turns.commands.continue_command import CarryOn
+from gateway.turns.commands.conversation_commands import ConversationCommands, Histories
 from gateway.turns.commands.ingest_only import IngestOnly
 from gateway.turns.commands.new_conversation import NewConversation
-from gateway.turns.commands.persona import PersonaCommand
-from gateway.turns.commands.service import CommandService
-from gateway.turns.commands.take_back import TakeBack
+from gateway.turns.commands.persona_command import PersonaCommand
+from gateway.turns.commands.retry_and_undo import TakeBack
 from gateway.turns.commands.worded_answers import WordedAnswers
 from gateway.turns.commit import TurnCommit
 from gateway.turns.dispatcher import SessionDispatcher
 from gateway.turns.failure_and_deferral import Deferral, TurnFailure
 from gateway.turns.handler import Batching, TurnHandler
-from gateway.turns.heartbeat import HeartbeatTurns
-from gateway.turns.kinds import TurnKind
+from gateway.turns.heartbeat_turn import HeartbeatTurns
 from gateway.turns.model_choice import ModelChoice
 from gateway.turns.model_run import ModelRun
 from gateway.turns.out_of_band import CONCURRENCY, OutOfBandTurns
-from gateway.turns.scheduled_job import JobTurns
+from gateway.turns.questions.decisions import ToolDecisions
+from gateway.turns.questions.review_questions import Approval, ReviewQuestions
+from gateway.turns.questions.server_questions import OpenQuestions, ServerQuestions
+from gateway.turns.questions.tool_grants import ToolGrants
+from gateway.turns.questions.tool_questions import ToolQuestions
+from gateway.turns.scheduled_job_turn import JobTurns
 from gateway.turns.spoken_answers import SpokenAnswers
 from gateway.turns.transcription import Transcription, TranscriptionLimits
+from gateway.turns.turn_kinds import TurnKind
 
 if TYPE_CHECKING:
-    from agent_core.voice.transcript import Transcribes
+    from agent_core.media.transcript import Transcribes
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from agent_core.text import time_zone
-from gateway.budget.policy import BudgetLimits, BudgetTier
+from gateway.budget.budget_policy import BudgetLimits, BudgetTier
 
 
 class ShareSettings(BaseModel):

@@ -23,9 +23,17 @@ from agent_core.messages import SessionKey
 from agent_core.models import Message, ModelChunk, Purpose, ToolCall, ToolDefinition, Usage
 from agent_core.ports import Clock, LLMPort
 from agent_core.prompt_budget import TokenEstimate
-from gateway.budget.policy import Amount, BudgetDecision, BudgetLimits, BudgetTier, day_of, decide, tier_of
+from gateway.budget.budget_policy import (
+    Amount,
+    BudgetDecision,
+    BudgetLimits,
+    BudgetTier,
+    day_of,
+    decide,
+    tier_of,
+)
 from gateway.observability import metrics
-from gateway.queue.stores import Queue, StoreUnavailable, UsageStore
+from gateway.store.stores import Queue, StoreUnavailable, UsageStore
 
 ANSWER_TOKENS = 1_000
 """What is reserved for an answer whose length nobody knows yet."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from gateway.cli.context import HERE, Json, Where, asker, confirm
+from gateway.cli.command_context import HERE, Json, Where, asker, confirm
 from gateway.cli.output import print_result, quiet_logs
 
 if TYPE_CHECKING:
@@ -55,9 +55,8 @@ def backup(
     """
     from datetime import UTC
 
-    from gateway.operations.arguments import RequestInvalid
+    from gateway.operations.backup.backup_settings import kept_config
     from gateway.operations.backup.catalog import note_backup
-    from gateway.operations.backup.config import kept_config
     from gateway.operations.backup.contents import Choice
     from gateway.operations.backup.create import (
         BackupSource,
@@ -66,6 +65,7 @@ def backup(
         make_folder,
         prune_backups,
     )
+    from gateway.operations.operation_arguments import RequestInvalid
     from gateway.system.home import Home, find_home
 
     quiet_logs(verbose=where.verbose)
@@ -162,10 +162,10 @@ def restore(
     """
     from datetime import UTC
 
-    from gateway.operations.arguments import RequestInvalid
     from gateway.operations.backup.archive import look_into, needs_passphrase
     from gateway.operations.backup.restore import finish_restore
     from gateway.operations.backup.restore import restore as bring_back
+    from gateway.operations.operation_arguments import RequestInvalid
     from gateway.system.home import find_home
 
     quiet_logs(verbose=where.verbose)
@@ -277,7 +277,7 @@ def _story(done: RestoredBackup, lacking: list[str], check: str) -> str:
 
 
 def _passphrase(file: Path | None, *, new: bool) -> str:
-    from gateway.operations.backup.encryption import WrongPassphrase
+    from gateway.operations.backup.archive_encryption import WrongPassphrase
 
     if file is not None:
         try:

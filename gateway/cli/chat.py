@@ -26,11 +26,11 @@ from channels.terminal import Answer, Preview, TerminalChannel, Typing
 from gateway.app import Overrides, build
 from gateway.errors import AlreadyRunning, ChatOpen, StateUnusable
 from gateway.observability.logs import configure_logs
-from gateway.operations.control.client import DaemonGone
-from gateway.operations.control.terminal import RemoteTerminal
-from gateway.queue.lease import lost_lease_speaks
-from gateway.queue.stores import StoreUnusable
+from gateway.operations.control.control_client import DaemonGone
+from gateway.operations.control.terminal_routes import RemoteTerminal
 from gateway.settings import Settings
+from gateway.store.lease import lost_lease_speaks
+from gateway.store.stores import StoreUnusable
 from gateway.system.event_loop import loop_for
 from gateway.system.home import Home, open_home
 from gateway.system.lock import hold_home

@@ -19,9 +19,9 @@ from pathlib import Path
 from cyclopts import App, Parameter
 
 from gateway.cli import fast_path
-from gateway.cli.context import HERE, Json, Where, asker
+from gateway.cli.command_context import HERE, Json, Where, asker
 from gateway.cli.output import print_result
-from gateway.operations.registry import COMMANDS
+from gateway.operations.operation_registry import COMMANDS
 from gateway.system.home import named_config
 from gateway.system.version import version, version_of
 
@@ -115,7 +115,7 @@ def check(*, data: bool = False, repair: bool = False, where: Where = HERE, as_j
     from gateway.cli.check import check_data
     from gateway.cli.output import LOG_VARIABLE
     from gateway.observability.logs import configure_logs
-    from gateway.operations.arguments import RequestInvalid
+    from gateway.operations.operation_arguments import RequestInvalid
     from gateway.system.home import Home, find_home
 
     if repair and not data:
@@ -156,9 +156,9 @@ def chat(*, session: str = "main", where: Where = HERE) -> int:
     """
     from agent_core.messages import SessionKey
     from gateway.cli.chat import run_chat
-    from gateway.operations.arguments import RequestInvalid
-    from gateway.queue.model import is_too_long
+    from gateway.operations.operation_arguments import RequestInvalid
     from gateway.settings import load_settings
+    from gateway.store.model import is_too_long
     from gateway.system.home import Home, find_home
     from gateway.system.restore_marker import check_no_restore_pending
 
@@ -196,7 +196,7 @@ def status(*, watch: bool = False, cluster: bool = False, where: Where = HERE, a
 
 def _cluster(where: Where, *, watch: bool, as_json: bool) -> int:
     """Show the homes of a server, once or until q."""
-    from gateway.cli.client import homes_on_server
+    from gateway.cli.operations_client import homes_on_server
     from gateway.cli.watch import watch as look_on
     from gateway.operations import render
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from cyclopts import App, Parameter
 
-from gateway.cli.context import HERE, Json, Where, confirm
+from gateway.cli.command_context import HERE, Json, Where, confirm
 from gateway.cli.output import print_result
 
 config = App(

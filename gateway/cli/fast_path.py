@@ -90,7 +90,7 @@ def status(
 ) -> int:
     """Show the channels, the queue, and what is stuck."""
     gc.disable()  # the process ends before there is garbage worth looking for
-    from gateway.cli.client import asker
+    from gateway.cli.operations_client import asker
     from gateway.cli.output import print_result
     from gateway.operations import render
     from gateway.system.home import named_config

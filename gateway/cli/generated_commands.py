@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin
 from cyclopts import App, Parameter
 
 from agent_core.operation import Operation
-from gateway.cli.context import HERE, Json, Where, ask, confirm
+from gateway.cli.command_context import HERE, Json, Where, ask, confirm
 from gateway.cli.output import print_result
-from gateway.operations.registry import COMMANDS, GROUPS, operations_in
+from gateway.operations.operation_registry import COMMANDS, GROUPS, operations_in
 
 if TYPE_CHECKING:
     from channels.plugin import ChannelPlugin

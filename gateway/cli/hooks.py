@@ -10,7 +10,7 @@ from pathlib import Path
 
 from cyclopts import App, Parameter
 
-from gateway.cli.context import HERE, Where
+from gateway.cli.command_context import HERE, Where
 
 hooks = App(
     name="hooks",
@@ -36,7 +36,7 @@ def hooks_test(name: str, /, *, file: Path | None = None, where: Where = HERE) -
     import urllib.request
 
     from gateway.errors import ConfigInvalid
-    from gateway.operations.http.hooks import PATH, headers_of
+    from gateway.operations.http.hook_routes import PATH, headers_of
     from gateway.settings import load_settings
     from gateway.system.home import Home, find_home
     from gateway.system.terminal_text import plain_line

@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from gateway.cli.context import HERE, Where
+from gateway.cli.command_context import HERE, Where
 from gateway.cli.output import called_as
 
 

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from gateway.cli.context import Where
+from gateway.cli.command_context import Where
 from gateway.cli.output import quiet_logs
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def _account(settings: Settings, kind: str, account: str) -> tuple[str, AccountC
 
 async def _log_in(settings: Settings, home: Home, name: str, config: AccountConfig) -> bool:
     from channels.base import ChannelError
-    from gateway.app.account_state import account_folders
+    from gateway.app.state_folders import account_folders
     from gateway.plugins import channel_kinds
     from gateway.system.clock import SystemClock
     from gateway.system.terminal_text import plain_line
@@ -106,8 +106,8 @@ async def _log_in(settings: Settings, home: Home, name: str, config: AccountConf
 
 def _connect_again(home: Home, channel: str) -> None:
     from gateway.errors import GatewayError
-    from gateway.operations.channels import RETRY
-    from gateway.operations.control.client import ControlClient
+    from gateway.operations.channel_operations import RETRY
+    from gateway.operations.control.control_client import ControlClient
     from gateway.system.lock import holder_of
 
     if holder_of(home) is not None:

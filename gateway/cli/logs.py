@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Literal
 
-from gateway.cli.context import HERE, Json, Where
+from gateway.cli.command_context import HERE, Json, Where
 
 
 def logs(
@@ -38,15 +38,15 @@ def logs(
     from datetime import UTC, datetime
 
     from gateway.errors import ConfigInvalid
-    from gateway.observability.logs.lines import LineFilter, format_line, parse_line, parse_since
-    from gateway.observability.logs.reader import from_files, from_journal
+    from gateway.observability.logs.log_lines import LineFilter, format_line, parse_line, parse_since
+    from gateway.observability.logs.log_reader import from_files, from_journal
     from gateway.system.home import Home, find_home
 
     home = Home(find_home(where.home))
     try:
         moment = parse_since(since, datetime.now(UTC)) if since else None
     except ValueError as error:
-        from gateway.operations.arguments import RequestInvalid
+        from gateway.operations.operation_arguments import RequestInvalid
 
         raise RequestInvalid(str(error)) from error
     file = _log_file(home.root, where.config_path or home.config_file)

@@ -126,7 +126,7 @@ def completion(shell: Literal["bash", "zsh", "fish"], /) -> int:
 def no_such_command(word: str) -> str:
     """The sentence for a first word that is no command, with the nearest one and that of a chat."""
     from gateway.turns.commands import COMMANDS
-    from gateway.turns.commands.parsing import nearest
+    from gateway.turns.commands.command_parsing import nearest
 
     if word.startswith("-"):
         return f"{word} stands behind the command, as in `squidbot status {word} …`"

@@ -12,7 +12,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from gateway.cli.context import HERE, Where, ask, confirm
+from gateway.cli.command_context import HERE, Where, ask, confirm
 from gateway.cli.generated_commands import make_group
 
 matrix = make_group(__name__)

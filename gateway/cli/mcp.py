@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from gateway.cli.context import HERE, Where
+from gateway.cli.command_context import HERE, Where
 from gateway.cli.generated_commands import make_group
 from gateway.cli.login import log_in
 
@@ -38,10 +38,10 @@ async def _login(settings: Settings, home: Home, name: str) -> int:
     import anyio.to_thread
 
     from agent_core.errors import AgentError
-    from agent_core.tools.mcp.logins import LoginFile
-    from gateway.app.account_state import account_folders
+    from agent_core.tools.mcp.mcp_logins import LoginFile
+    from gateway.app.state_folders import account_folders
     from gateway.errors import ConfigInvalid, NotFound
-    from gateway.operations.mcp import no_server
+    from gateway.operations.mcp_operations import no_server
     from gateway.system.clock import SystemClock
     from gateway.system.terminal_text import plain_line, plain_text
 
@@ -56,7 +56,7 @@ async def _login(settings: Settings, home: Home, name: str) -> int:
     async def read_pasted_address() -> str:
         return await anyio.to_thread.run_sync(input, "> ", abandon_on_cancel=True)
 
-    from agent_core.tools.mcp.oauth import log_in
+    from agent_core.tools.mcp.mcp_oauth import log_in
 
     try:
         login = await log_in(

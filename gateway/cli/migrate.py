@@ -6,11 +6,11 @@ from __future__ import annotations
 
 import sys
 
-from gateway.cli.context import Where
+from gateway.cli.command_context import Where
 from gateway.cli.output import quiet_logs
 from gateway.errors import ConfigInvalid
-from gateway.queue.opening import migrate_store
 from gateway.settings import load_settings
+from gateway.store.opening import migrate_store
 from gateway.system.home import Home, find_home
 
 
@@ -21,7 +21,7 @@ def run_migrate(*, to: str | None, where: Where) -> int:
     settings = load_settings(where.config_path or home.config_file)
     workspace = home.path(settings.agents.workspace)
     if to is not None:
-        from gateway.operations.moving import move_to_embedded, to_postgres
+        from gateway.operations.migration.migrate_operation import move_to_embedded, to_postgres
         from gateway.system.clock import SystemClock
 
         if to == "embedded" and settings.store_url is not None:

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from gateway.cli.context import HERE, Json, Where
+from gateway.cli.command_context import HERE, Json, Where
 from gateway.cli.generated_commands import make_group
 from gateway.cli.output import print_result
 
@@ -27,9 +27,9 @@ def person_move(old: str, new: str, /, *, where: Where = HERE, as_json: Json = F
 
     from gateway.cli.privacy import meant, tokens_of
     from gateway.operations.privacy.moved_person import move_person
-    from gateway.queue.opening import hold_sync
-    from gateway.queue.place import ServerDatabase
     from gateway.routing.access import normalise
+    from gateway.store.opening import hold_sync
+    from gateway.store.place import ServerDatabase
     from gateway.system.clock import SystemClock
     from gateway.system.home import open_home
     from gateway.system.lock import hold_home

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from gateway.cli.context import HERE, Json, Where, confirm
+from gateway.cli.command_context import HERE, Json, Where, confirm
 from gateway.cli.output import print_result, quiet_logs
 
 if TYPE_CHECKING:
     from agent_core.storage.layout import Layout
-    from gateway.operations.privacy.erasure import Forgotten
     from gateway.operations.privacy.inventory import Person
-    from gateway.queue.place import QueuePlace
+    from gateway.operations.privacy.person_erasure import Forgotten
     from gateway.settings import Settings
+    from gateway.store.place import QueuePlace
     from gateway.system.home import Home
 
 _Address = Annotated[
@@ -84,9 +84,9 @@ def forget(
     from datetime import UTC, datetime
     from functools import partial
 
-    from gateway.operations.privacy.erasure import forget_person
-    from gateway.queue.opening import hold_sync
-    from gateway.queue.place import ServerDatabase
+    from gateway.operations.privacy.person_erasure import forget_person
+    from gateway.store.opening import hold_sync
+    from gateway.store.place import ServerDatabase
     from gateway.system.clock import SystemClock
     from gateway.system.home import open_home
     from gateway.system.lock import hold_home
@@ -122,8 +122,8 @@ def meant(people: tuple[str, ...], where: Where) -> tuple[Home, Layout, Person, 
     from agent_core.storage.layout import Layout
     from gateway.errors import NotFound
     from gateway.operations.privacy.inventory import people as who
-    from gateway.queue.place import place_of_queue
     from gateway.settings import load_settings
+    from gateway.store.place import place_of_queue
     from gateway.system.home import Home, find_home
     from gateway.system.restore_marker import check_no_restore_pending
 
@@ -180,8 +180,8 @@ def tokens_of(settings: Settings, home: Home, people: Collection[str], *, new: s
     import anyio
     from anyio import to_thread
 
-    from channels.api.tokens import ApiTokens
-    from gateway.app.account_state import account_folders
+    from channels.api.token_store import ApiTokens
+    from gateway.app.state_folders import account_folders
     from gateway.system.clock import SystemClock
 
     def use(found: ApiTokens) -> int:

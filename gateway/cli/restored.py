@@ -6,7 +6,7 @@ from __future__ import annotations
 import sys
 from datetime import UTC, datetime
 
-from gateway.cli.context import HERE, Where, confirm
+from gateway.cli.command_context import HERE, Where, confirm
 from gateway.cli.output import quiet_logs
 
 
@@ -25,8 +25,8 @@ def restored(
         moved: Nothing is lost: the database is on another server, or on a replica that had everything.
         yes: Do not ask.
     """
-    from gateway.operations.restored import accept_copy
-    from gateway.operations.restored import restored as run
+    from gateway.operations.inbox_operations import accept_copy
+    from gateway.operations.inbox_operations import restored as run
     from gateway.settings import load_settings
     from gateway.system.home import Home, find_home
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TextIO
 
-from gateway.cli.context import HERE, Json, Where, ask, asker, confirm
+from gateway.cli.command_context import HERE, Json, Where, ask, asker, confirm
 from gateway.cli.generated_commands import make_group
 from gateway.cli.output import print_result
 from gateway.errors import GatewayError

@@ -18,7 +18,7 @@ from gateway.observability.logs import dropped_lines
 
 if TYPE_CHECKING:
     from channels.status import ChannelStatus
-    from gateway.queue.stores import StoreStats
+    from gateway.store.stores import StoreStats
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 REGISTRY = CollectorRegistry(auto_describe=True)
@@ -63,7 +63,7 @@ QUEUE_AGE = Gauge(
     ["queue"],
     registry=REGISTRY,
 )
-# queue and state: those of gateway.queue.states
+# queue and state: those of gateway.store.states
 QUEUE_ROWS = Gauge("squidbot_queue_rows", "Rows of the durable queue", ["queue", "state"], registry=REGISTRY)
 # purpose: chat, heartbeat, job, background, consolidation; kind: prompt, completion
 CACHED_TOKENS = Counter(

@@ -1,8 +1,9 @@
 """
 Background jobs: started by a turn for its person, done beside the conversation, answered there once.
 
-The row of a job is a message in the inbox (`gateway.queue.background`); `gateway.turns.background_job` does
-it. What is here starts, lists and stops jobs: for a model in a conversation, and for the operator.
+The row of a job is a message in the inbox (`gateway.store.background_job_rows`);
+`gateway.turns.background_job_turn` does it. What is here starts, lists and stops jobs: for a model in a
+conversation, and for the operator.
 
 A person sees and stops their own jobs only, and in a shared room only those of this room, as with scheduled
 jobs. A job cannot start jobs.
@@ -23,11 +24,11 @@ from agent_core.messages import Amendment
 from agent_core.ports import Clock
 from agent_core.provenance import Origins, join_origins, untrusted_origin
 from agent_core.text import one_line
-from gateway.proactive.jobs.service import JobPlace
+from gateway.proactive.jobs.job_service import JobPlace
 from gateway.proactive.run_ledger import ledger_name
-from gateway.queue.background import BackgroundJob, BackgroundState, job_message, job_of
-from gateway.queue.model import LedgerEntry, RunOutcome
-from gateway.queue.stores import HistoryJournal, Pending, Queue, StoreUnavailable
+from gateway.store.background_job_rows import BackgroundJob, BackgroundState, job_message, job_of
+from gateway.store.model import LedgerEntry, RunOutcome
+from gateway.store.stores import HistoryJournal, Pending, Queue, StoreUnavailable
 
 _OPEN_HERE, _OPEN_OF_PERSON, _OPEN = 10, 20, 100
 """The last `_OPEN_OF_PERSON` of all are the owner's."""
@@ -162,7 +163,7 @@ class BackgroundJobs:
 
 
 class SessionBackgroundJobs:
-    """Implements `agent_core.tools.background.BackgroundJobsPort` for one run."""
+    """Implements `agent_core.tools.background_tools.BackgroundJobsPort` for one run."""
 
     def __init__(
         self, jobs: BackgroundJobs, place: JobPlace, *, turn: str, by_heartbeat: bool = False

@@ -20,13 +20,13 @@ from agent_core.ports import Clock
 from channels.base import Channel, ChannelError, ChannelUnavailable, SupportsDirectMessages
 from channels.heartbeat.channel import NOTHING, OUTSIDE
 from channels.heartbeat.config import HeartbeatConfig
-from channels.heartbeat.schedule import tick_name
+from channels.heartbeat.tick_schedule import tick_name
 from gateway.proactive.jobs.triggers import Cron, newest_due
 from gateway.proactive.owner_contact import OwnerContact, Target
 from gateway.proactive.owner_notifier import OwnerNotifier
 from gateway.proactive.run_ledger import failing_since, resting_until
-from gateway.queue.model import Collected, LedgerEntry, RunOutcome
-from gateway.queue.stores import JobStore, StoreUnavailable
+from gateway.store.model import Collected, LedgerEntry, RunOutcome
+from gateway.store.stores import JobStore, StoreUnavailable
 
 SAID_ALREADY = "said already"
 _LOOK_EVERY_S = 30.0

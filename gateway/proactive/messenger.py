@@ -31,12 +31,12 @@ from agent_core.provenance import Origins, join_origins, person, to_json
 from agent_core.text import one_line
 from channels.base import Channel, ChannelError, SupportsDirectMessages, SupportsRoomNames
 from channels.split import message_parts
-from gateway.proactive.jobs.permissions import PlaceUnknown, has_bot_left
+from gateway.proactive.jobs.job_permissions import PlaceUnknown, has_bot_left
 from gateway.proactive.owner_contact import OwnerContact
-from gateway.queue.stores import NewOutbound, Queue, StoreUnavailable
 from gateway.routing.access import Access, Role, is_admitted, kinds_of, normalise
+from gateway.routing.conversation_names import addresses_for
 from gateway.routing.conversations import scope_at
-from gateway.routing.names import addresses_for
+from gateway.store.stores import NewOutbound, Queue, StoreUnavailable
 
 PER_TURN, PER_HOUR = 5, 20
 """Messages at most; they count from the start of the daemon."""

@@ -20,10 +20,10 @@ import structlog
 from agent_core.messages import Audience, InboundMessage, SessionKey
 from channels.base import Channel, ChannelError, ChannelUnavailable, SupportsDirectMessages
 from channels.heartbeat.config import split_target
-from gateway.queue.shared import SHARED
-from gateway.queue.stores import StateStore, StoreUnavailable
-from gateway.queue.wakeups import Wakeups
 from gateway.routing.access import LOCAL_CHANNELS, Access, Role, contact_rank, normalise
+from gateway.store.shared import SHARED
+from gateway.store.stores import StateStore, StoreUnavailable
+from gateway.store.wakeups import Wakeups
 
 NO_TARGET = "the owner has no direct conversation yet"
 _STATE = "owner.direct_conversation"

@@ -25,10 +25,10 @@ from agent_core.provenance import Origins, arriving, untrusted_origin
 from channels.base import LinkState
 from channels.split import message_parts
 from channels.status import ChannelStatus
-from gateway.proactive.jobs.permissions import OwnerAway
+from gateway.proactive.jobs.job_permissions import OwnerAway
 from gateway.proactive.owner_contact import ContactResult, OwnerContact, Target
-from gateway.queue.stores import NewOutbound, Queue
 from gateway.routing.conversations import Conversations
+from gateway.store.stores import NewOutbound, Queue
 
 Once = tuple[str, str]
 """A subject and its value: nothing is posted under them again until the subject has another value."""

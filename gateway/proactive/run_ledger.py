@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 from agent_core.models import Usage
-from gateway.queue.model import LedgerEntry, RunOutcome
-from gateway.queue.stores import Turn
+from gateway.store.model import LedgerEntry, RunOutcome
+from gateway.store.stores import Turn
 
 _LONGEST_REST = timedelta(hours=12)
 _REST_AFTER = 2

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING
 
 from agent_core.messages import InboundMessage, SessionKey
 from gateway.plugins import channel_kinds
-from gateway.queue.shared import SHARED
+from gateway.store.shared import SHARED
 
 if TYPE_CHECKING:
-    from gateway.queue.wakeups import Work  # settings are read without what wakes
+    from gateway.store.wakeups import Work  # settings are read without what wakes
 
 LOCAL_CHANNELS = frozenset({"terminal", "heartbeat"})
 """Channels that only somebody with access to this machine can speak on: the sender is the owner."""

@@ -19,7 +19,7 @@ import structlog
 from agent_core.messages import InboundMessage, MessageContext
 from channels.base import AckState, Channel, SupportsAcknowledgements
 from gateway.observability import metrics
-from gateway.queue.stores import Queue, StoreUnavailable
+from gateway.store.stores import Queue, StoreUnavailable
 
 _EVERY_S = 30.0
 _LINES = 4

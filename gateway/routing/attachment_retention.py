@@ -19,8 +19,8 @@ import structlog
 from agent_core.errors import StorageUnavailable
 from agent_core.ports import Clock
 from channels.attachments import AttachmentStore, AttachmentsUnavailable
-from gateway.queue.states import InboxState, OutboxState
-from gateway.queue.stores import Queue, StoreUnavailable
+from gateway.store.states import InboxState, OutboxState
+from gateway.store.stores import Queue, StoreUnavailable
 
 ORPHAN_AFTER_S = 2 * 86_400.0
 _FIRST_AFTER_S = 300.0

@@ -14,11 +14,11 @@ from collections.abc import Collection
 
 from agent_core.memory.scopes import OWNER, scope_for
 from agent_core.messages import Audience, InboundMessage, SessionKey
-from gateway.queue.background import is_background
-from gateway.queue.shared import SHARED
-from gateway.queue.states import InboxState
-from gateway.queue.stores import InboxStore
 from gateway.routing.access import Access, Role, is_admitted, normalise
+from gateway.store.background_job_rows import is_background
+from gateway.store.shared import SHARED
+from gateway.store.states import InboxState
+from gateway.store.stores import InboxStore
 
 _HEARTBEAT = "heartbeat"
 _LOOKED_AT = 10_000

@@ -19,9 +19,9 @@ import anyio
 import structlog
 
 from agent_core.messages import SessionKey
-from gateway.queue.states import CrashRecord
-from gateway.queue.stores import MaintenanceStore, StoreUnavailable, Suspect
-from gateway.queue.wakeups import RunSession
+from gateway.store.states import CrashRecord
+from gateway.store.stores import MaintenanceStore, StoreUnavailable, Suspect
+from gateway.store.wakeups import RunSession
 
 ALONE_AFTER = 2
 """What was in flight at this many deaths runs alone."""

@@ -32,11 +32,11 @@ from channels.status import ChannelStatus
 from gateway.errors import describe
 from gateway.observability import metrics
 from gateway.observability.content_redaction import going_out, quiet
-from gateway.queue.states import IllegalMove, link_wait
-from gateway.queue.stores import OutboxRow, Queue, StoreUnavailable, Suspect
-from gateway.queue.wakeups import Wakeups
 from gateway.routing.conversations import Conversations
 from gateway.routing.crash_isolation import ALONE_AFTER, CRASH_APOLOGY, CrashIsolation, fatal
+from gateway.store.states import IllegalMove, link_wait
+from gateway.store.stores import OutboxRow, Queue, StoreUnavailable, Suspect
+from gateway.store.wakeups import Wakeups
 
 _AT_ONCE = 8
 _LIMIT_S = 120.0

@@ -15,9 +15,9 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from agent_core.messages import InboundMessage
-from gateway.queue.states import UNINVITED, IllegalMove, InboxState
-from gateway.queue.stores import InboxRow, Pending, Queue
 from gateway.routing.access import Access, Role, kinds_of, normalise
+from gateway.store.states import UNINVITED, IllegalMove, InboxState
+from gateway.store.stores import InboxRow, Pending, Queue
 
 MOST_KEPT = 100
 MOST_OF_ONE = 5

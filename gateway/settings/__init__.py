@@ -29,8 +29,9 @@ from pydantic import (
     model_validator,
 )
 
-from agent_core.image.config import ImageSettings
-from agent_core.llm.config import LLMSpec
+from agent_core.llm.model_config import LLMSpec
+from agent_core.media.image_config import ImageSettings
+from agent_core.media.voice_config import VoiceSettings
 from agent_core.provenance import Trust
 from agent_core.text import time_zone
 from agent_core.tools.effects import Effect
@@ -38,7 +39,6 @@ from agent_core.tools.mcp.config import McpSettings
 from agent_core.tools.policy import DEFAULT_POLICY, PolicyVerdict
 from agent_core.tools.shell.config import ShellSettings
 from agent_core.tools.web.config import WebSettings
-from agent_core.voice.config import VoiceSettings
 from channels.heartbeat.config import HeartbeatConfig
 from gateway.budget.config import BudgetSettings
 from gateway.errors import ConfigInvalid
@@ -46,12 +46,12 @@ from gateway.plugins import channel_kinds, load_plugins, tool_families
 from gateway.proactive.jobs.config import ScheduleConfig
 from gateway.routing.access import Alias, kinds_of
 from gateway.settings.accounts import RESERVED, ChannelSettings, accounts_of
-from gateway.settings.attachments import AttachmentSettings, S3Settings
+from gateway.settings.attachment_settings import AttachmentSettings, S3Settings
 from gateway.settings.cross_checks import check_whole, permission_warnings
 from gateway.settings.listen import is_loopback, parse_listen
 from gateway.settings.problems import explain, problems_of
 from gateway.settings.source import Problem, Source, read_source
-from gateway.settings.tools import FileToolSettings, JobSettings
+from gateway.settings.tool_settings import FileToolSettings, JobSettings
 
 __all__ = [
     "AgentSettings",

@@ -4,7 +4,7 @@ Parses a YAML file into plain data that remembers where each value stood.
 Not ``yaml.safe_load``: errors must name lines, duplicate keys must not vanish, and YAML 1.1 reads ``off`` as
 False and ``22:00`` as 1320; scalars are those of YAML 1.2. References: ``${NAME}`` (environment),
 ``${file:/path}`` (without the last line break, relative to the configuration) and ``${secret:NAME}``
-(``secrets.py``); ``$${`` is a literal ``${``.
+(``secret_files.py``); ``$${`` is a literal ``${``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 
 import yaml
 
-from gateway.settings.secrets import is_secret_file_name, secret_places
+from gateway.settings.secret_files import is_secret_file_name, secret_places
 
 KeyPath = tuple[str | int, ...]
 

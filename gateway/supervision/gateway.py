@@ -29,25 +29,25 @@ from agent_core.models import Session
 from agent_core.ports import Clock, ToolPort
 from channels.base import Channel
 from channels.heartbeat.channel import HeartbeatChannel
-from gateway.budget.alerts import BudgetAlerts
+from gateway.budget.budget_alerts import BudgetAlerts
 from gateway.observability import metrics
-from gateway.proactive.alerts import OwnerAlerts
 from gateway.proactive.background_jobs import BackgroundJobs
 from gateway.proactive.heartbeat_monitor import HeartbeatMonitor
+from gateway.proactive.jobs.job_service import JobService
 from gateway.proactive.jobs.scheduler import Scheduler
-from gateway.proactive.jobs.service import JobService
+from gateway.proactive.owner_alerts import OwnerAlerts
 from gateway.proactive.owner_contact import OwnerContact
 from gateway.proactive.owner_notifier import OwnerNotifier
-from gateway.queue.lease import LeaseKeeper, lost_lease_speaks
-from gateway.queue.states import BUDGET
-from gateway.queue.stores import JobStore, QuestionStore, Queue, StoreUnavailable
-from gateway.queue.wakeups import Wakeups
 from gateway.routing import let_in
 from gateway.routing.conversations import Conversations
 from gateway.routing.crash_isolation import CrashIsolation
 from gateway.routing.delivery import Delivery
-from gateway.routing.inbox import AcceptGate
-from gateway.supervision.status import StatusReport
+from gateway.routing.intake import AcceptGate
+from gateway.store.lease import LeaseKeeper, lost_lease_speaks
+from gateway.store.states import BUDGET
+from gateway.store.stores import JobStore, QuestionStore, Queue, StoreUnavailable
+from gateway.store.wakeups import Wakeups
+from gateway.supervision.status_report import StatusReport
 from gateway.supervision.supervisor import Supervisor
 from gateway.supervision.turn_watchdog import TurnWatchdog
 from gateway.system.console_logins import ConsoleLogins

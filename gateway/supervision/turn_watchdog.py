@@ -19,9 +19,9 @@ import structlog
 
 from agent_core.messages import SessionKey
 from agent_core.ports import Clock
-from gateway.queue.background import is_background
-from gateway.queue.stores import StoreUnavailable
-from gateway.queue.wakeups import RunSession
+from gateway.store.background_job_rows import is_background
+from gateway.store.stores import StoreUnavailable
+from gateway.store.wakeups import RunSession
 from gateway.turns.dispatcher import SessionDispatcher
 
 LOOK_EVERY_S = 30.0

@@ -53,17 +53,17 @@ class Home:
 
     @property
     def high_water_mark(self) -> Path:
-        """Return the path of the queue's high-water mark, see `gateway.queue.rollback_guard`."""
+        """Return the path of the queue's high-water mark, see `gateway.store.rollback_guard`."""
         return self.root / "state" / "gateway-db.json"
 
     @property
     def lease_holders(self) -> Path:
-        """The names under which this home's processes hold leases, see `gateway.queue.lease`."""
+        """The names under which this home's processes hold leases, see `gateway.store.lease`."""
         return self.root / "state" / "lease-holders.json"
 
     @property
     def state_key(self) -> Path:
-        """Encrypts logins and keys in a shared database, see `gateway.queue.state_key`."""
+        """Encrypts logins and keys in a shared database, see `gateway.store.state_key`."""
         return self.root / "state" / "state-key"
 
     @property

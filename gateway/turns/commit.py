@@ -22,10 +22,10 @@ from channels.base import AckState, Capabilities, Channel
 from channels.split import message_parts
 from gateway.budget.metering import UsageMeter
 from gateway.observability import metrics
-from gateway.queue.sql.amendments import AS_EDITED
-from gateway.queue.stores import Completion, NewOutbound, OutboxRow, Queue, StoreUnavailable, Turn
 from gateway.routing.acknowledgements import Acknowledgements
-from gateway.turns.kinds import TurnFailureText
+from gateway.store.sql.amendments import AS_EDITED
+from gateway.store.stores import Completion, NewOutbound, OutboxRow, Queue, StoreUnavailable, Turn
+from gateway.turns.turn_kinds import TurnFailureText
 
 _ABOVE = "(The answer above replaces an earlier one; this part of it is gone.)"
 

@@ -18,10 +18,10 @@ import structlog
 from agent_core.backoff import BackoffPolicy
 from agent_core.ports import Clock
 from channels.base import LinkState
-from gateway.budget.policy import day_of
-from gateway.queue.states import BUDGET, link_wait
-from gateway.queue.stores import Queue, StoreUnavailable
-from gateway.queue.wakeups import Wakeups
+from gateway.budget.budget_policy import day_of
+from gateway.store.states import BUDGET, link_wait
+from gateway.store.stores import Queue, StoreUnavailable
+from gateway.store.wakeups import Wakeups
 
 LOOK_EVERY_S = 30.0
 _RETRY = BackoffPolicy(first_s=0.5, cap_s=30.0)

@@ -22,8 +22,8 @@ import structlog
 from agent_core.backoff import BackoffPolicy
 from agent_core.messages import SessionKey
 from agent_core.session_runner import Behind, RunnerFull, SessionRunner
-from gateway.queue.background import is_background
-from gateway.queue.wakeups import RunSession, Work
+from gateway.store.background_job_rows import is_background
+from gateway.store.wakeups import RunSession, Work
 
 Refill = Callable[[], Awaitable[Sequence[tuple[SessionKey, float]]]]
 """Gives the sessions that have work and in how many seconds: `TurnStore.open_sessions`."""

@@ -21,20 +21,20 @@ import structlog
 
 from agent_core.backoff import BackoffPolicy
 from agent_core.errors import AgentError, BudgetSpent, CreditSpent, ModelError, ModelRateLimited
-from agent_core.llm.errors import for_operator
+from agent_core.llm.model_errors import for_operator
 from agent_core.messages import Audience, OutboundKind
 from agent_core.ports import Clock
 from channels.base import ChannelError
+from gateway.budget.budget_policy import BudgetLimits, day_of, notice_name, opens_at, wait_s
 from gateway.budget.metering import UsageMeter
-from gateway.budget.policy import BudgetLimits, day_of, notice_name, opens_at, wait_s
 from gateway.errors import describe
-from gateway.proactive.jobs.permissions import PlaceUnknown
-from gateway.queue.states import BUDGET, PLACE, QUARANTINE_S, link_wait
-from gateway.queue.stores import InboxRow, NewOutbound, Queue, Turn
+from gateway.proactive.jobs.job_permissions import PlaceUnknown
 from gateway.routing.access import Access, Role
 from gateway.routing.crash_isolation import CRASH_APOLOGY, CrashIsolation
+from gateway.store.states import BUDGET, PLACE, QUARANTINE_S, link_wait
+from gateway.store.stores import InboxRow, NewOutbound, Queue, Turn
 from gateway.turns.commit import TurnCommit
-from gateway.turns.kinds import TurnFailureText, TurnKind, TurnPolicy
+from gateway.turns.turn_kinds import TurnFailureText, TurnKind, TurnPolicy
 from gateway.turns.user_input import may_be_silent
 
 _MODEL_RETRY = BackoffPolicy(first_s=2.0, cap_s=300.0)

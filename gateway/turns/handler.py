@@ -1,5 +1,5 @@
 """
-A turn from claim to commit: waiting messages become one turn, planned by its kind (``kinds.py``).
+A turn from claim to commit: waiting messages become one turn, planned by its kind (``turn_kinds.py``).
 
 A model answers it (``model_run.py``); answer, history and row states are committed together (``commit.py``),
 or ``failure_and_deferral.py`` ends it. Every claim ends, else it would block its session until the next
@@ -23,19 +23,19 @@ from agent_core.ports import Clock
 from gateway.budget.metering import UsageMeter
 from gateway.observability import metrics
 from gateway.observability.content_redaction import quiet
-from gateway.queue.background import is_background
-from gateway.queue.shared import SHARED
-from gateway.queue.sql.amendments import AS_EDITED
-from gateway.queue.states import InboxState
-from gateway.queue.stores import InboxStore, LostTurn, Queue, Stopped, StoreUnavailable, Turn
-from gateway.queue.wakeups import Wakeups
-from gateway.turns.approvals.drafts_and_quarantine import OWNER_QUESTIONS
+from gateway.store.background_job_rows import is_background
+from gateway.store.shared import SHARED
+from gateway.store.sql.amendments import AS_EDITED
+from gateway.store.states import InboxState
+from gateway.store.stores import InboxStore, LostTurn, Queue, Stopped, StoreUnavailable, Turn
+from gateway.store.wakeups import Wakeups
 from gateway.turns.commands.new_conversation import NewConversation
 from gateway.turns.commit import STORE_RETRY, TurnCommit
 from gateway.turns.failure_and_deferral import Deferral, TurnFailure
 from gateway.turns.history_writer import HistoryWriter
-from gateway.turns.kinds import TurnKind
 from gateway.turns.model_run import ModelRun
+from gateway.turns.questions.review_questions import OWNER_QUESTIONS
+from gateway.turns.turn_kinds import TurnKind
 
 _LOOKED_AT = 1000
 _log = structlog.get_logger(__name__)

@@ -18,8 +18,8 @@ import structlog
 from agent_core.errors import StorageUnavailable
 from agent_core.memory_ports import MemoryPort
 from agent_core.messages import SessionKey
-from gateway.queue.stores import JournalLine, Queue, StoreUnavailable
-from gateway.queue.wakeups import Wakeups
+from gateway.store.stores import JournalLine, Queue, StoreUnavailable
+from gateway.store.wakeups import Wakeups
 
 _log = structlog.get_logger(__name__)
 

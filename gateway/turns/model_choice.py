@@ -11,7 +11,7 @@ from agent_core.llm.factory import Models
 from agent_core.messages import SessionKey
 from agent_core.models import Purpose, Session
 from agent_core.ports import LLMPort
-from gateway.queue.stores import StateStore
+from gateway.store.stores import StateStore
 
 
 class ModelChoice:

@@ -17,20 +17,20 @@ from agent_core.models import Purpose, Session, TurnResult
 from agent_core.ports import Clock, ToolPort
 from agent_core.prompt import room_text
 from agent_core.provenance import join_origins, person
-from agent_core.tools.asking import person_of_turn
+from agent_core.tools.person_port import person_of_turn
 from channels.base import AckState, Channel, SupportsRoomNames
 from gateway.budget.metering import Metering, UsageMeter
-from gateway.queue.background import is_background
-from gateway.queue.stores import Queue, Step, Turn
 from gateway.routing.access import Access, Role
 from gateway.routing.acknowledgements import Acknowledgements
-from gateway.turns.approvals.server_questions import ServerQuestions
-from gateway.turns.approvals.tool_questions import ApprovalPending, ToolQuestions
+from gateway.store.background_job_rows import is_background
+from gateway.store.stores import Queue, Step, Turn
 from gateway.turns.commands.worded_answers import WordedAnswers
-from gateway.turns.kinds import Plan
 from gateway.turns.model_choice import ModelChoice, choice_topic
+from gateway.turns.questions.server_questions import ServerQuestions
+from gateway.turns.questions.tool_questions import ApprovalPending, ToolQuestions
 from gateway.turns.step_journal import StoreStepJournal
 from gateway.turns.transcription import Hearing, Transcription
+from gateway.turns.turn_kinds import Plan
 from gateway.turns.user_input import trust_topic, trusted_before, user_input
 
 _NAMED = 30

@@ -17,9 +17,9 @@ import structlog
 
 from agent_core.errors import StorageUnavailable
 from agent_core.messages import SessionKey
-from gateway.queue.stores import Queue, StoreUnavailable, Turn
-from gateway.queue.wakeups import RunSession, Work
-from gateway.turns.commands.service import CommandService
+from gateway.store.stores import Queue, StoreUnavailable, Turn
+from gateway.store.wakeups import RunSession, Work
+from gateway.turns.commands.command_service import CommandService
 from gateway.turns.commit import STORE_RETRY
 from gateway.turns.dispatcher import SessionDispatcher
 from gateway.turns.history_writer import HistoryWriter

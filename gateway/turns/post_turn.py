@@ -10,18 +10,18 @@ from typing import Any, Protocol
 
 import anyio
 
-from agent_core.memory.consolidation.run import ConsolidationResult
-from agent_core.memory.consolidation.worker import Consolidates, ConsolidationQueue
+from agent_core.memory.consolidation.consolidation_queue import Consolidates, ConsolidationQueue
+from agent_core.memory.consolidation.consolidation_run import ConsolidationResult
 from agent_core.memory.manager import MemoryManager
 from agent_core.memory.scopes import OWNER
 from agent_core.memory_ports import SearchIndexPort
 from agent_core.messages import SessionKey
 from agent_core.models import Purpose
 from agent_core.ports import Clock
+from gateway.budget.budget_policy import wait_s
 from gateway.budget.metering import Metering
-from gateway.budget.policy import wait_s
 from gateway.observability import metrics
-from gateway.queue.wakeups import Wakeups
+from gateway.store.wakeups import Wakeups
 from gateway.turns.history_writer import HistoryWriter
 
 _SETTLED_AFTER_S = 5.0

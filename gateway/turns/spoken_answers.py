@@ -10,17 +10,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, replace
 
+from agent_core.media.voice_config import SpeakSettings
 from agent_core.messages import InboundMessage, OutboundKind, Speech
 from agent_core.tools.availability import is_available
-from agent_core.voice.config import SpeakSettings
 from channels.base import Channel
 from channels.spoken_text import spoken_text
 from gateway.observability.redaction import MASK, Redactor
-from gateway.queue.model import SPEECH_CHANNEL
-from gateway.queue.stores import NewOutbound, Turn
 from gateway.routing.access import Access, Role
-from gateway.turns.kinds import Plan
+from gateway.store.model import SPEECH_CHANNEL
+from gateway.store.stores import NewOutbound, Turn
 from gateway.turns.transcription import says_sound
+from gateway.turns.turn_kinds import Plan
 from gateway.turns.user_input import session_of
 
 
@@ -38,7 +38,7 @@ class SpokenAnswers:
         """
         The row to be spoken, for an answer with so many ``parts`` of text; none if it is not spoken.
 
-        It is committed with the answer and made to sound later (`gateway.routing.speech`).
+        It is committed with the answer and made to sound later (`gateway.routing.speech_delivery`).
         """
         settings, message = self.settings, turn.rows[-1].message
         if settings.when == "never" or plan.hold or not parts:

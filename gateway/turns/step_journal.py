@@ -17,8 +17,8 @@ from agent_core.provenance import Origins, describe, from_json, to_json
 from agent_core.tools.effects import Effect
 from agent_core.tools.execution import changed_note
 from agent_core.tools.policy import HARMLESS, Approval
-from gateway.queue.model import EffectReceipt
-from gateway.queue.stores import Queue, Step, Turn
+from gateway.store.model import EffectReceipt
+from gateway.store.stores import Queue, Step, Turn
 
 _UNKNOWN_OUTCOME = (
     "The outcome of this call is unknown: the program was stopped while it ran. It may or may not have "

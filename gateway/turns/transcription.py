@@ -4,7 +4,7 @@ Transcribes the sound files of a turn before a model is asked.
 These are voice messages and sound files of mails. Transcripts are steps numbered downwards from
 -1, so that none is made or paid twice. The words are shown below the text and are never commands;
 a yes or no can answer a question (`WordedAnswers.spoken`). Nothing is decoded here; the length comes from
-`agent_core.voice.sound_file`. Files that cannot be transcribed are reported in the answer; temporary failures
+`agent_core.media.sound_file`. Files that cannot be transcribed are reported in the answer; temporary failures
 are retried.
 """
 
@@ -30,14 +30,14 @@ from agent_core.errors import (
 )
 from agent_core.messages import Attachment, FileTranscript, InboundMessage
 from agent_core.ports import AttachmentPort
+from gateway.budget.budget_policy import BudgetTier
 from gateway.budget.metering import UsageMeter
-from gateway.budget.policy import BudgetTier
-from gateway.queue.stores import Queue, Step, Turn
-from gateway.turns.approvals.text import quote
+from gateway.store.stores import Queue, Step, Turn
+from gateway.turns.questions.approval_text import quote
 
 if TYPE_CHECKING:
+    from agent_core.media.transcript import Clip, Transcribes, Transcript
     from agent_core.models import Usage
-    from agent_core.voice.transcript import Clip, Transcribes, Transcript
 
 STEP = "heard"
 """The kind of a step that is a transcript."""
@@ -184,8 +184,8 @@ class Transcription:
         self, turn: Turn, file: Attachment, left_s: float, meter: UsageMeter
     ) -> dict[str, Any]:
         """Transcribe a file; return the words, or ``why_not``, as JSON."""
-        from agent_core.voice.sound_file import NotASound  # noqa: PLC0415 - only where there is sound
-        from agent_core.voice.transcript import TranscriptionFailed  # noqa: PLC0415 - likewise
+        from agent_core.media.sound_file import NotASound  # noqa: PLC0415 - only where there is sound
+        from agent_core.media.transcript import TranscriptionFailed  # noqa: PLC0415 - likewise
 
         seconds = 0.0
         try:
@@ -210,15 +210,15 @@ class Transcription:
         return {"why_not": why, "seconds": round(seconds, 2)}
 
     def _short_enough(self, clip: Clip, left_s: float) -> Clip:
-        from agent_core.voice.transcript import TranscriptionFailed  # noqa: PLC0415 - only where there is sound
+        from agent_core.media.transcript import TranscriptionFailed  # noqa: PLC0415 - only where there is sound
 
         if clip.seconds > left_s:
             raise TranscriptionFailed(_too_long(clip.seconds, self._limits.seconds))
         return clip
 
     async def _clip(self, file: Attachment) -> Clip:
-        from agent_core.voice.sound_file import sound_file_of  # noqa: PLC0415 - only where there is sound
-        from agent_core.voice.transcript import Clip, TranscriptionFailed  # noqa: PLC0415 - likewise
+        from agent_core.media.sound_file import sound_file_of  # noqa: PLC0415 - only where there is sound
+        from agent_core.media.transcript import Clip, TranscriptionFailed  # noqa: PLC0415 - likewise
 
         most = self._limits.size_bytes
         if file.size_bytes > most:
@@ -244,7 +244,7 @@ class Transcription:
             return await self._once(clip, meter)
 
     async def _once(self, clip: Clip, meter: UsageMeter) -> Transcript:
-        from agent_core.voice.transcript import cost_of  # noqa: PLC0415 - only where there is sound
+        from agent_core.media.transcript import cost_of  # noqa: PLC0415 - only where there is sound
 
         if self._engine is None:
             self._engine = self._make()

@@ -31,9 +31,9 @@ from agent_core.prompt import (
 )
 from agent_core.provenance import Origin, Origins, arriving, from_json, join_origins, person, untrusted_origin
 from agent_core.text import is_quoted
-from gateway.queue.background import KIND, order_of
-from gateway.queue.model import Turn
 from gateway.routing.access import Access, Role, is_admitted
+from gateway.store.background_job_rows import KIND, order_of
+from gateway.store.model import Turn
 
 NO_REPLY = "NO_REPLY"
 """The whole answer of a model that leaves talk of others alone."""

@@ -49,7 +49,7 @@ from agent_core.tools.policy import (
     is_named,
     verdict_on,
 )
-from agent_core.tools.registry import ToolRegistry
+from agent_core.tools.tool_registry import ToolRegistry
 from tests.agentdojo.effects import NEW, OWNER_MAIL, effect_of, origins_of, targets_of
 from tests.agentdojo.imitations import Imitation, Shape, imitation_of, shape_of
 
@@ -190,7 +190,7 @@ class _Run:
             victim.passed.append(shape)
             return Permission()
         if known is None:
-            # As `gateway.turns.approvals` does: one question about all calls that would be asked about.
+            # As `gateway.turns.questions` does: one question about all calls that would be asked about.
             together = [proposal] + [
                 each
                 for _, each in proposal.following()

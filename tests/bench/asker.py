@@ -33,7 +33,7 @@ class Asker:
     """
 
     def __init__(self, url: str, user_id: str, token: str, device_id: str, folder: Path) -> None:
-        from channels.matrix.encryption.olm_machine import OlmMachine
+        from channels.matrix.crypto.olm_machine import OlmMachine
 
         self.user_id = user_id
         self._url = f"{url}/_matrix/client/v3"

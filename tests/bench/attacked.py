@@ -19,13 +19,13 @@ from pathlib import Path
 
 import anyio
 
+from agent_core.children.command_sandbox import CommandSandbox
+from agent_core.children.rights import Ceilings
 from agent_core.errors import AgentError
 from agent_core.models import Message, ModelChunk, ToolDefinition
-from agent_core.sandbox.command_sandbox import CommandSandbox
-from agent_core.sandbox.rights import Ceilings
 from agent_core.tools.mcp.config import McpSettings
 from agent_core.tools.mcp.servers import McpServers
-from agent_core.tools.web.fetch import WebFetchTool
+from agent_core.tools.web.web_fetch import WebFetchTool
 from gateway.cli.output import quiet_logs
 from gateway.system.clock import SystemClock
 from tests.bench.rig import Rig

@@ -20,7 +20,7 @@ import structlog
 
 from agent_core.messages import InboundMessage, Sender, SessionKey
 from agent_core.models import Purpose, Usage
-from gateway.queue.stores import Pending
+from gateway.store.stores import Pending
 from gateway.system.clock import SystemClock
 from gateway.system.home import Home
 from tests.bench.memory import _message

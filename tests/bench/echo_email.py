@@ -9,7 +9,7 @@ it is compared with::
         --username bot --password pw --address bot@mail.test
 
 It prints ``ready`` when it listens and ends with SIGTERM. It is no model to copy: see the traps that
-``channels/email/imap/protocol.py`` lists.
+``channels/email/imap/imap_protocol.py`` lists.
 """
 
 from __future__ import annotations

@@ -22,10 +22,10 @@ import yaml
 
 from agent_core.messages import InboundMessage, Sender, SessionKey
 from agent_core.storage import JsonlMemory
-from gateway.queue.postgres.histories.memory import PostgresMemory
-from gateway.queue.postgres.store import HOME, PostgresQueue
-from gateway.queue.sqlite.store import SqliteQueue
-from gateway.queue.stores import Completion, Pending
+from gateway.store.postgres.histories.database_memory import PostgresMemory
+from gateway.store.postgres.postgres_queue import HOME, PostgresQueue
+from gateway.store.sqlite.sqlite_queue import SqliteQueue
+from gateway.store.stores import Completion, Pending
 from gateway.system.clock import SystemClock
 from tests.bench.memory import _message
 from tests.bench.rig import ROOT, Daemon, Rig, child_environment

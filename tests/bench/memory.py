@@ -18,10 +18,10 @@ from agent_core.memory_ports import SearchRequest
 from agent_core.messages import InboundMessage, Sender, SessionKey
 from agent_core.models import MemoryScope, Message, ScopeKind
 from agent_core.storage import JsonlMemory
-from agent_core.storage.lines import to_line
+from agent_core.storage.history_lines import to_line
 from agent_core.storage.search_index import SearchIndex
-from gateway.queue.sqlite.store import SqliteQueue
-from gateway.queue.stores import Completion, Pending
+from gateway.store.sqlite.sqlite_queue import SqliteQueue
+from gateway.store.stores import Completion, Pending
 from gateway.turns.history_writer import HistoryWriter
 from tests.bench.rig import Rig
 from tests.bench.table import Figure, Goal, median, share

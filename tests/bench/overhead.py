@@ -28,12 +28,12 @@ import anyio
 from agent_core.messages import SessionKey
 from agent_core.models import Message
 from agent_core.provenance import person
+from agent_core.storage.history_lines import encode_object, to_line
 from agent_core.storage.layout import Layout
-from agent_core.storage.lines import encode_object, to_line
 from gateway.app import Overrides, build
 from gateway.observability.logs import configure_logs
-from gateway.queue.stores import Queue
 from gateway.settings import Settings
+from gateway.store.stores import Queue
 from gateway.system.home import open_home
 from tests.bench.rig import Rig, in_child
 from tests.bench.table import Figure, Goal, median, share

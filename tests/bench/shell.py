@@ -12,7 +12,7 @@ import time
 
 import anyio
 
-from agent_core.sandbox.command_sandbox import Backend, CommandSandbox
+from agent_core.children.command_sandbox import Backend, CommandSandbox
 from tests.bench.rig import Rig
 from tests.bench.table import Figure, Goal, median
 

@@ -26,9 +26,9 @@ import anyio
 
 from agent_core.messages import InboundMessage, Sender, SessionKey
 from agent_core.models import Message
-from gateway.queue.postgres.store import PostgresQueue
-from gateway.queue.sqlite.store import SqliteQueue
-from gateway.queue.stores import Completion, NewOutbound, Pending, Queue
+from gateway.store.postgres.postgres_queue import PostgresQueue
+from gateway.store.sqlite.sqlite_queue import SqliteQueue
+from gateway.store.stores import Completion, NewOutbound, Pending, Queue
 from gateway.system.clock import SystemClock
 from gateway.turns.dispatcher import SessionDispatcher
 

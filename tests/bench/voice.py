@@ -25,8 +25,8 @@ from channels.attachments import AttachmentStore
 from devservers.transcription import TranscriptionServer
 from gateway.app import Overrides, build
 from gateway.observability.logs import configure_logs
-from gateway.queue.stores import Pending
 from gateway.settings import Settings
+from gateway.store.stores import Pending
 from gateway.system.home import open_home
 from tests.bench.rig import Rig, in_child
 from tests.bench.table import Figure, Goal, median, share

@@ -7,10 +7,10 @@ from typing import Any
 
 from agent_core.messages import Background, Sender, SessionKey
 from agent_core.models import Purpose, Usage
-from gateway.queue.model import APPROVAL
-from gateway.queue.sql import erasure
-from gateway.queue.sql.engine import NOTHING
-from gateway.queue.stores import Step
+from gateway.store.model import APPROVAL
+from gateway.store.sql import erasure_statements
+from gateway.store.sql.engine import NOTHING
+from gateway.store.stores import Step
 from tests.clock import EPOCH
 from tests.contract.queue_data import BOT, ROOM, accept, answer, claim, pending
 
@@ -18,11 +18,13 @@ EVE = Sender(address="Eve@Example.org", name="Eve", verified=True)
 MAIL = SessionKey("matrix", "!eve:hs.test")
 
 
-async def erased(store: Any, *addresses: str, sessions: tuple[str, ...] = ()) -> erasure.PersonRows:
+async def erased(
+    store: Any, *addresses: str, sessions: tuple[str, ...] = ()
+) -> erasure_statements.PersonRows:
     """The person's rows, which are gone now."""
-    found: erasure.PersonRows = await store.database.writer.call(
+    found: erasure_statements.PersonRows = await store.database.writer.call(
         "forget",
-        lambda db: erasure.erase(db, addresses, sessions, (), now=EPOCH.timestamp()),
+        lambda db: erasure_statements.erase(db, addresses, sessions, (), now=EPOCH.timestamp()),
         locks=NOTHING,
     )
     return found
@@ -47,7 +49,7 @@ class ErasureContract:
         assert [row.message.session for row in await store.outbox.rows()] == [ROOM]
         assert {line.session for line in await store.journal.lines()} == {ROOM}
         [spent] = await store.usage.rows()
-        assert (spent.session, spent.usage.prompt_tokens) == (erasure.FORGOTTEN, 7)
+        assert (spent.session, spent.usage.prompt_tokens) == (erasure_statements.FORGOTTEN, 7)
         assert (await erased(store, "eve@example.org", sessions=(str(MAIL),))).counts()["inbox"] == 0
 
     async def test_what_comes_again_is_not_believed(self, store: Any) -> None:
@@ -86,5 +88,7 @@ class ErasureContract:
         """Of names that nobody uses none is found."""
         await accept(store, "a", text="see attachments/ab/1.png")
         names = {"attachments/ab/1.png", "attachments/cd/2.png"}
-        found = await store.database.reader.call("names", lambda db: erasure.named_files(db, names))
+        found = await store.database.reader.call(
+            "names", lambda db: erasure_statements.named_files(db, names)
+        )
         assert found == {"attachments/ab/1.png"}

@@ -10,8 +10,8 @@ import anyio
 import pytest
 
 from agent_core.messages import Amendment, Attachment, MessageContext, SessionKey
-from gateway.queue.states import InboxState
-from gateway.queue.stores import LostTurn, Queue, Turn
+from gateway.store.states import InboxState
+from gateway.store.stores import LostTurn, Queue, Turn
 from tests.clock import ManualClock
 from tests.contract.queue_data import (
     BOT,

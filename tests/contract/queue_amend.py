@@ -8,9 +8,9 @@ from functools import partial
 import pytest
 
 from agent_core.messages import Amendment, Attachment, LineNote, MessageContext, Sender, SessionKey
-from gateway.queue.model import Accepted, EffectReceipt, Turn
-from gateway.queue.states import InboxState, OutboxState
-from gateway.queue.stores import LostTurn, Queue
+from gateway.store.model import Accepted, EffectReceipt, Turn
+from gateway.store.states import InboxState, OutboxState
+from gateway.store.stores import LostTurn, Queue
 from tests.clock import ManualClock
 from tests.contract.queue_data import (
     BOT,

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.queue.stores import Queue
+from gateway.store.stores import Queue
 from tests.clock import ManualClock
 from tests.contract import queue_data as data
 from tests.contract.queue_accept import AcceptContract

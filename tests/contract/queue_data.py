@@ -7,7 +7,7 @@ from typing import Any
 
 from agent_core.messages import Audience, InboundMessage, Sender, SessionKey
 from agent_core.models import Message
-from gateway.queue.stores import Completion, InboxRow, NewOutbound, OutboxRow, Pending, Queue, Step, Turn
+from gateway.store.stores import Completion, InboxRow, NewOutbound, OutboxRow, Pending, Queue, Step, Turn
 from tests.clock import EPOCH
 
 BOT = "@bot:hs.test"

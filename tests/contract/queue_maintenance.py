@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from agent_core.messages import Amendment, Audience, InboundMessage, MessageContext, SessionKey
-from gateway.queue.background import job_message
-from gateway.queue.states import IGNORED_S, IllegalMove, InboxState, OutboxState
-from gateway.queue.stores import Completion, Pending, Queue
+from gateway.store.background_job_rows import job_message
+from gateway.store.states import IGNORED_S, IllegalMove, InboxState, OutboxState
+from gateway.store.stores import Completion, Pending, Queue
 from tests.clock import EPOCH, ManualClock
 from tests.contract.queue_data import (
     BOT,

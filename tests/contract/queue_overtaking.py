@@ -6,9 +6,9 @@ from datetime import timedelta
 
 import pytest
 
-from gateway.queue.errors import LostTurn
-from gateway.queue.model import APPROVAL, WITHDRAWN
-from gateway.queue.stores import Completion, Pending, Queue, Step, Turn
+from gateway.store.model import APPROVAL, WITHDRAWN
+from gateway.store.store_errors import LostTurn
+from gateway.store.stores import Completion, Pending, Queue, Step, Turn
 from tests.clock import ManualClock
 from tests.contract.queue_accept import natives
 from tests.contract.queue_data import BOT, OTHER, ROOM, accept, answer, claim, message, out, step

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from agent_core.messages import Amendment, Attachment, MessageContext, MessageNotes, SessionKey
-from gateway.queue.states import QUARANTINE_S, IllegalMove, InboxState, OutboxState
-from gateway.queue.stores import Completion, Pending, Queue
+from gateway.store.states import QUARANTINE_S, IllegalMove, InboxState, OutboxState
+from gateway.store.stores import Completion, Pending, Queue
 from tests.clock import ManualClock
 from tests.contract.queue_data import BOT, ROOM, accept, claim, out, pending
 

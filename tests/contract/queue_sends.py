@@ -12,8 +12,8 @@ import pytest
 from agent_core.messages import Attachment, MessageContext, MessageNotes, OutboundKind, SessionKey
 from agent_core.models import Message, Purpose, Usage
 from agent_core.provenance import to_json, untrusted_origin
-from gateway.queue.states import IllegalMove, InboxState, OutboxState
-from gateway.queue.stores import Completion, OutboxRow, Queue
+from gateway.store.states import IllegalMove, InboxState, OutboxState
+from gateway.store.stores import Completion, OutboxRow, Queue
 from tests.clock import EPOCH, ManualClock
 from tests.contract.queue_data import BOT, OTHER, ROOM, accept, answer, answered, claim, out
 

@@ -9,10 +9,10 @@ import pytest
 
 from agent_core.messages import MessageContext, Sender, SessionKey
 from agent_core.models import Message, Purpose, Usage
-from gateway.queue.model import Step
-from gateway.queue.shared import SHARED
-from gateway.queue.states import InboxState, OutboxState
-from gateway.queue.stores import Completion, Queue
+from gateway.store.model import Step
+from gateway.store.shared import SHARED
+from gateway.store.states import InboxState, OutboxState
+from gateway.store.stores import Completion, Queue
 from tests.clock import EPOCH, ManualClock
 from tests.contract.queue_accept import natives
 from tests.contract.queue_data import (

@@ -21,8 +21,8 @@ from typing import Any, Literal
 
 import anyio
 
-from gateway.queue.sql.base import Store
-from gateway.queue.stores import Queue
+from gateway.store.sql.sql_store import Store
+from gateway.store.stores import Queue
 
 
 class Lockstep:

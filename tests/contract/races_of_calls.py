@@ -8,10 +8,10 @@ from typing import Any
 from agent_core.messages import Amendment, SessionKey
 from agent_core.models import Purpose, Usage
 from agent_core.tools.grants import Grant, GrantKind, Scope
-from gateway.queue.errors import TooManyJobs
-from gateway.queue.model import APPROVAL, WITHDRAWN, Job, JobKind, LedgerEntry, RunOutcome
-from gateway.queue.states import IllegalMove, InboxState, OutboxState
-from gateway.queue.stores import Completion, LostTurn, Queue, Step
+from gateway.store.model import APPROVAL, WITHDRAWN, Job, JobKind, LedgerEntry, RunOutcome
+from gateway.store.states import IllegalMove, InboxState, OutboxState
+from gateway.store.store_errors import TooManyJobs
+from gateway.store.stores import Completion, LostTurn, Queue, Step
 from tests.clock import EPOCH
 from tests.contract.queue_data import BOT, ROOM, accept, answer, claim, out, pending, step
 from tests.contract.races import Race, Ran

@@ -193,7 +193,7 @@ async def test_no_save_waits_for_a_long_listing(make, tmp_path, monkeypatch):
         return iter(found)
 
     storage.list_files = stored
-    monkeypatch.setattr("channels.attachments.store._COUNT_EVERY_S", 0.01)
+    monkeypatch.setattr("channels.attachments.attachment_store._COUNT_EVERY_S", 0.01)
     message = SimpleNamespace(sender=SimpleNamespace(address="@bob:hs.test"))
     with anyio.fail_after(60):
         async with anyio.create_task_group() as tasks:

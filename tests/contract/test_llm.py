@@ -10,10 +10,10 @@ import pytest
 from aiohttp import web
 
 from agent_core.errors import ModelError
-from agent_core.llm.demo.model import DemoModel
-from agent_core.llm.litellm.child import _cost_or_none
-from agent_core.llm.litellm.client import LiteLLMClient
-from agent_core.llm.litellm.process import LiteLLMProcess
+from agent_core.llm.demo.demo_model import DemoModel
+from agent_core.llm.litellm.litellm_child import _cost_or_none
+from agent_core.llm.litellm.litellm_client import LiteLLMClient
+from agent_core.llm.litellm.litellm_process import LiteLLMProcess
 from agent_core.llm.openai_client import OpenAIClient
 from agent_core.llm.openai_format import Piece, TokenCounts
 from agent_core.llm.pools import ModelPool

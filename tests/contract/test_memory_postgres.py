@@ -13,13 +13,13 @@ import pytest
 from agent_core.memory_ports import MemoryPort, SearchRequest
 from agent_core.models import Message
 from agent_core.storage.search_index import SearchIndex
-from agent_core.storage.search_index.rows import line_time
-from agent_core.storage.search_index.text import Filters, parse_query
-from gateway.queue.postgres.histories import search as search_module
-from gateway.queue.postgres.histories.memory import PostgresMemory, PostgresSearch
-from gateway.queue.postgres.histories.search import Searching
-from gateway.queue.postgres.store import HOME, PostgresQueue, migrate
-from gateway.queue.sql.engine import ConnectionPort, Cursor, Parameters
+from agent_core.storage.search_index.index_rows import line_time
+from agent_core.storage.search_index.word_splitting import Filters, parse_query
+from gateway.store.postgres.histories import database_search as search_module
+from gateway.store.postgres.histories.database_memory import PostgresMemory, PostgresSearch
+from gateway.store.postgres.histories.database_search import Searching
+from gateway.store.postgres.postgres_queue import HOME, PostgresQueue, migrate
+from gateway.store.sql.engine import ConnectionPort, Cursor, Parameters
 from tests.clock import EPOCH, ManualClock
 from tests.contract.memory import MemoryContract
 from tests.contract.search import SearchContract

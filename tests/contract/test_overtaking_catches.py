@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.queue.sql.turns import TurnStore
+from gateway.store.sql.turn_store import TurnStore
 from tests.clock import ManualClock
 from tests.contract.queue_contract import QueueContract
 from tests.doubles.broken_queue import opened_with

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gateway.queue.sqlite.store import SqliteQueue
+from gateway.store.sqlite.sqlite_queue import SqliteQueue
 from tests.clock import ManualClock
 from tests.contract.erasure import ErasureContract
 from tests.contract.queue_contract import QueueContract

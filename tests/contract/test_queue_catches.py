@@ -9,13 +9,13 @@ from inspect import signature
 import pytest
 
 from agent_core.messages import Amendment, SessionKey
-from gateway.queue.sql.inbox import InboxStore
-from gateway.queue.sql.maintenance import MaintenanceStore
-from gateway.queue.sql.outbox import OutboxStore
-from gateway.queue.sql.state import HistoryJournal, StateStore
-from gateway.queue.sql.turns import TurnStore
-from gateway.queue.states import InboxState
-from gateway.queue.stores import Completion, OutboxRow, Turn
+from gateway.store.sql.inbox_store import InboxStore
+from gateway.store.sql.maintenance_store import MaintenanceStore
+from gateway.store.sql.outbox_store import OutboxStore
+from gateway.store.sql.state_store import HistoryJournal, StateStore
+from gateway.store.sql.turn_store import TurnStore
+from gateway.store.states import InboxState
+from gateway.store.stores import Completion, OutboxRow, Turn
 from tests.clock import ManualClock
 from tests.contract.queue_contract import QueueContract
 from tests.doubles.broken_queue import opened_with

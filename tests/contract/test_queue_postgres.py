@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from gateway.queue.postgres.store import PostgresQueue, migrate
-from gateway.queue.sql.base import journal_lines
-from gateway.queue.stores import Queue
+from gateway.store.postgres.postgres_queue import PostgresQueue, migrate
+from gateway.store.sql.sql_store import journal_lines
+from gateway.store.stores import Queue
 from tests.clock import ManualClock
 from tests.contract.erasure import ErasureContract
 from tests.contract.queue_contract import QueueContract

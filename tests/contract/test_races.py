@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from gateway.queue.sqlite import schema
-from gateway.queue.sqlite.store import SqliteQueue
-from gateway.queue.stores import Queue
+from gateway.store.sqlite import sqlite_schema
+from gateway.store.sqlite.sqlite_queue import SqliteQueue
+from gateway.store.stores import Queue
 from tests.clock import ManualClock
 from tests.contract.races import Race, is_noticed, run_race
 from tests.contract.races_of_calls import RACES
 
 
-class EachStatementAlone(schema.EmbeddedConnection):
+class EachStatementAlone(sqlite_schema.EmbeddedConnection):
     """The embedded engine without its one writer: no transaction holds the file, so each statement is one."""
 
     def execute(self, text: str, *parameters: Any) -> Any:
@@ -51,5 +51,5 @@ async def test_whoever_is_first_the_result_is_right(tmp_path: Path, race: Race) 
 @pytest.mark.parametrize("race", [race for race in RACES if race.guard == "lock"], ids=name_of)
 async def test_without_locks_it_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, race: Race) -> None:
     """The negative control."""
-    monkeypatch.setattr(schema, "EmbeddedConnection", EachStatementAlone)
+    monkeypatch.setattr(sqlite_schema, "EmbeddedConnection", EachStatementAlone)
     assert await is_noticed(race, lambda: two_stores(Path(mkdtemp(dir=tmp_path))))

@@ -21,8 +21,8 @@ import anyio
 from agent_core.messages import SessionKey
 from gateway.app import Overrides
 from gateway.app.daemon import run_daemon
-from gateway.queue.stores import Queue, TurnStore
 from gateway.settings import load_settings
+from gateway.store.stores import Queue, TurnStore
 from gateway.system.home import open_home
 
 ALLOWED_S = 2.0

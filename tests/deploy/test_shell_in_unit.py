@@ -33,7 +33,7 @@ LEFT_OUT = (
 def copy_what_is_tried(folder: Path) -> None:
     """The sandbox of the shell and what it imports, without the rest of squidbot."""
     (folder / "lib").mkdir(parents=True)
-    for part in ("agent_core", "tests/unit/agent_core/sandbox"):
+    for part in ("agent_core", "tests/unit/agent_core/children"):
         shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
     for name in LIBRARIES:
         found = Path(sysconfig.get_path("purelib")) / name

@@ -25,7 +25,7 @@ from agent_core.models import (
 from agent_core.prompt_budget import TokenEstimate
 from agent_core.provenance import Origins
 from agent_core.tools.effects import Effect
-from agent_core.tools.registry import ToolRegistry
+from agent_core.tools.tool_registry import ToolRegistry
 from tests.clock import LoopClock
 
 Step = str | ToolCall | Usage | float | Exception

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from agent_core.ports import Clock
-from gateway.queue.sql.base import Store
-from gateway.queue.sqlite.store import SqliteQueue
-from gateway.queue.stores import Queue
+from gateway.store.sql.sql_store import Store
+from gateway.store.sqlite.sqlite_queue import SqliteQueue
+from gateway.store.stores import Queue
 
 _Queue = TypeVar("_Queue", bound=Queue)
 

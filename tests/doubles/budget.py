@@ -8,8 +8,8 @@ from zoneinfo import ZoneInfo
 import anyio
 
 from agent_core.models import Message, ModelChunk, Purpose, Usage
+from gateway.budget.budget_policy import BudgetLimits, BudgetTier
 from gateway.budget.metering import Metering
-from gateway.budget.policy import BudgetLimits, BudgetTier
 from tests.contract.queue_data import ROOM
 
 ASKED = [Message(role="user", content="hello")]

@@ -1,4 +1,4 @@
-"""`ScriptedHomeserver`: a `channels.matrix.client.api.Homeserver` that answers from a script, for unit tests."""
+"""`ScriptedHomeserver`: a `channels.matrix.client.homeserver.Homeserver` that answers from a script, for unit tests."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import anyio
 
-from channels.matrix.client.api import HttpAnswer, LinkBroken, MatrixCredentials, SyncRequest
+from channels.matrix.client.homeserver import HttpAnswer, LinkBroken, MatrixCredentials, SyncRequest
 
 Reply = HttpAnswer | LinkBroken | Callable[["Call"], HttpAnswer]
 

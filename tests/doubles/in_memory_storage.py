@@ -16,10 +16,10 @@ from agent_core.models import HistoryTail, MemoryDocument, MemoryScope, Message
 from agent_core.ports import Clock
 from agent_core.prompt_budget import message_chars
 from agent_core.provenance import Origins
-from agent_core.storage.documents import Version
+from agent_core.storage.history_lines import stamp, storable
+from agent_core.storage.history_paging import Entry, newest, oldest
 from agent_core.storage.layout import folder_name
-from agent_core.storage.lines import stamp, storable
-from agent_core.storage.paging import Entry, newest, oldest
+from agent_core.storage.memory_files import Version
 
 _RECENT_IDS = 1000
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from copy import copy
 from typing import Any
 
-from gateway.queue.stores import Queue
+from gateway.store.stores import Queue
 
 
 def wrapping(**stores: Callable[[Any], Any]) -> Callable[[Queue], Queue]:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from agent_core.html_to_text import html_to_text
 from channels.email.config import EmailConfig, MailAnswerLimits
-from channels.email.imap.syntax import (
+from channels.email.imap.imap_syntax import (
     ResponseReader,
     WireError,
     folder_name,
@@ -22,14 +22,14 @@ from channels.email.imap.syntax import (
     parse_list,
     response_code,
 )
-from channels.email.intake import MailIntake, OwnCopy, read_arrival
-from channels.email.limits.rate_limit import AnswerLimiter
-from channels.email.parsing.addresses import AddressInvalid, find_in_order, normalise, parse_mailboxes
-from channels.email.parsing.dsn import in_words, read_report
-from channels.email.parsing.mime import CONTROL, ambiguous_header, parse_headers
-from channels.email.parsing.reply_stripping import divide
-from channels.email.parsing.threads import is_own_id
-from channels.email.parsing.unreadable import headers_of
+from channels.email.parse.dsn import in_words, read_report
+from channels.email.parse.mail_addresses import AddressInvalid, find_in_order, normalise, parse_mailboxes
+from channels.email.parse.mail_threads import is_own_id
+from channels.email.parse.mime import CONTROL, ambiguous_header, parse_headers
+from channels.email.parse.reply_stripping import divide
+from channels.email.parse.unreadable import headers_of
+from channels.email.rate_limit import AnswerLimiter
+from channels.email.receive.mail_intake import MailIntake, OwnCopy, read_arrival
 from channels.email.trust.auth_results import Word, parse_auth_results, verdict_of
 from channels.email.trust.dkim import DkimInvalid, Key, find_signatures, parse_key, verify
 from gateway.turns.user_input import question_text

@@ -13,9 +13,9 @@ import pytest
 
 from agent_core.errors import BudgetSpent
 from agent_core.messages import OutboundKind
-from gateway.budget.policy import BudgetLimits
-from gateway.queue.sqlite.store import SqliteQueue
-from gateway.queue.stores import Turn
+from gateway.budget.budget_policy import BudgetLimits
+from gateway.store.sqlite.sqlite_queue import SqliteQueue
+from gateway.store.stores import Turn
 from gateway.turns.failure_and_deferral import Deferral
 from tests.clock import ManualClock
 from tests.contract.queue_data import OTHER, accept, claim, out

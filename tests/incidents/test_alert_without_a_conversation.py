@@ -12,15 +12,15 @@ import pytest
 
 from agent_core.messages import SessionKey
 from channels.base import ChannelUnavailable, DeliveryFailed
-from channels.matrix.client.api import HttpAnswer
-from channels.matrix.rooms.direct import DirectRooms
+from channels.matrix.client.homeserver import HttpAnswer
+from channels.matrix.rooms.direct_rooms import DirectRooms
 from channels.matrix.rooms.invites import Invites
-from channels.matrix.rooms.state import Rooms
-from gateway.proactive.alerts import OwnerAlerts
+from channels.matrix.rooms.room_state import Rooms
+from gateway.proactive.owner_alerts import OwnerAlerts
 from gateway.proactive.owner_contact import OwnerContact
 from gateway.proactive.owner_notifier import OwnerNotifier
-from gateway.queue.sqlite.store import SqliteQueue
 from gateway.routing.access import Access, Alias
+from gateway.store.sqlite.sqlite_queue import SqliteQueue
 from gateway.system.clock import SystemClock
 from tests.clock import LoopClock
 from tests.doubles.homeserver import ScriptedHomeserver

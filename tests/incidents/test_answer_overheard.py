@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from agent_core.messages import OutboundKind, OutboundMessage, SessionKey
-from channels.matrix.client.api import HttpAnswer
-from channels.matrix.client.login import MatrixLogin
+from channels.matrix.client.homeserver import HttpAnswer
+from channels.matrix.client.matrix_login import MatrixLogin
 from channels.matrix.config import MatrixConfig
-from channels.matrix.rooms.state import Rooms
-from channels.matrix.sending.sender import NOT_ALONE, EventSender
+from channels.matrix.rooms.room_state import Rooms
+from channels.matrix.send.event_sender import NOT_ALONE, EventSender
 from tests.clock import EPOCH, ManualClock
 from tests.doubles.homeserver import ScriptedHomeserver, member
 

@@ -14,9 +14,9 @@ import pytest
 
 from agent_core.messages import OutboundKind, OutboundMessage
 from channels.base import Capabilities, DeliveryFailed, DeliveryUncertain, Inbox, Receipt, Redelivery
-from gateway.queue.sqlite.store import SqliteQueue
-from gateway.queue.states import OutboxState
 from gateway.routing.delivery import Delivery
+from gateway.store.sqlite.sqlite_queue import SqliteQueue
+from gateway.store.states import OutboxState
 from gateway.system.clock import SystemClock
 from tests.contract.queue_data import BOT, ROOM, answered, out
 

@@ -12,12 +12,12 @@ from datetime import UTC, datetime
 import pytest
 
 from agent_core.messages import InboundMessage
-from channels.email.compose.message import compose
+from channels.email.compose.outbound_mail import compose
 from channels.email.config import MailAnswerLimits
-from channels.email.intake import MailIntake, read_arrival
-from channels.email.limits.rate_limit import AnswerLimiter
-from gateway.queue.sql.codec import new_outbox
-from gateway.queue.stores import NewOutbound
+from channels.email.rate_limit import AnswerLimiter
+from channels.email.receive.mail_intake import MailIntake, read_arrival
+from gateway.store.sql.row_codec import new_outbox
+from gateway.store.stores import NewOutbound
 from tests.mail_config import email_config
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -18,15 +18,15 @@ from hypothesis import strategies as some
 
 from agent_core.messages import OutboundMessage, SessionKey
 from channels.base import DeliveryFailed
-from channels.matrix.client.api import AnswerTooLong, HttpAnswer
+from channels.matrix.client.homeserver import AnswerTooLong, HttpAnswer
 from channels.matrix.client.json_access import Trimmer
-from channels.matrix.encryption.engine import EncryptionEngine
-from channels.matrix.events.inbound import MARK
+from channels.matrix.crypto.encryption_engine import EncryptionEngine
+from channels.matrix.events.inbound_events import MARK
+from channels.matrix.receive.deferred_reading import FETCHING
 from channels.matrix.rooms.backfill import members_of
-from channels.matrix.rooms.state import Rooms
-from channels.matrix.sending.encryption_gate import EncryptionGate
-from channels.matrix.sending.sent_lookup import SentLookup
-from channels.matrix.sync.fetching import FETCHING
+from channels.matrix.rooms.room_state import Rooms
+from channels.matrix.send.encryption_gate import EncryptionGate
+from channels.matrix.send.sent_lookup import SentLookup
 from devservers.rest import request_json
 from tests.clock import EPOCH, ManualClock
 from tests.doubles.homeserver import ScriptedHomeserver, member, text

@@ -12,8 +12,8 @@ import pytest
 
 from agent_core.models import ToolCall
 from channels.markup import to_html, to_text
-from gateway.turns.approvals.question_text import asking_text, attached_text
-from gateway.turns.approvals.text import quote, safe_line, visible
+from gateway.turns.questions.approval_text import quote, safe_line, visible
+from gateway.turns.questions.question_text import asking_text, attached_text
 
 UNTIL = datetime(2026, 1, 2, tzinfo=UTC)
 

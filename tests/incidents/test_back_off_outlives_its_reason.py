@@ -18,11 +18,11 @@ import pytest
 from agent_core.backoff import BackoffPolicy
 from agent_core.messages import SessionKey
 from channels.base import ChannelAuthFailed, ChannelUnavailable
-from gateway.proactive.jobs.service import JobPlace
+from gateway.proactive.jobs.job_service import JobPlace
 from gateway.proactive.jobs.trigger_parsing import TriggerRequest
-from gateway.queue.model import JobKind
-from gateway.queue.states import BUDGET, InboxState, OutboxState
-from gateway.queue.stores import StoreUnavailable
+from gateway.store.model import JobKind
+from gateway.store.states import BUDGET, InboxState, OutboxState
+from gateway.store.stores import StoreUnavailable
 from gateway.system.clock import SystemClock
 from tests.doubles.loopback import LoopbackChannel, LoopbackServer
 from tests.doubles.queue import wrapping

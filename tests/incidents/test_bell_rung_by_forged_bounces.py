@@ -15,7 +15,7 @@ import pytest
 from anyio.to_thread import run_sync
 
 from devservers import MailServer, ToolsMissing
-from gateway.queue.states import InboxState, OutboxState
+from gateway.store.states import InboxState, OutboxState
 from tests.incidents.test_forged_bounces import bounce, write
 from tests.incidents.test_mail_beyond_the_limit import answers
 from tests.integration.test_email_loops import gateway

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from gateway.queue.sql.crash_records import Death, records_of
-from gateway.queue.sqlite.store import SqliteQueue
-from gateway.queue.states import CrashRecord
 from gateway.routing.crash_isolation import CRASH_APOLOGY, kills
+from gateway.store.sql.crash_records import Death, records_of
+from gateway.store.sqlite.sqlite_queue import SqliteQueue
+from gateway.store.states import CrashRecord
 from tests.clock import ManualClock
 from tests.contract.queue_data import OTHER, ROOM, accept, claim, out
 from tests.kill.oracle import problems

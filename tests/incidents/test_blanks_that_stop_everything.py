@@ -17,7 +17,7 @@ from agent_core.html_to_text import html_to_text
 from agent_core.messages import OutboundKind, OutboundMessage, SessionKey
 from agent_core.prompt import background_text, email_text, user_text
 from agent_core.tools.plain_text import text_in
-from channels.email.compose.message import compose
+from channels.email.compose.outbound_mail import compose
 from channels.markup import to_text
 
 LIMIT_S = 3.0

@@ -9,8 +9,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from agent_core.messages import InboundMessage, Sender, SessionKey
-from gateway.queue.sqlite.store import SqliteQueue
-from gateway.queue.stores import Pending
+from gateway.store.sqlite.sqlite_queue import SqliteQueue
+from gateway.store.stores import Pending
 from gateway.system.clock import SystemClock
 from tests.clock import EPOCH
 from tests.doubles.loopback import LoopbackServer

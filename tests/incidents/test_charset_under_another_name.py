@@ -9,8 +9,8 @@ import codecs
 
 import pytest
 
-from channels.email.parsing.message import parse_mail
-from channels.email.parsing.mime import decode_text, decoded_header
+from channels.email.parse.inbound_mail import parse_mail
+from channels.email.parse.mime import decode_text, decoded_header
 
 SLOW = {"punycode", "idna", "unicode-escape", "raw-unicode-escape", "undefined"}
 SPELLINGS = [

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import pytest
 
-from channels.matrix.encryption.types import NoKey, NotReadable
+from channels.matrix.crypto.key_types import NoKey, NotReadable
 from tests.unit.channels.matrix.test_olm_machine import ROOM, Pair
 
 

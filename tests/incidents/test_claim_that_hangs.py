@@ -10,9 +10,9 @@ from types import SimpleNamespace
 import anyio
 import pytest
 
-from channels.matrix.client.api import HttpAnswer, LinkBroken
-from channels.matrix.encryption.engine import EncryptionEngine
-from channels.matrix.encryption.key_sharing import OTHERS_LIMIT_S
+from channels.matrix.client.homeserver import HttpAnswer, LinkBroken
+from channels.matrix.crypto.encryption_engine import EncryptionEngine
+from channels.matrix.crypto.key_sharing import OTHERS_LIMIT_S
 from tests.clock import LoopClock
 from tests.doubles.homeserver import ScriptedHomeserver
 from tests.incidents.test_thousands_of_devices import BOT, ROOM, Person, private_olm

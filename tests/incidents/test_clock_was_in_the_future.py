@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from agent_core.messages import SessionKey
-from gateway.queue.sqlite.store import SqliteQueue
+from gateway.store.sqlite.sqlite_queue import SqliteQueue
 from tests.clock import ManualClock
 from tests.contract.queue_data import BOT, OTHER, ROOM, accept, answered, claim
 

@@ -25,7 +25,7 @@ from gateway.errors import GatewayError
 from gateway.operations.backup.archive import BackupRefused, look_into
 from gateway.operations.backup.create import HEAD_NAME, MANIFEST_NAME
 from gateway.operations.backup.restore import restore
-from gateway.queue.sqlite.store import SqliteQueue
+from gateway.store.sqlite.sqlite_queue import SqliteQueue
 from tests.backup_world import NOW
 from tests.clock import EPOCH, ManualClock
 

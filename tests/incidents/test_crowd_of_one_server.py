@@ -12,9 +12,9 @@ import pytest
 
 from channels.attachments import AttachmentStore
 from channels.matrix.channel import MatrixChannel
-from channels.matrix.client.api import HttpAnswer
+from channels.matrix.client.homeserver import HttpAnswer
 from channels.matrix.config import MatrixConfig
-from channels.matrix.sync.decryption import Decryption
+from channels.matrix.receive.decryption import Decryption
 from tests.clock import LoopClock
 from tests.doubles.homeserver import member, text
 from tests.doubles.inbox import running

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.queue.sqlite.store import SqliteQueue
-from gateway.queue.stores import StoreUnavailable
+from gateway.store.sqlite.sqlite_queue import SqliteQueue
+from gateway.store.stores import StoreUnavailable
 from gateway.system.clock import SystemClock
 from tests.contract.queue_data import accept
 

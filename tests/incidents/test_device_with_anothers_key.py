@@ -12,9 +12,9 @@ import structlog.testing
 import vodozemac
 
 from channels.base import ChannelClock
-from channels.matrix.client.api import HttpAnswer
-from channels.matrix.encryption.engine import EncryptionEngine
-from channels.matrix.encryption.types import ForeignKey
+from channels.matrix.client.homeserver import HttpAnswer
+from channels.matrix.crypto.encryption_engine import EncryptionEngine
+from channels.matrix.crypto.key_types import ForeignKey
 from tests.clock import ManualClock
 from tests.doubles.homeserver import ScriptedHomeserver
 from tests.incidents.test_thousands_of_devices import BOT, OWNER, ROOM, Person, private_olm, signed

@@ -12,7 +12,7 @@ import anyio
 import pytest
 
 from agent_core.models import Message, ModelChunk, ToolDefinition
-from gateway.queue.states import OutboxState
+from gateway.store.states import OutboxState
 from tests.integration.gateway_world import world
 
 ANN, BOB = "@ann:hs.test", "@bob:hs.test"

@@ -18,8 +18,8 @@ from anyio.to_thread import run_sync
 from agent_core.messages import InboundMessage, SessionKey
 from channels.base import ChannelUnavailable
 from devservers import MailPeer, MailServer, ToolsMissing
-from gateway.operations.context import OperationContext
-from gateway.queue.states import InboxState
+from gateway.operations.operation_context import OperationContext
+from gateway.store.states import InboxState
 from tests.doubles.mailbox import Post, Store
 from tests.incidents.test_mail_beyond_the_limit import answers
 from tests.integration.test_email_loops import NO_BRAKE, Gateway, gateway, own
@@ -78,7 +78,7 @@ async def test_five_forged_bounces(
     About the guest's own mails or in somebody else's name: everybody is answered all the time.
     """
     # That a mail did not arrive is an alert, too; by mail the next one would wait for a quarter of an hour.
-    monkeypatch.setattr("gateway.proactive.alerts.EMAIL_AGAIN_S", 0.5)
+    monkeypatch.setattr("gateway.proactive.owner_alerts.EMAIL_AGAIN_S", 0.5)
     number = 0 if whose == "guest" else 1
     bot, owner = mail_server.address(f"bot{number}"), mail_server.address(f"owner{number}")
     addresses = {name: mail_server.address(f"{name}{number}") for name in ("guest", "friend")}

@@ -13,10 +13,10 @@ import anyio
 import pytest
 
 from channels.matrix.channel import MatrixChannel
-from channels.matrix.client.api import HttpAnswer, LinkBroken
+from channels.matrix.client.homeserver import HttpAnswer, LinkBroken
 from channels.matrix.config import MatrixConfig
 from channels.matrix.rooms.invites import Invites
-from channels.matrix.rooms.state import Rooms
+from channels.matrix.rooms.room_state import Rooms
 from tests.clock import LoopClock
 from tests.doubles.homeserver import ScriptedHomeserver, failure, member, text
 from tests.doubles.inbox import MemoryInbox, running

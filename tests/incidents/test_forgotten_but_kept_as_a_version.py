@@ -12,8 +12,8 @@ from agent_core.storage.layout import Layout
 from agent_core.tools.files.change_journal import ChangeJournal
 from agent_core.tools.files.journaled_files import By, JournaledFiles
 from agent_core.tools.files.roots import Roots
-from gateway.operations.privacy.erasure import forget_person
 from gateway.operations.privacy.inventory import people
+from gateway.operations.privacy.person_erasure import forget_person
 from tests.home_world import ALICE, BOB, fill
 from tests.integration.test_person_data import NOW, bob
 from tests.persons import find_person
@@ -182,7 +182,7 @@ async def test_the_owners_files_stay_when_the_owner_is_forgotten(home):
 
 async def test_a_break_in_between_is_made_up_for(home, monkeypatch):
     """The notes go last, so the same command once more knows what was theirs."""
-    from gateway.operations.privacy import workspace_files
+    from gateway.operations.privacy import personal_workspace_files
 
     files, (his, _) = Files(home), turns_of(home)
     files.put("his.txt", "canary-one", his)
@@ -192,9 +192,9 @@ async def test_a_break_in_between_is_made_up_for(home, monkeypatch):
         raise OSError(28, "no space left")
 
     with monkeypatch.context() as patched:
-        patched.setattr(workspace_files.files, "replace", full)
+        patched.setattr(personal_workspace_files.files, "replace", full)
         with pytest.raises(OSError, match="space"):
-            workspace_files.forget_files(
+            personal_workspace_files.forget_files(
                 files.root, files.ws, find_person(Layout(files.root, files.ws), home.home.database, bob())
             )
     forget(home)

@@ -6,9 +6,9 @@ import pytest
 
 from agent_core.models import MemoryScope, Message, ScopeKind
 from agent_core.provenance import Trust, person, trust_of
-from agent_core.storage.jsonl import JsonlMemory
+from agent_core.storage.jsonl_memory import JsonlMemory
 from agent_core.storage.layout import Layout
-from gateway.operations.privacy.erasure import forget_person
+from gateway.operations.privacy.person_erasure import forget_person
 from tests.home_world import ALICE, fill
 from tests.integration.test_person_data import NOW, bob
 

@@ -6,10 +6,10 @@ import pytest
 
 from agent_core.models import MemoryScope, ScopeKind
 from agent_core.prompt import background_text
-from agent_core.storage.jsonl import JsonlMemory
+from agent_core.storage.jsonl_memory import JsonlMemory
 from agent_core.storage.layout import Layout
-from gateway.operations.privacy.erasure import forget_person
-from gateway.operations.privacy.repetitions import Words
+from gateway.operations.privacy.person_erasure import forget_person
+from gateway.operations.privacy.repetition_report import Words
 from tests.home_world import ALICE, BOB, ROOM, fill, tree
 from tests.integration.test_person_data import NOW, bob, holding
 

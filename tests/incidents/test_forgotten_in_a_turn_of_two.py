@@ -13,11 +13,11 @@ import pytest
 
 from agent_core.messages import Audience, InboundMessage, Sender
 from agent_core.storage.layout import Layout
-from gateway.operations.privacy.erasure import forget_person
 from gateway.operations.privacy.inventory import people
-from gateway.queue.sqlite.store import SqliteQueue
-from gateway.queue.states import InboxState
-from gateway.queue.stores import Completion, NewOutbound, Pending
+from gateway.operations.privacy.person_erasure import forget_person
+from gateway.store.sqlite.sqlite_queue import SqliteQueue
+from gateway.store.states import InboxState
+from gateway.store.stores import Completion, NewOutbound, Pending
 from tests.home_world import BOT, ROOM, fill
 
 NOW = datetime(2026, 2, 1, tzinfo=UTC)

@@ -10,9 +10,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from channels.email.circuit_breaker import CircuitBreaker
 from channels.email.config import CircuitBreakerConfig, MailAnswerLimits
-from channels.email.limits.circuit_breaker import CircuitBreaker
-from channels.email.limits.rate_limit import AnswerLimiter
+from channels.email.rate_limit import AnswerLimiter
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 

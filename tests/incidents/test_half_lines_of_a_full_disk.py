@@ -12,9 +12,9 @@ import pytest
 from agent_core.messages import SessionKey
 from agent_core.models import Message
 from agent_core.storage import file_access
-from agent_core.storage.history import HistoryFile
-from agent_core.storage.integrity import bad_lines
-from agent_core.storage.paging import PageMark
+from agent_core.storage.history_file import HistoryFile
+from agent_core.storage.history_paging import PageMark
+from agent_core.storage.storage_integrity import bad_lines
 
 KEY = SessionKey("matrix", "!r:hs.test")
 

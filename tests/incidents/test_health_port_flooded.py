@@ -16,9 +16,9 @@ import anyio
 import pytest
 from aiohttp import web
 
-from gateway.operations.context import OperationContext
-from gateway.operations.control.server import serve_control
+from gateway.operations.control.control_server import serve_control
 from gateway.operations.http.health import MAX_CONNECTIONS, serve
+from gateway.operations.operation_context import OperationContext
 from gateway.system.home import open_home
 
 

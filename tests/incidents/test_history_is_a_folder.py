@@ -12,7 +12,7 @@ import pytest
 
 from agent_core.messages import SessionKey
 from agent_core.models import Message
-from agent_core.storage.jsonl import JsonlMemory
+from agent_core.storage.jsonl_memory import JsonlMemory
 from gateway.cli.check import check_data
 from gateway.system.home import Home
 from tests.clock import ManualClock

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from channels.email.imap import protocol as imap
+from channels.email.imap import imap_protocol as imap
 from tests.doubles.imap_server import Dialogue
 from tests.imap_links import begin, ours
 

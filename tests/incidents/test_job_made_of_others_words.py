@@ -13,15 +13,15 @@ import pytest
 from agent_core.messages import MessageContext, MessageNotes, SessionKey
 from agent_core.models import Purpose
 from agent_core.provenance import Origins, Trust, calling, person, trust_of, untrusted_origin
-from agent_core.tools.schedule import ScheduleTool
+from agent_core.tools.schedule_tool import ScheduleTool
 from gateway.proactive.jobs.config import ScheduleConfig
+from gateway.proactive.jobs.job_service import JobPlace, JobService, SessionJobs
 from gateway.proactive.jobs.scheduler import job_message
-from gateway.proactive.jobs.service import JobPlace, JobService, SessionJobs
 from gateway.proactive.jobs.trigger_parsing import TriggerRequest
-from gateway.queue.model import Job, JobKind
-from gateway.queue.sql.codec import context_or_empty, dump_context
-from gateway.queue.stores import Turn
 from gateway.routing.access import Access, Alias
+from gateway.store.model import Job, JobKind
+from gateway.store.sql.row_codec import context_or_empty, dump_context
+from gateway.store.stores import Turn
 from gateway.turns.user_input import session_of, user_lines
 from tests.clock import EPOCH, ManualClock
 

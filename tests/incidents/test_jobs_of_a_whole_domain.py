@@ -9,11 +9,11 @@ import pytest
 
 from agent_core.messages import SessionKey
 from gateway.proactive.jobs.config import ScheduleConfig
-from gateway.proactive.jobs.service import JobPlace, JobService
+from gateway.proactive.jobs.job_service import JobPlace, JobService
 from gateway.proactive.jobs.trigger_parsing import TriggerRequest
 from gateway.proactive.jobs.triggers import TriggerInvalid
-from gateway.queue.model import Job, JobKind
 from gateway.routing.access import Access, Alias
+from gateway.store.model import Job, JobKind
 from tests.clock import ManualClock
 from tests.incidents.test_job_made_of_others_words import Plans
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from agent_core.messages import OutboundKind, OutboundMessage, SessionKey
-from channels.matrix.client.api import HttpAnswer
-from channels.matrix.client.login import MatrixLogin
+from channels.matrix.client.homeserver import HttpAnswer
+from channels.matrix.client.matrix_login import MatrixLogin
 from channels.matrix.config import MatrixConfig
-from channels.matrix.events.outbound import build_content
-from channels.matrix.rooms.state import Rooms
-from channels.matrix.sending import sender as sending
+from channels.matrix.events.outbound_events import build_content
+from channels.matrix.rooms.room_state import Rooms
+from channels.matrix.send import event_sender as sending
 from tests.clock import EPOCH, ManualClock
 from tests.doubles.homeserver import ScriptedHomeserver, member
 

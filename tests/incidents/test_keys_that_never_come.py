@@ -12,10 +12,10 @@ from urllib.parse import unquote
 import anyio
 import pytest
 
-from channels.matrix.client.api import HttpAnswer
-from channels.matrix.encryption.types import NoKey
-from channels.matrix.encryption.undecryptable import MAX_WAITING, PATIENCE_S, UndecryptableEvents
-from channels.matrix.sync.decryption import Decryption
+from channels.matrix.client.homeserver import HttpAnswer
+from channels.matrix.crypto.key_types import NoKey
+from channels.matrix.crypto.undecryptable import MAX_WAITING, PATIENCE_S, UndecryptableEvents
+from channels.matrix.receive.decryption import Decryption
 from tests.clock import ManualClock
 from tests.doubles.homeserver import ScriptedHomeserver
 from tests.unit.channels.matrix.test_undecryptable import MALLORY, NIA, ROOM, withheld

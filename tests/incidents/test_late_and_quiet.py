@@ -11,9 +11,9 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from channels.heartbeat.channel import OUTSIDE
-from channels.heartbeat.schedule import Schedule
-from gateway.operations.context import OperationContext
-from gateway.operations.schedule import schedule_context
+from channels.heartbeat.tick_schedule import Schedule
+from gateway.operations.job_operations import schedule_context
+from gateway.operations.operation_context import OperationContext
 from tests.clock import EPOCH, ManualClock
 from tests.integration.schedule_world import START, later, made, said, scheduled
 from tests.proactive_world import ANN, BOB, Weeks, house

@@ -13,14 +13,14 @@ import pytest
 from agent_core.memory.manager import MemoryManager
 from agent_core.messages import Attachment, Audience, Background, InboundMessage, Sender, SessionKey
 from agent_core.models import MemoryScope, Message, Purpose, ScopeKind, Session
-from agent_core.storage.jsonl import JsonlMemory
+from agent_core.storage.jsonl_memory import JsonlMemory
 from agent_core.storage.search_index import SearchIndex
-from agent_core.tools.attachments import ConversationFiles
+from agent_core.tools.attachment_tools import ConversationFiles
 from agent_core.tools.search_history import SearchHistoryTool
 from channels.matrix.events.group_context import GroupContext
 from channels.matrix.rooms.join_times import MAX_PEOPLE, JoinTimes
-from gateway.queue.model import Turn
 from gateway.routing.access import Access
+from gateway.store.model import Turn
 from gateway.turns.user_input import question_text, session_of, user_lines
 from tests.clock import EPOCH, ManualClock
 from tests.doubles.homeserver import member, text

@@ -18,9 +18,9 @@ from agent_core.messages import (
     Sender,
     SessionKey,
 )
-from gateway.queue.states import InboxState
+from gateway.store.states import InboxState
 from gateway.system.clock import SystemClock
-from gateway.turns.approvals.text import extra_fields
+from gateway.turns.questions.approval_text import extra_fields
 from tests.integration.test_approvals import ANN, BOB, BOBS, DM, deciding, greeted, held, notices, seen
 
 FILE = Attachment(

@@ -26,23 +26,23 @@ SHARDS = 4
 
 KNOWN_UNREAD = {
     # Made of escaped literals: no repetition in them.
-    ("gateway.operations.backup.config", "pattern"): "the owner's secrets, escaped",
-    ("gateway.operations.privacy.erasure", "b'|'.join(wanted)"): "addresses, escaped",
+    ("gateway.operations.backup.backup_settings", "pattern"): "the owner's secrets, escaped",
+    ("gateway.operations.privacy.person_erasure", "b'|'.join(wanted)"): "addresses, escaped",
     ("gateway.observability.redaction", "'|'.join(patterns)"): "the owner's secrets, escaped",
     ("gateway.settings.effective", "alone"): "a secret, escaped",
-    ("channels.email.intake", "re.escape(secret)"): "a secret, escaped",
-    ("channels.matrix.events.inbound", "alone"): "the bot's name, escaped",
+    ("channels.email.receive.mail_intake", "re.escape(secret)"): "a secret, escaped",
+    ("channels.matrix.events.inbound_events", "alone"): "the bot's name, escaped",
     ("agent_core.llm.reasoning", "re.escape(tag)"): "a tag, escaped",
     # A model's own expressions, in a process of its own with limits of time and memory.
-    ("agent_core.tools.files.search_child", "asked['pattern']"): "what is searched for",
-    ("agent_core.tools.files.search_child", "found"): "a glob",
+    ("agent_core.tools.files.file_search_child", "asked['pattern']"): "what is searched for",
+    ("agent_core.tools.files.file_search_child", "found"): "a glob",
 }
 EXAMPLES = {
-    ("channels.email.imap.syntax", r"b'\\[' + name.encode('ascii') + b'(?: ([^\\]]*))?\\]'"): (
+    ("channels.email.imap.imap_syntax", r"b'\\[' + name.encode('ascii') + b'(?: ([^\\]]*))?\\]'"): (
         rb"\[UIDVALIDITY(?: ([^\]]*))?\]"
     ),
     ("channels.split", "f'^ {{0,3}}{re.escape(marker[0])}{{{len(marker)},}}\\\\s*$'"): r"^ {0,3}`{3,}\s*$",
-    ("channels.matrix.events.outbound", r"f'(?<![\\w.@/\\-])(?:{ids})(?![\\w\\-]|[.:]\\w)'"): (
+    ("channels.matrix.events.outbound_events", r"f'(?<![\\w.@/\\-])(?:{ids})(?![\\w\\-]|[.:]\\w)'"): (
         r"(?<![\w.@/\-])(?:@ann:hs\.test|@bob:hs\.test)(?![\w\-]|[.:]\w)"
     ),
     ("agent_core.llm.model_client", r"f'\\b{re.escape(tool.name)}\\b'"): r"\bread_file\b",

@@ -10,10 +10,10 @@ import urllib.parse
 
 import pytest
 
-from channels.email.parsing import mime
-from channels.email.parsing.message import parse_mail
-from channels.email.parsing.mime import Caps, Unreadable, normalise_lines, parse_structure
-from channels.email.parsing.unreadable import apology_of
+from channels.email.parse import mime
+from channels.email.parse.inbound_mail import parse_mail
+from channels.email.parse.mime import Caps, Unreadable, normalise_lines, parse_structure
+from channels.email.parse.unreadable import apology_of
 
 
 def nested(levels: int, leaf: bytes) -> bytes:

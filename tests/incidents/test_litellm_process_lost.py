@@ -18,12 +18,12 @@ import anyio
 import pytest
 from structlog.testing import capture_logs
 
-from agent_core.child_process import process as child_process
-from agent_core.child_process.process import CallFailed
+from agent_core.children import service as child_process
+from agent_core.children.service import CallFailed
 from agent_core.errors import ModelUnavailable, ModelUnreadable
 from agent_core.llm.completion import ask
-from agent_core.llm.litellm.client import LiteLLMClient
-from agent_core.llm.litellm.process import LiteLLMProcess
+from agent_core.llm.litellm.litellm_client import LiteLLMClient
+from agent_core.llm.litellm.litellm_process import LiteLLMProcess
 from agent_core.llm.pools import ModelPool
 from agent_core.llm.streaming import AnswerLimits
 from agent_core.models import Message, ModelChunk, ToolDefinition
@@ -300,7 +300,7 @@ async def test_a_request_beyond_the_bound_is_refused(tmp_path: Path, monkeypatch
 
 DAEMON = """
 import anyio, sys
-from agent_core.llm.litellm.process import LiteLLMProcess
+from agent_core.llm.litellm.litellm_process import LiteLLMProcess
 async def main():
     one = LiteLLMProcess(command=[sys.executable, "-c", sys.argv[1], "/dev/null"])
     await one.start()
@@ -317,7 +317,9 @@ def test_it_dies_with_the_daemon(how: str) -> None:
     socket.
     """
     by_kernel = (
-        "from agent_core.child_process.confinement import die_with_parent; die_with_parent()\n" + HEAD + DEAF
+        "from agent_core.children.service_confinement import die_with_parent; die_with_parent()\n"
+        + HEAD
+        + DEAF
     )
     daemon = subprocess.Popen(
         [sys.executable, "-c", DAEMON, by_kernel if how == "kernel" else HEAD + GOOD],

@@ -18,14 +18,14 @@ from anyio.to_thread import run_sync
 
 from agent_core.messages import MessageContext
 from channels.email.config import EmailConfig, MailAnswerLimits
-from channels.email.intake import MailIntake, read_arrival
-from channels.email.limits.loop_guard import LoopGuard
-from channels.email.limits.rate_limit import MAX_WAITING, MAX_WAITING_IN_ALL, AnswerLimiter, AnswerSlot
+from channels.email.loop_guard import LoopGuard
+from channels.email.rate_limit import MAX_WAITING, MAX_WAITING_IN_ALL, AnswerLimiter, AnswerSlot
+from channels.email.receive.mail_intake import MailIntake, read_arrival
 from devservers import MailPeer, MailServer, ToolsMissing
 from gateway.app import Overrides, build
-from gateway.queue.states import InboxState
-from gateway.queue.stores import InboxRow
 from gateway.settings import Settings
+from gateway.store.states import InboxState
+from gateway.store.stores import InboxRow
 from gateway.system.home import open_home
 from gateway.turns.failure_and_deferral import left_s, notice_text
 from tests.clock import LoopClock, ManualClock

@@ -8,7 +8,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 from channels.email.imap.mailbox import MailInfo
-from channels.email.imap.position import Position
+from channels.email.mail_position import Position
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 DAY = timedelta(days=1)

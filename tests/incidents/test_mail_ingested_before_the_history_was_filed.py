@@ -10,9 +10,9 @@ import pytest
 
 from agent_core.messages import InboundMessage, Sender, SessionKey
 from agent_core.models import Message
-from gateway.queue.model import InboxRow, Turn
-from gateway.queue.states import InboxState
 from gateway.routing.access import Access, Alias
+from gateway.store.model import InboxRow, Turn
+from gateway.store.states import InboxState
 from gateway.turns.commands.ingest_only import IngestOnly
 from tests.clock import EPOCH
 from tests.doubles.in_memory_storage import InMemoryMemory

@@ -12,10 +12,10 @@ from pathlib import Path
 import anyio
 import pytest
 
-from channels.email import receiver as receiving
 from channels.email.channel import EmailChannel
-from channels.email.fetching import MOST_WITHHELD, Withheld
-from channels.email.imap.connect import Timing
+from channels.email.imap.imap_connect import Timing
+from channels.email.receive import mail_receiver as receiving
+from channels.email.receive.mail_fetching import MOST_WITHHELD, Withheld
 from tests.clock import EPOCH, LoopClock
 from tests.doubles.imap_server import fake_imap
 from tests.doubles.inbox import MemoryInbox, running

@@ -12,8 +12,8 @@ from pathlib import Path
 import anyio
 import pytest
 
-from channels.email import fetching, receiver
-from channels.email.imap import syntax
+from channels.email.imap import imap_syntax
+from channels.email.receive import mail_fetching, mail_receiver
 from devservers import MailServer
 from tests.integration.mail_bot import make_bot, open_server, raw_mail, refused, wanted
 
@@ -30,9 +30,9 @@ async def test_the_next_mail_is_received(
     mail_server: MailServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only the beginning of a header is fetched. The limits are a twentieth of the real ones."""
-    monkeypatch.setattr(fetching, "MAX_MAIL_BYTES", 1_000_000)
-    monkeypatch.setattr(receiver, "MAX_MAIL_BYTES", 1_000_000)
-    monkeypatch.setattr(syntax, "MAX_LITERAL_BYTES", SIZE)
+    monkeypatch.setattr(mail_fetching, "MAX_MAIL_BYTES", 1_000_000)
+    monkeypatch.setattr(mail_receiver, "MAX_MAIL_BYTES", 1_000_000)
+    monkeypatch.setattr(imap_syntax, "MAX_LITERAL_BYTES", SIZE)
     bot = make_bot(mail_server, tmp_path)
     async with bot.running():
         fields = "X-Long: " + "x" * 900 + "\r\n"

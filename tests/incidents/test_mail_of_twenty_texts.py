@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import pytest
 
-from channels.email.parsing.message import parse_mail
-from channels.email.parsing.mime import Caps
+from channels.email.parse.inbound_mail import parse_mail
+from channels.email.parse.mime import Caps
 
 HEADER = b"From: a@b.test\r\nTo: c@d.test\r\nContent-Type: multipart/%s; boundary=X\r\n\r\n"
 ROOM = Caps(text_bytes=10_000)

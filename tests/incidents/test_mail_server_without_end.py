@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from channels.base import ChannelUnavailable
-from channels.email.imap import protocol as imap
+from channels.email.imap import imap_protocol as imap
 from channels.email.imap.mailbox import Mailbox
 from tests.doubles.imap_server import Dialogue, fake_imap
 from tests.doubles.mailbox import config

@@ -15,8 +15,8 @@ from collections.abc import Callable
 
 import pytest
 
-from channels.email.parsing.message import parse_mail
-from channels.email.parsing.transfer_encoding import decode_pieces, decode_transfer
+from channels.email.parse.inbound_mail import parse_mail
+from channels.email.parse.transfer_encoding import decode_pieces, decode_transfer
 from channels.email.trust import dkim
 from channels.email.trust.dkim_alignment import SenderVerifier
 from channels.email.trust.dns import TextRecords

@@ -20,12 +20,12 @@ import json, os, signal, sys
 from datetime import UTC, datetime
 from pathlib import Path
 import anyio
-from channels.email import receiver
-from channels.email.crash_suspects import CrashSuspects
+from channels.email.receive import mail_receiver as receiver
+from channels.email.receive.crash_suspects import CrashSuspects
 from channels.email.imap.housekeeping import Housekeeping
 from channels.email.imap.mailbox import MailInfo, Selected
-from channels.email.intake import MailIntake
-from channels.email.limits.rate_limit import AnswerLimiter
+from channels.email.receive.mail_intake import MailIntake
+from channels.email.rate_limit import AnswerLimiter
 from channels.email.sent_tracker import SentTracker
 from channels.email.server_ids import ServerIds
 from tests.doubles.inbox import MemoryInbox

@@ -14,12 +14,12 @@ import pytest
 from agent_core.memory.scopes import OWNER, scope_for
 from agent_core.messages import Audience, InboundMessage
 from agent_core.models import MemoryScope
-from channels.email.compose.message import compose
+from channels.email.compose.outbound_mail import compose
 from channels.email.config import MailAnswerLimits
-from channels.email.intake import MailIntake, OwnCopy, read_arrival
-from channels.email.limits.rate_limit import AnswerLimiter
-from gateway.queue.sql.codec import new_outbox
-from gateway.queue.stores import NewOutbound
+from channels.email.rate_limit import AnswerLimiter
+from channels.email.receive.mail_intake import MailIntake, OwnCopy, read_arrival
+from gateway.store.sql.row_codec import new_outbox
+from gateway.store.stores import NewOutbound
 from tests.mail_config import email_config
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -8,8 +8,8 @@ from __future__ import annotations
 import pytest
 
 from agent_core.tools.plain_text import text_in
-from channels.email.parsing.message import parse_mail
-from channels.email.parsing.mime import decode_text
+from channels.email.parse.inbound_mail import parse_mail
+from channels.email.parse.mime import decode_text
 
 HEAD = b"From: a@mail.test\r\nTo: bot@mail.test\r\n"
 GOOD = "Grüße aus Österreich, ok é"

@@ -9,7 +9,7 @@ import base64
 
 import pytest
 
-from channels.email.parsing.message import ParsedMail, parse_mail
+from channels.email.parse.inbound_mail import ParsedMail, parse_mail
 
 HTML = "Content-Type: text/html; charset=utf-8"
 

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from agent_core.messages import OutboundMessage, SessionKey
-from channels.matrix.client.api import HttpAnswer
-from channels.matrix.client.login import MatrixLogin
+from channels.matrix.client.homeserver import HttpAnswer
+from channels.matrix.client.matrix_login import MatrixLogin
 from channels.matrix.config import MatrixConfig
-from channels.matrix.events.inbound import MARK
-from channels.matrix.events.outbound import transaction_id
-from channels.matrix.rooms.state import Rooms
-from channels.matrix.sending.sender import EventSender
+from channels.matrix.events.inbound_events import MARK
+from channels.matrix.events.outbound_events import transaction_id
+from channels.matrix.rooms.room_state import Rooms
+from channels.matrix.send.event_sender import EventSender
 from tests.clock import EPOCH, ManualClock
 from tests.doubles.homeserver import ScriptedHomeserver, member, text
 

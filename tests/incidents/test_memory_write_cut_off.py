@@ -16,9 +16,9 @@ import anyio
 import pytest
 
 from agent_core.messages import SessionKey
-from gateway.queue.states import CrashRecord
-from gateway.queue.stores import Suspect
 from gateway.routing.crash_isolation import CrashIsolation
+from gateway.store.states import CrashRecord
+from gateway.store.stores import Suspect
 from tests.kill.oracle import problems
 from tests.kill.scenario import Nursery, Scenario
 

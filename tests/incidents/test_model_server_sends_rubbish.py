@@ -19,8 +19,8 @@ import pytest
 
 from agent_core.errors import ModelError, ModelUnavailable, ModelUnreadable
 from agent_core.llm.completion import ask
-from agent_core.llm.config import LLMSpec
 from agent_core.llm.factory import build_models
+from agent_core.llm.model_config import LLMSpec
 from agent_core.llm.openai_client import OpenAIClient
 from agent_core.llm.openai_format import Piece
 from agent_core.llm.pools import ModelPool

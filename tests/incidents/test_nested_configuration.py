@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from agent_core.errors import SkillInvalid
-from agent_core.skills.document import parse_skill
+from agent_core.skills.skill_document import parse_skill
 from gateway.errors import ConfigInvalid
 from gateway.settings import load_settings
 

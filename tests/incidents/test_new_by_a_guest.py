@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from agent_core.messages import Audience
-from channels.matrix.encryption.undecryptable import UndecryptableEvents
+from channels.matrix.crypto.undecryptable import UndecryptableEvents
 from tests.doubles.homeserver import text
 from tests.doubles.loopback import LoopbackServer
 from tests.integration.command_world import ANN, BOB, CID, Mind, settled, talking

@@ -14,9 +14,9 @@ import pytest
 
 from agent_core.messages import Amendment
 from channels.base import ChannelMisconfigured, ChannelUnavailable
-from channels.matrix.encryption.undecryptable import PATIENCE_S, WAITING
+from channels.matrix.crypto.undecryptable import PATIENCE_S, WAITING
 from channels.matrix.events.edits import Early
-from channels.matrix.sync.decryption import Decryption
+from channels.matrix.receive.decryption import Decryption
 from tests.clock import LoopClock
 
 pytestmark = pytest.mark.virtual_time

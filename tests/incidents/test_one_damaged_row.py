@@ -13,7 +13,7 @@ import pytest
 
 from agent_core.messages import OutboundKind
 from gateway.proactive.owner_contact import OwnerContact
-from gateway.queue.sqlite.store import SqliteQueue
+from gateway.store.sqlite.sqlite_queue import SqliteQueue
 from gateway.system.clock import SystemClock
 from tests.contract.queue_data import BOT, OTHER, ROOM, accept, answer, answered, claim, out
 

@@ -8,8 +8,8 @@ from agent_core.messages import InboundMessage, Sender, SessionKey
 from agent_core.storage.layout import Layout
 from channels.attachments import AttachmentsFull, AttachmentStore
 from gateway.app.agent import open_attachments
-from gateway.operations.privacy.erasure import forget_person
 from gateway.operations.privacy.inventory import people
+from gateway.operations.privacy.person_erasure import forget_person
 from gateway.routing.access import Access, Alias
 from gateway.settings import Settings
 from gateway.system.home import Home
@@ -102,7 +102,9 @@ async def test_a_disk_that_is_nearly_full_is_not_filled_by_guests(store, monkeyp
     from shutil import disk_usage
 
     real = disk_usage(".")
-    monkeypatch.setattr("channels.attachments.store.shutil.disk_usage", lambda _: real._replace(free=800))
+    monkeypatch.setattr(
+        "channels.attachments.attachment_store.shutil.disk_usage", lambda _: real._replace(free=800)
+    )
     assert await filled_by(store, EVE, size=50) <= 400
     await store.save("f", "", b"z" * 700, message=said_by(OWNER))
 

@@ -10,8 +10,8 @@ from contextlib import asynccontextmanager
 import anyio
 import pytest
 
-from channels.matrix.encryption.sas import METHOD
-from channels.matrix.encryption.verification import MAX_OPEN, MAX_OPEN_EACH, Verifications
+from channels.matrix.crypto.sas import METHOD
+from channels.matrix.crypto.verification import MAX_OPEN, MAX_OPEN_EACH, Verifications
 from tests.clock import LoopClock
 
 pytestmark = pytest.mark.virtual_time

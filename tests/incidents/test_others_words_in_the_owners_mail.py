@@ -15,13 +15,13 @@ import pytest
 from agent_core.messages import Background, InboundMessage, SessionKey
 from agent_core.models import Message, Purpose
 from agent_core.provenance import Trust, trust_of
-from channels.email.attachments import Keeper
 from channels.email.config import MailAnswerLimits
-from channels.email.intake import MailIntake, OwnCopy, read_arrival
-from channels.email.limits.rate_limit import AnswerLimiter
-from channels.email.parsing.threads import message_id_of
-from gateway.queue.stores import Turn
+from channels.email.parse.mail_threads import message_id_of
+from channels.email.rate_limit import AnswerLimiter
+from channels.email.receive.mail_attachments import Keeper
+from channels.email.receive.mail_intake import MailIntake, OwnCopy, read_arrival
 from gateway.routing.access import Access, Alias
+from gateway.store.stores import Turn
 from gateway.turns.user_input import user_input
 from tests.clock import EPOCH
 from tests.doubles.agent import Journey, call

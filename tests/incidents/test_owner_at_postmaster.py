@@ -13,9 +13,9 @@ from pathlib import Path
 from agent_core.messages import InboundMessage, OutboundMessage
 from channels.base import ChannelUnavailable
 from channels.email.config import EmailConfig
-from channels.email.intake import MailIntake, read_arrival
-from channels.email.limits.loop_guard import LoopGuard
-from channels.email.limits.rate_limit import AnswerLimiter
+from channels.email.loop_guard import LoopGuard
+from channels.email.rate_limit import AnswerLimiter
+from channels.email.receive.mail_intake import MailIntake, read_arrival
 from tests.clock import ManualClock
 
 START = datetime(2026, 1, 1, tzinfo=UTC)

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from channels.email import fetching
 from channels.email.channel import EmailChannel
-from channels.email.receiver import BATCH_MAILS
+from channels.email.receive import mail_fetching
+from channels.email.receive.mail_receiver import BATCH_MAILS
 from tests.clock import LoopClock
 from tests.doubles import mailbox
 from tests.doubles.imap_server import Dialogue, fake_imap
@@ -69,7 +69,7 @@ async def accepted(
     commands: list[str] | None = None,
 ) -> tuple[list[str], MemoryInbox]:
     """The ids of what was accepted, in that order."""
-    patch.setattr(fetching, "BATCH_BYTES", 2 * SIZE)
+    patch.setattr(mail_fetching, "BATCH_BYTES", 2 * SIZE)
     there = dict(enumerate(mails, start=1))
     store = Searching(there, dict(enumerate(late, start=len(mails) + 1)))
     patch.setattr(mailbox, "raw_mail", there.__getitem__)

@@ -13,11 +13,11 @@ from agent_core.messages import Audience, Sender, SessionKey
 from channels.base import ChannelUnavailable, LinkState
 from channels.email.channel import EmailDirectMessages
 from channels.status import ChannelStatus
-from gateway.proactive.alerts import OwnerAlerts
+from gateway.proactive.owner_alerts import OwnerAlerts
 from gateway.proactive.owner_contact import OwnerContact
 from gateway.proactive.owner_notifier import OwnerNotifier
-from gateway.queue.sqlite.store import SqliteQueue
 from gateway.routing.access import Access, Alias
+from gateway.store.sqlite.sqlite_queue import SqliteQueue
 from gateway.system.clock import SystemClock
 from tests.doubles.loopback import LoopbackChannel, LoopbackServer
 from tests.owner_world import inbound

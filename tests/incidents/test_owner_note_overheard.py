@@ -13,11 +13,11 @@ import pytest
 
 from agent_core.messages import Audience, InboundMessage, Sender, SessionKey
 from channels.base import ChannelUnavailable
-from gateway.proactive.alerts import ASK_AGAIN_S, OwnerAlerts
+from gateway.proactive.owner_alerts import ASK_AGAIN_S, OwnerAlerts
 from gateway.proactive.owner_contact import ContactResult, OwnerContact
 from gateway.proactive.owner_notifier import OwnerNotifier
-from gateway.queue.sqlite.store import SqliteQueue
-from gateway.queue.stores import Pending
+from gateway.store.sqlite.sqlite_queue import SqliteQueue
+from gateway.store.stores import Pending
 from gateway.system.clock import SystemClock
 from tests.clock import ManualClock
 from tests.doubles.loopback import LoopbackChannel, LoopbackServer

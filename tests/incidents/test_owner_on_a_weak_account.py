@@ -21,11 +21,11 @@ from agent_core.storage.layout import Layout
 from devservers import MailPeer, MailServer, text_of
 from gateway.errors import ConfigInvalid
 from gateway.operations.privacy.inventory import people
-from gateway.proactive.jobs.service import JobPlace
-from gateway.queue.model import InboxRow, Job, JobKind, Turn
-from gateway.queue.states import InboxState
+from gateway.proactive.jobs.job_service import JobPlace
 from gateway.routing.access import Access, Role
 from gateway.settings import Settings, load_settings
+from gateway.store.model import InboxRow, Job, JobKind, Turn
+from gateway.store.states import InboxState
 from gateway.turns.user_input import session_of
 from tests.daemon import Daemon, email_settings
 from tests.persons import find_person

@@ -11,10 +11,10 @@ from datetime import UTC, datetime
 
 from agent_core.messages import InboundMessage
 from channels.email.config import MailAnswerLimits
-from channels.email.intake import MOST_UNPROVEN, MailIntake, OwnCopy, read_arrival
-from channels.email.limits.rate_limit import AnswerLimiter
+from channels.email.rate_limit import AnswerLimiter
+from channels.email.receive.mail_intake import MOST_UNPROVEN, MailIntake, OwnCopy, read_arrival
 from gateway.routing.access import Access, Alias, Role
-from gateway.routing.inbox import admission
+from gateway.routing.intake import admission
 from tests.mail_config import email_config
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -13,11 +13,11 @@ import secrets
 import anyio
 import pytest
 
-from channels.matrix.encryption.olm_machine import decrypted_event
-from channels.matrix.encryption.types import NotMeant
-from channels.matrix.encryption.undecryptable import UndecryptableEvents
+from channels.matrix.crypto.key_types import NotMeant
+from channels.matrix.crypto.olm_machine import decrypted_event
+from channels.matrix.crypto.undecryptable import UndecryptableEvents
 from channels.matrix.events.edits import Senders, redacts
-from channels.matrix.events.inbound import Skip
+from channels.matrix.events.inbound_events import Skip
 from tests.doubles.homeserver import text
 from tests.integration.matrix_bot import Bot, call, wait_until
 from tests.integration.matrix_talk import asked, lines, mentioning, redact

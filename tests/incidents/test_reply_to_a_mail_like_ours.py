@@ -14,7 +14,7 @@ import pytest
 
 from agent_core.messages import InboundMessage, OutboundMessage, SessionKey
 from channels.email.channel import EmailChannel
-from channels.email.parsing.threads import message_id_of, session_of, thread_tag
+from channels.email.parse.mail_threads import message_id_of, session_of, thread_tag
 from tests.clock import LoopClock
 from tests.doubles import mailbox
 from tests.doubles.imap_server import fake_imap

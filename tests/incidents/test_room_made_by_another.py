@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from agent_core.messages import Audience, InboundMessage
-from channels.matrix.events.inbound import Me, read_event
-from channels.matrix.rooms.state import Rooms
+from channels.matrix.events.inbound_events import Me, read_event
+from channels.matrix.rooms.room_state import Rooms
 from tests.clock import EPOCH
 from tests.doubles.homeserver import member, text
 

@@ -9,9 +9,9 @@ import pytest
 
 from agent_core.messages import Audience, InboundMessage
 from channels.matrix.config import MatrixConfig
-from channels.matrix.events.inbound import Me, read_event
+from channels.matrix.events.inbound_events import Me, read_event
 from channels.matrix.events.room_policy import RoomRules
-from channels.matrix.rooms.state import Rooms
+from channels.matrix.rooms.room_state import Rooms
 from tests.clock import EPOCH
 from tests.doubles.homeserver import member, text
 

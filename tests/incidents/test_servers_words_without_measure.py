@@ -10,10 +10,10 @@ import json
 
 import pytest
 
-from channels.matrix.client.api import HttpAnswer
+from channels.matrix.client.homeserver import HttpAnswer
 from channels.matrix.rooms.follow_upgrades import UpgradeFollower
 from channels.matrix.rooms.invites import Invites
-from channels.matrix.rooms.state import Rooms
+from channels.matrix.rooms.room_state import Rooms
 from tests.clock import LoopClock
 from tests.doubles.homeserver import ScriptedHomeserver, text
 from tests.doubles.inbox import running

@@ -16,12 +16,12 @@ import vodozemac
 from hypothesis import given
 from hypothesis import strategies as some
 
-from channels.matrix.encryption.fair_shares import beyond_shares
-from channels.matrix.encryption.identities import Identities
+from channels.matrix.crypto.fair_shares import beyond_shares
+from channels.matrix.crypto.identities import Identities
 from tests.incidents.test_thousands_of_devices import BOT, OWNER, ROOM, Person, private_olm, signed
 
-private_identities = import_module("channels.matrix.encryption.identities")
-private_store = import_module("channels.matrix.encryption.olm_store")
+private_identities = import_module("channels.matrix.crypto.identities")
+private_store = import_module("channels.matrix.crypto.olm_store")
 EVIL = "@evil:evil.test"
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from channels.matrix.rooms.state import Room
+from channels.matrix.rooms.room_state import Room
 from tests.doubles.homeserver import member
 from tests.doubles.loopback import LoopbackServer
 from tests.integration.test_tool_approval import ANN, Writer, answers, asking, question, reaction

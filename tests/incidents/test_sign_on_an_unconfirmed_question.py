@@ -9,11 +9,11 @@ from __future__ import annotations
 import pytest
 
 from agent_core.messages import InboundMessage, SessionKey
-from channels.email.parsing.threads import message_id_of, names_outbound
-from channels.matrix.client.api import HttpAnswer, LinkBroken
-from channels.matrix.events.inbound import MARK, Skip
-from channels.matrix.events.outbound import transaction_id
-from channels.matrix.sync.event_handler import Unfinished
+from channels.email.parse.mail_threads import message_id_of, names_outbound
+from channels.matrix.client.homeserver import HttpAnswer, LinkBroken
+from channels.matrix.events.inbound_events import MARK, Skip
+from channels.matrix.events.outbound_events import transaction_id
+from channels.matrix.receive.event_handler import Unfinished
 from tests.doubles.homeserver import failure, text
 from tests.scripted_rooms import MALLORY, Desk, answering
 from tests.unit.channels.matrix.test_inbound import ALICE, BOT, GROUP, ROOM

@@ -14,9 +14,9 @@ import pytest
 from agent_core.backoff import LINK_RETRY, Backoff
 from channels.base import LinkState
 from channels.matrix.channel import MatrixChannel
-from channels.matrix.client.api import HttpAnswer, LinkBroken
+from channels.matrix.client.homeserver import HttpAnswer, LinkBroken
 from channels.matrix.config import MatrixConfig
-from channels.matrix.sync.receiver import SYNC_RETRY
+from channels.matrix.receive.sync_loop import SYNC_RETRY
 from tests.clock import LoopClock
 from tests.doubles.homeserver import ScriptedHomeserver
 from tests.doubles.inbox import MemoryInbox, running

@@ -15,9 +15,9 @@ import anyio
 import pytest
 
 from channels.email.channel import EmailChannel
-from channels.email.imap.connect import Timing
+from channels.email.imap.imap_connect import Timing
+from channels.email.receive.verification_queue import MOST_OF_DOMAIN, TOO_MUCH
 from channels.email.trust.dns import NoSuchName
-from channels.email.verification_queue import MOST_OF_DOMAIN, TOO_MUCH
 from tests.clock import LoopClock
 from tests.doubles import mailbox
 from tests.doubles.imap_server import fake_imap

@@ -15,9 +15,9 @@ import pytest
 from agent_core.messages import Audience
 from channels.attachments import AttachmentStore
 from channels.matrix.channel import MatrixChannel
-from channels.matrix.client.api import Download, HttpAnswer, LinkBroken
+from channels.matrix.client.homeserver import Download, HttpAnswer, LinkBroken
 from channels.matrix.config import MatrixConfig
-from channels.matrix.sync.fetching import FETCHING
+from channels.matrix.receive.deferred_reading import FETCHING
 from tests.clock import LoopClock
 from tests.doubles.homeserver import ScriptedHomeserver, member, text
 from tests.doubles.inbox import MemoryInbox, running

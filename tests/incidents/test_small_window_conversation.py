@@ -13,7 +13,7 @@ from agent_core.llm.openai_client import OpenAIClient
 from agent_core.memory.consolidation.prompts import CONSOLIDATION_SYSTEM
 from agent_core.memory.manager import MemoryManager
 from agent_core.prompt import BASE_PROMPT, CUT_NOTE
-from agent_core.tools.registry import ToolRegistry
+from agent_core.tools.tool_registry import ToolRegistry
 from tests.clock import LoopClock
 from tests.doubles.agent import FakeTool, Sink, session
 from tests.doubles.in_memory_storage import InMemoryMemory

@@ -13,7 +13,7 @@ import pytest
 from agent_core.messages import Audience, SessionKey
 from channels.base import ChannelUnavailable
 from channels.matrix.channel import MatrixChannel
-from channels.matrix.client.api import HttpAnswer, LinkBroken
+from channels.matrix.client.homeserver import HttpAnswer, LinkBroken
 from channels.matrix.config import MatrixConfig
 from tests.clock import LoopClock
 from tests.doubles.homeserver import ScriptedHomeserver, failure, member, text

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from agent_core.messages import Audience, Sender, SessionKey
-from gateway.operations.context import OperationContext
-from gateway.queue.sqlite.store import SqliteQueue
-from gateway.queue.states import UNINVITED, UNINVITED_S, IllegalMove, InboxState
+from gateway.operations.operation_context import OperationContext
 from gateway.routing import let_in
 from gateway.routing.access import Access, Alias, is_admitted
-from gateway.routing.inbox import AcceptGate, ChannelInbox
-from gateway.turns.commands.text import about_let_in
+from gateway.routing.intake import AcceptGate, ChannelInbox
+from gateway.store.sqlite.sqlite_queue import SqliteQueue
+from gateway.store.states import UNINVITED, UNINVITED_S, IllegalMove, InboxState
+from gateway.turns.commands.command_text import about_let_in
 from tests.clock import ManualClock
 from tests.contract.erasure import erased
 from tests.contract.queue_data import message

@@ -14,15 +14,15 @@ import anyio
 import pytest
 import vodozemac
 
-from channels.matrix.client.api import HttpAnswer
-from channels.matrix.encryption.cross_signing import canonical
-from channels.matrix.encryption.device_lists import AT_ONCE
-from channels.matrix.encryption.engine import EncryptionEngine
+from channels.matrix.client.homeserver import HttpAnswer
+from channels.matrix.crypto.cross_signing import canonical
+from channels.matrix.crypto.device_lists import AT_ONCE
+from channels.matrix.crypto.encryption_engine import EncryptionEngine
 from tests.clock import ManualClock
 from tests.doubles.homeserver import ScriptedHomeserver
 
 BOT, CROWD, OWNER, ROOM = "@bot:hs.test", "@crowd:evil.test", "@owner:hs.test", "!r:hs.test"
-private_olm = import_module("channels.matrix.encryption.olm_machine")
+private_olm = import_module("channels.matrix.crypto.olm_machine")
 
 
 def signed(account, user_id, name, value):

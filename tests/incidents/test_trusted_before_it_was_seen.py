@@ -12,10 +12,10 @@ from typing import Any
 
 from agent_core.messages import InboundMessage, Sender, SessionKey
 from agent_core.provenance import since, untrusted_origin
-from gateway.queue.stores import Turn
+from gateway.store.stores import Turn
 from gateway.turns.commands.asked import CommandContext
-from gateway.turns.commands.handlers import CommandHandlers
-from gateway.turns.commands.parsing import Command
+from gateway.turns.commands.chat_commands import CommandHandlers
+from gateway.turns.commands.command_parsing import Command
 from tests.clock import EPOCH, ManualClock
 
 PLACE = SessionKey("matrix", "dm")

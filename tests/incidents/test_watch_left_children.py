@@ -12,9 +12,9 @@ from pathlib import Path
 import anyio
 import pytest
 
-from agent_core.sandbox import process
+from agent_core.children import order
 from channels.heartbeat.config import Watch
-from channels.heartbeat.watch import run_watch
+from channels.heartbeat.watch_commands import run_watch
 
 NOW = datetime(2026, 5, 1, 9, tzinfo=UTC)
 # A child, one that ignores hangups, one in a session of its own, and a daemon whose parents have ended.
@@ -83,7 +83,7 @@ async def test_a_daemon_that_is_killed_leaves_nobody(tmp_path, mark):
     """SIGKILL to whoever looks, in the middle of it."""
     script = (
         "import anyio, sys; from pathlib import Path; from datetime import UTC, datetime;"
-        "from channels.heartbeat.config import Watch; from channels.heartbeat.watch import run_watch;"
+        "from channels.heartbeat.config import Watch; from channels.heartbeat.watch_commands import run_watch;"
         "one = Watch.model_validate({'command': ['sh', '-c', sys.argv[1]], 'seconds': 60});"
         "anyio.run(lambda: run_watch(one, workspace=Path('.'), checklist='', now=datetime.now(UTC)))"
     )
@@ -108,12 +108,12 @@ async def test_a_signal_and_a_command_that_is_not_there(tmp_path):
 def test_it_imports_next_to_nothing():
     """It is started for each look: no library, nothing of ours."""
     done = subprocess.run(
-        [sys.executable, "-I", "-S", "-X", "importtime", "-c", process._CODE, process._ROOT],
+        [sys.executable, "-I", "-S", "-X", "importtime", "-c", order._CODE, order._ROOT],
         input="", stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, timeout=60, check=False,
     )  # fmt: skip
     loaded = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines() if "|" in line}
     assert "_ctypes" in loaded
-    assert "agent_core.sandbox.child" in loaded
+    assert "agent_core.children.confined_child" in loaded
     assert not loaded & {
         "ctypes",
         "os",

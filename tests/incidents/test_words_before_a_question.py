@@ -13,9 +13,9 @@ import pytest
 from agent_core.messages import Background
 from agent_core.prompt import REMOVED, background_text, remove_words_of
 from agent_core.storage.layout import Layout
-from gateway.operations.privacy.erasure import forget_person
 from gateway.operations.privacy.export import export_person
 from gateway.operations.privacy.inventory import people
+from gateway.operations.privacy.person_erasure import forget_person
 from tests.home_world import ALICE, ROOM, fill, tree
 
 NOW = datetime(2026, 2, 1, tzinfo=UTC)

@@ -22,8 +22,8 @@ def use(tool: str, **arguments: object) -> Say:
 @pytest.mark.parametrize("way", ["history", "file", "page"])
 async def test_an_address_of_the_model_stays_one(tmp_path, way, monkeypatch):
     """Found again in the history or in a file it is asked about; the control: in a page it is fetched."""
-    monkeypatch.setattr("agent_core.tools.web.offer.reach_of", lambda _: INTERNET)
-    monkeypatch.setattr("agent_core.tools.web.client.SystemResolver", Names(page_test=[PUBLIC]))
+    monkeypatch.setattr("agent_core.tools.web.plugin.reach_of", lambda _: INTERNET)
+    monkeypatch.setattr("agent_core.tools.web.web_client.SystemResolver", Names(page_test=[PUBLIC]))
     async with FakeOpenAI() as fake, server() as public:
         start, links, made_up = (
             public.url(path, host="page.test") for path in ("/", "/links", "/collect?the-door-code=0000")

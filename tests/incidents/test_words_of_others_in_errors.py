@@ -9,9 +9,9 @@ import pytest
 
 from agent_core.memory.scopes import OWNER
 from agent_core.provenance import Trust, person, trust_of
-from agent_core.storage.jsonl import JsonlMemory
+from agent_core.storage.jsonl_memory import JsonlMemory
 from agent_core.tools.memory_write import MemoryWriteTool
-from agent_core.tools.web.fetch import WebFetchTool
+from agent_core.tools.web.web_fetch import WebFetchTool
 from tests.clock import ManualClock
 from tests.web_world import client, http, server
 

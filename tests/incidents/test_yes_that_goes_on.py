@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from agent_core.messages import Attachment, Audience, InboundMessage, Sender, SessionKey
-from gateway.turns.approvals.drafts_and_quarantine import CommandReply, ReviewQuestions
-from gateway.turns.approvals.yes_and_no import Sign, yes_or_no
 from gateway.turns.commands.worded_answers import WordedAnswers
+from gateway.turns.questions.review_questions import CommandReply, ReviewQuestions
+from gateway.turns.questions.yes_and_no import Sign, yes_or_no
 from tests.clock import EPOCH
 
 

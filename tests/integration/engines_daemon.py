@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import sys
 
-from agent_core.voice import local_engines
+from agent_core.media import local_engines
 from gateway.cli import main
 
 

@@ -12,7 +12,7 @@ import sys
 import time
 
 from devservers.matrix_peer import MatrixPeer
-from gateway.operations.control.client import ControlClient, DaemonGone
+from gateway.operations.control.control_client import ControlClient, DaemonGone
 from gateway.system.home import Home
 from tests.daemon import REPOSITORY
 

@@ -18,7 +18,7 @@ from agent_core.messages import InboundMessage, OutboundMessage, SessionKey
 from channels.attachments import AttachmentStore
 from channels.email.channel import EmailChannel
 from channels.email.config import EmailConfig
-from channels.email.imap.connect import Timing
+from channels.email.imap.imap_connect import Timing
 from channels.email.smtp.submission import SubmitTiming
 from devservers import MailPeer, MailServer, ToolsMissing
 from tests.clock import LoopClock

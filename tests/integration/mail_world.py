@@ -17,9 +17,9 @@ from anyio.to_thread import run_sync
 from channels.base import LinkState
 from devservers import MailPeer, MailServer, ToolsMissing
 from gateway.app import Overrides, build
-from gateway.queue.states import InboxState
-from gateway.queue.stores import InboxRow, OutboxRow
 from gateway.settings import Settings
+from gateway.store.states import InboxState
+from gateway.store.stores import InboxRow, OutboxRow
 from gateway.supervision.gateway import Gateway
 from gateway.system.home import open_home
 from tests.daemon import email_settings

@@ -12,8 +12,8 @@ import anyio.to_thread
 
 from agent_core.messages import OutboundMessage, SessionKey
 from channels.base import LinkState
+from channels.matrix.assembly import connect_by_nio, nio_machines
 from channels.matrix.channel import MatrixChannel
-from channels.matrix.channel_setup import connect_by_nio, nio_machines
 from channels.matrix.config import MatrixConfig
 from gateway.system.clock import SystemClock
 from tests.doubles.inbox import MemoryInbox, running

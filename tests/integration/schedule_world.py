@@ -6,12 +6,12 @@ from datetime import UTC, datetime, timedelta
 
 from agent_core.messages import SessionKey
 from gateway.proactive.jobs.config import ScheduleConfig
+from gateway.proactive.jobs.job_service import JobPlace
 from gateway.proactive.jobs.scheduler import Scheduler
-from gateway.proactive.jobs.service import JobPlace
 from gateway.proactive.jobs.trigger_parsing import TriggerRequest
-from gateway.queue.model import Job, JobKind
-from gateway.queue.wakeups import Wakeups
 from gateway.routing.access import Access, Alias
+from gateway.store.model import Job, JobKind
+from gateway.store.wakeups import Wakeups
 from tests.proactive_world import ANN, BOB, house
 
 START = datetime(2026, 5, 1, 8, tzinfo=UTC)

@@ -15,7 +15,7 @@ from devservers import MatrixPeer
 
 class SecretPeer:
     def __init__(self, url, credentials, folder):
-        from channels.matrix.encryption.olm_machine import OlmMachine
+        from channels.matrix.crypto.olm_machine import OlmMachine
 
         folder.mkdir(parents=True, exist_ok=True)
         self.peer = MatrixPeer.of(url, credentials)

@@ -11,20 +11,20 @@ import pytest
 
 from agent_core.state_folder import DiskFolder, StateAway
 from channels.base import ChannelUnavailable
-from channels.email.auth.oauth_tokens import TokenCredentials, token_store
 from channels.email.config import OAuth
-from channels.matrix.client.nio_client import NioHomeserver  # noqa: F401 - before nio's private parts
-from channels.matrix.encryption.olm_machine import OlmMachine, fetcher
-from channels.matrix.encryption.types import StoreBroken
+from channels.email.mail_oauth_tokens import TokenCredentials, token_store
+from channels.matrix.client.nio_homeserver import NioHomeserver  # noqa: F401 - before nio's private parts
+from channels.matrix.crypto.key_types import StoreBroken
+from channels.matrix.crypto.olm_machine import OlmMachine, fetcher
 from gateway.app import Overrides, build
 from gateway.errors import ConfigInvalid
-from gateway.operations import moving
-from gateway.queue.lease import LeaseTimes, lost_lease_speaks
-from gateway.queue.opening import open_postgres
-from gateway.queue.postgres.account_state import AccountState, DatabaseFolder
-from gateway.queue.postgres.store import PostgresQueue
-from gateway.queue.state_key import StateKey
+from gateway.operations.migration import migrate_operation
 from gateway.settings import Settings
+from gateway.store.lease import LeaseTimes, lost_lease_speaks
+from gateway.store.opening import open_postgres
+from gateway.store.postgres.account_documents import AccountState, DatabaseFolder
+from gateway.store.postgres.postgres_queue import PostgresQueue
+from gateway.store.state_key import StateKey
 from gateway.system.clock import SystemClock
 from gateway.system.home import open_home
 from tests.clock import ManualClock
@@ -286,7 +286,7 @@ async def test_a_move_carries_logins_and_keys_there_and_back(url: str, tmp_path:
     kept, generation = rows(before), before.generation
     before.close()
 
-    moved = moving.to_postgres(home, home.root / "workspace", url, ManualClock(), state_key=KEY)
+    moved = migrate_operation.to_postgres(home, home.root / "workspace", url, ManualClock(), state_key=KEY)
     assert not moved.already
     nobody_works_there(url)
     async with state_at(url, tmp_path) as (_, state):
@@ -305,8 +305,10 @@ async def test_a_move_carries_logins_and_keys_there_and_back(url: str, tmp_path:
     back = open_home(tmp_path / "back")
     DiskFolder(back.state("matrix")).write("verified.json", b"of before")
     with pytest.raises(ConfigInvalid, match="another state key"):
-        moving.move_to_embedded(back, back.root / "workspace", url, ManualClock(), state_key="x" * 30)
-    assert not moving.move_to_embedded(
+        migrate_operation.move_to_embedded(
+            back, back.root / "workspace", url, ManualClock(), state_key="x" * 30
+        )
+    assert not migrate_operation.move_to_embedded(
         back, back.root / "workspace", url, ManualClock(), state_key=KEY
     ).already
     nobody_works_there(url)

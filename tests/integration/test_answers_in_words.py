@@ -21,7 +21,7 @@ from agent_core.messages import (
 )
 from agent_core.models import Message, ModelChunk, ToolDefinition
 from agent_core.tools.effects import Effect
-from gateway.queue.stores import NewOutbound
+from gateway.store.stores import NewOutbound
 from gateway.turns.commands import worded_answers
 from tests.clock import ManualClock
 from tests.doubles.loopback import Delivered, LoopbackChannel, LoopbackServer

@@ -15,9 +15,9 @@ from agent_core.models import Message, ModelChunk, ToolDefinition
 from channels.base import AckState, Capabilities, Redelivery
 from channels.markup import to_text
 from gateway.operations import render
-from gateway.queue.states import InboxState, OutboxState
+from gateway.store.states import InboxState, OutboxState
 from gateway.system.clock import SystemClock
-from gateway.turns.approvals.drafts_and_quarantine import OWNER_QUESTIONS
+from gateway.turns.questions.review_questions import OWNER_QUESTIONS
 from tests.doubles.loopback import Delivered, LoopbackChannel, LoopbackServer
 from tests.integration.gateway_world import Scenario, world
 

@@ -18,8 +18,8 @@ from agent_core.models import Message, ModelChunk, ToolDefinition
 from channels.base import LinkState
 from devservers import MailPeer, MailServer, ToolsMissing
 from gateway.app import Overrides, build
-from gateway.queue.states import InboxState
 from gateway.settings import Settings
+from gateway.store.states import InboxState
 from gateway.supervision.gateway import Gateway
 from gateway.system.home import open_home
 from tests.daemon import email_settings

@@ -17,16 +17,16 @@ from agent_core.storage.layout import Layout
 from channels.attachments import PATH, AttachmentStore, StorageAway
 from channels.attachments.file_storage import LocalFiles
 from channels.base import ChannelUnavailable
-from channels.matrix.sync import downloads, fetching
+from channels.matrix.receive import deferred_reading, downloads
 from devservers import MailServer, MatrixPeer
-from gateway.cli.check.attachments import attachment_contents, attachment_files, storage_answers
-from gateway.operations.backup.config import kept_config
-from gateway.operations.privacy.erasure import forget_person
+from gateway.cli.check.attachment_checks import attachment_contents, attachment_files, storage_answers
+from gateway.operations.backup.backup_settings import kept_config
 from gateway.operations.privacy.export import ExportRefused, export_person
 from gateway.operations.privacy.inventory import people
-from gateway.queue.sqlite.integrity import names_in_rows
-from gateway.queue.sqlite.store import SqliteQueue
+from gateway.operations.privacy.person_erasure import forget_person
 from gateway.routing.attachment_retention import ORPHAN_AFTER_S, AttachmentSweeper
+from gateway.store.sqlite.database_integrity import names_in_rows
+from gateway.store.sqlite.sqlite_queue import SqliteQueue
 from gateway.system.clock import SystemClock
 from tests.clock import EPOCH, ManualClock
 from tests.doubles.object_server import Gate, ObjectServer
@@ -147,7 +147,7 @@ async def test_matrix_messages_with_files_wait_and_others_do_not(
     channel, each once.
     """
     monkeypatch.setattr(downloads, "ALL_LIMIT_S", 1.0)
-    monkeypatch.setattr(fetching, "_AT_ONCE_PER_SERVER", 1)
+    monkeypatch.setattr(deferred_reading, "_AT_ONCE_PER_SERVER", 1)
     bot = make_bot(allow_from=[alice.user_id, bob.user_id])
     bot.attachments = AttachmentStore(
         bot.folder / "home", storage=object_server.storage(bot.folder.name, url=gate.url, limit_s=1)

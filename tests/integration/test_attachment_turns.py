@@ -11,12 +11,12 @@ import pytest
 from agent_core.messages import InboundMessage, Sender, SessionKey
 from agent_core.models import Message
 from agent_core.storage.attachment_refs import named_in_files
-from agent_core.storage.jsonl import JsonlMemory
+from agent_core.storage.jsonl_memory import JsonlMemory
 from channels.attachments import AttachmentStore
 from channels.base import Capabilities
-from gateway.queue.sqlite.store import SqliteQueue
-from gateway.queue.stores import NewOutbound, Pending, StoreUnavailable
 from gateway.routing.attachment_retention import ORPHAN_AFTER_S, AttachmentSweeper
+from gateway.store.sqlite.sqlite_queue import SqliteQueue
+from gateway.store.stores import NewOutbound, Pending, StoreUnavailable
 from gateway.system.clock import SystemClock
 from tests.clock import EPOCH, ManualClock
 from tests.doubles.loopback import LoopbackChannel, LoopbackServer

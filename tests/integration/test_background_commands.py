@@ -9,8 +9,8 @@ from pathlib import Path
 import anyio
 import pytest
 
+from agent_core.children.order import landlock_version
 from agent_core.messages import SessionKey
-from agent_core.sandbox.process import landlock_version
 from tests.doubles.loopback import LoopbackServer
 from tests.integration.background_world import (
     ANN,

@@ -16,7 +16,7 @@ import pytest
 
 from agent_core.messages import InboundMessage, Sender
 from agent_core.models import Message
-from agent_core.storage.jsonl import JsonlMemory
+from agent_core.storage.jsonl_memory import JsonlMemory
 from gateway.errors import AlreadyRunning
 from gateway.operations.backup.catalog import known_backups, note_backup
 from gateway.operations.backup.contents import Choice
@@ -28,13 +28,13 @@ from gateway.operations.backup.create import (
     prune_backups,
 )
 from gateway.operations.backup.restore import HomeInUse, restore
-from gateway.operations.context import OperationContext
-from gateway.queue.rollback_guard import Extent, RollbackGuard, read_high_water_mark
-from gateway.queue.sqlite.store import SqliteQueue
-from gateway.queue.states import InboxState, OutboxState
-from gateway.queue.stores import Completion, NewOutbound, Pending
+from gateway.operations.operation_context import OperationContext
 from gateway.routing.access import Access
-from gateway.routing.inbox import AcceptGate, ChannelInbox
+from gateway.routing.intake import AcceptGate, ChannelInbox
+from gateway.store.rollback_guard import Extent, RollbackGuard, read_high_water_mark
+from gateway.store.sqlite.sqlite_queue import SqliteQueue
+from gateway.store.states import InboxState, OutboxState
+from gateway.store.stores import Completion, NewOutbound, Pending
 from gateway.system.home import Home
 from gateway.system.lock import hold_home
 from tests.backup_world import NOW, made, source_of

@@ -12,14 +12,14 @@ from contextlib import closing
 import pytest
 
 from gateway.operations.backup.archive import BackupRefused, look_into
-from gateway.operations.backup.encryption import (
+from gateway.operations.backup.archive_encryption import (
     BackupDamaged,
     DecryptingReader,
     EncryptingWriter,
     WrongPassphrase,
 )
 from gateway.operations.backup.restore import restore
-from gateway.queue.sql.tables import VERSION
+from gateway.store.sql.tables import VERSION
 from tests.backup_world import NOW, forged, made
 from tests.home_world import fill
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from agent_core.tools.effects import Effect
-from gateway.operations.arguments import RequestInvalid
+from gateway.operations.operation_arguments import RequestInvalid
 from tests.doubles.loopback import LoopbackServer
 from tests.integration.test_console import looking
 from tests.integration.test_questions_together import three_tools

@@ -9,7 +9,7 @@ from agent_core.memory.scopes import OWNER
 from agent_core.messages import Amendment, SessionKey
 from agent_core.models import MemoryScope, ScopeKind
 from agent_core.provenance import untrusted_origin
-from gateway.queue.states import InboxState
+from gateway.store.states import InboxState
 from gateway.turns.commands import COMMANDS
 from tests.doubles.loopback import LoopbackServer
 from tests.integration.command_world import (

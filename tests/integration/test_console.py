@@ -18,16 +18,16 @@ from yarl import URL
 
 from agent_core.messages import InboundMessage, Sender, SessionKey
 from gateway.app.daemon import make_operations
-from gateway.operations.context import OperationContext
 from gateway.operations.http import console as console_package
-from gateway.operations.http.console.server import Console
+from gateway.operations.http.console.console_server import Console
+from gateway.operations.http.console.console_views import ACTIONS, VIEWS
 from gateway.operations.http.console.streams import MOST_STREAMS, ChangeStreams
-from gateway.operations.http.console.views import ACTIONS, VIEWS
 from gateway.operations.http.health import Health, serve
 from gateway.operations.http.samples import DayHistory
-from gateway.operations.registry import all_operations
-from gateway.queue.states import OutboxState
+from gateway.operations.operation_context import OperationContext
+from gateway.operations.operation_registry import all_operations
 from gateway.settings import Settings
+from gateway.store.states import OutboxState
 from gateway.system.clock import SystemClock
 from gateway.system.console_logins import LINK_S, SESSION_S, ConsoleLogins
 from gateway.system.home import Home

@@ -22,7 +22,7 @@ import aiohttp
 import anyio
 import pytest
 
-from gateway.operations.http.console.views import VIEWS
+from gateway.operations.http.console.console_views import VIEWS
 from gateway.system.home import Home
 from tests.integration.test_approvals import ANN, BOB, BOBS, deciding, held, notices
 from tests.integration.test_console import WITH_LOG, looking

@@ -17,7 +17,7 @@ import anyio
 
 from agent_core.messages import SessionKey
 from agent_core.models import Message, ToolResult
-from channels.api.tokens import ApiTokens
+from channels.api.token_store import ApiTokens
 from gateway.settings import load_settings
 from gateway.settings.last_good import keep_last_good
 from gateway.system.home import open_home
@@ -315,7 +315,7 @@ async def test_a_token_is_listed_and_revoked_by_a_click(tmp_path: Path, monkeypa
 
     async with deciding(tmp_path, "none") as one, looking(one) as browser:
         assert "Programs" not in await browser.page("people")
-        monkeypatch.setattr("gateway.operations.tokens._with_tokens", with_tokens)
+        monkeypatch.setattr("gateway.operations.token_operations._with_tokens", with_tokens)
         page = await browser.page("people")
         assert "Programs" in page
         assert BAD not in page

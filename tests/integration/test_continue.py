@@ -19,9 +19,9 @@ from agent_core.provenance import untrusted_origin
 from agent_core.storage.layout import Layout
 from channels.base import LinkState
 from gateway.operations.privacy.open_histories import open_histories
-from gateway.queue.errors import StoreUnavailable
+from gateway.store.store_errors import StoreUnavailable
 from gateway.system.home import open_home
-from gateway.turns.commands.carry_on import title_of
+from gateway.turns.commands.continue_command import title_of
 from gateway.turns.commit import TurnCommit
 from tests.clock import EPOCH
 from tests.daemon import matrix_settings

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from agent_core.messages import Audience, InboundMessage, Sender, SessionKey
-from gateway.queue.errors import StoreUnavailable
+from gateway.store.store_errors import StoreUnavailable
 from gateway.system.home import open_home
-from gateway.turns.commands.conversation import as_markdown
+from gateway.turns.commands.conversation_commands import as_markdown
 from gateway.turns.commit import TurnCommit
 from tests.clock import EPOCH
 from tests.doubles.loopback import LoopbackServer
@@ -346,8 +346,8 @@ class TestExport:
             threads.append(threading.current_thread())
             return as_markdown(*given, **named)
 
-        monkeypatch.setattr("gateway.turns.commands.conversation._MOST_CHARS", 30)
-        monkeypatch.setattr("gateway.turns.commands.conversation.as_markdown", noted)
+        monkeypatch.setattr("gateway.turns.commands.conversation_commands._MOST_CHARS", 30)
+        monkeypatch.setattr("gateway.turns.commands.conversation_commands.as_markdown", noted)
         async with talking(tmp_path, Mind()) as one:
             await asked(one, "the heron is ill again")
             await asked(one, "the stork is well")

@@ -12,7 +12,7 @@ import pytest
 
 from agent_core.messages import SessionKey
 from agent_core.models import Message, ModelChunk, Purpose, ToolCall, ToolDefinition, Usage
-from gateway.queue.states import InboxState
+from gateway.store.states import InboxState
 from tests.clock import ManualClock
 from tests.integration.command_world import ANN, BOB, CID
 from tests.integration.gateway_world import Scenario, world

@@ -15,8 +15,8 @@ from agent_core.messages import OutboundKind
 from agent_core.models import MemoryScope, ScopeKind
 from agent_core.storage.search_index import SearchIndex
 from devservers import MailServer, text_of
-from gateway.queue.states import InboxState, OutboxState
-from gateway.queue.stores import NewOutbound
+from gateway.store.states import InboxState, OutboxState
+from gateway.store.stores import NewOutbound
 from tests.integration.mail_world import MailWorld, mail_world, open_mail_server
 
 SETTLED = InboxState.SETTLED

@@ -18,7 +18,7 @@ from channels.base import (
     DeliveryFailed,
     DeliveryUncertain,
 )
-from channels.email.compose.message import compose
+from channels.email.compose.outbound_mail import compose
 from devservers import MailPeer, MailServer
 from tests.integration.mail_bot import (
     Bot,

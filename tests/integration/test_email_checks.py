@@ -45,7 +45,7 @@ import pytest
 from anyio.to_thread import run_sync
 
 from devservers import MailServer, text_of
-from gateway.queue.states import InboxState, OutboxState
+from gateway.store.states import InboxState, OutboxState
 from tests.integration.mail_world import MailWorld, mail_world, open_mail_server
 
 TESTS = Path(__file__).parent.parent

@@ -16,8 +16,8 @@ from anyio.to_thread import run_sync
 from agent_core.messages import SessionKey
 from channels.email.channel import EmailChannel
 from channels.email.config import EmailConfig
-from channels.email.imap.connect import Timing
-from channels.email.parsing.threads import session_of, thread_tag
+from channels.email.imap.imap_connect import Timing
+from channels.email.parse.mail_threads import session_of, thread_tag
 from channels.email.smtp.submission import SubmitTiming
 from devservers import MailServer, ToolsMissing, text_of
 from tests.clock import LoopClock

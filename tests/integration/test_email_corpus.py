@@ -15,11 +15,11 @@ import anyio
 import pytest
 from anyio.to_thread import run_sync
 
-from channels.email.intake import read_arrival
+from channels.email.receive.mail_intake import read_arrival
 from devservers import MailServer, text_of
 from gateway.app import Overrides
-from gateway.queue.states import InboxState, OutboxState
-from gateway.queue.stores import InboxRow, Pending
+from gateway.store.states import InboxState, OutboxState
+from gateway.store.stores import InboxRow, Pending
 from tests.clock import EPOCH
 from tests.doubles.queue import wrapping
 from tests.integration.mail_world import MailWorld, mail_world, open_mail_server

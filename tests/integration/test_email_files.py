@@ -13,7 +13,7 @@ from anyio.to_thread import run_sync
 
 from agent_core.messages import Attachment
 from channels.attachments import AttachmentStore, AttachmentsUnavailable
-from channels.email.attachments import QUARANTINED_BYTES
+from channels.email.receive.mail_attachments import QUARANTINED_BYTES
 from channels.email.smtp.submission import SubmitTiming
 from devservers import MailServer, text_of
 from tests.integration.mail_bot import Bot, Marks, answer_to, make_bot, open_server, raw_mail

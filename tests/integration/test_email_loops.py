@@ -17,9 +17,9 @@ from channels.base import LinkState
 from devservers import MailPeer, MailServer, ToolsMissing
 from gateway.app import build
 from gateway.errors import NotFound
-from gateway.operations.context import OperationContext
-from gateway.queue.states import InboxState, OutboxState
+from gateway.operations.operation_context import OperationContext
 from gateway.settings import Settings
+from gateway.store.states import InboxState, OutboxState
 from gateway.supervision.gateway import Gateway
 from gateway.system.home import open_home
 from tests.daemon import email_settings

@@ -15,8 +15,8 @@ from anyio.to_thread import run_sync
 
 from agent_core.messages import MessageContext, OutboundKind
 from channels.base import ChannelUnavailable, DeliveryUncertain
-from channels.email.compose.message import compose
-from channels.email.parsing import threads
+from channels.email.compose.outbound_mail import compose
+from channels.email.parse import mail_threads
 from devservers import MailServer
 from tests.integration.mail_bot import (
     EVIDENCE,
@@ -79,7 +79,7 @@ async def test_a_lost_confirmation_is_found_out(bot: Bot) -> None:
 
 async def test_without_a_field_of_ours_there_are_two(bot: Bot, monkeypatch: pytest.MonkeyPatch) -> None:
     """Negative control of the test above."""
-    monkeypatch.setattr("channels.email.compose.message.OWN_ID_FIELD", "X-Other")
+    monkeypatch.setattr("channels.email.compose.outbound_mail.OWN_ID_FIELD", "X-Other")
     with pytest.raises(Exception):  # noqa: B017 - the copy is not recognised, and so not filed either
         await _lost_confirmation(bot)
     assert len(await bot.answers()) == 2
@@ -125,7 +125,7 @@ async def test_somebody_elses_answer_by_that_id_is_not_in_that_conversation(bot:
         (value,) = known.values()
         given, own = value.split(" ")
         forged = own.replace(own[10:34], "f" * 24)
-        more = f"{threads.OWN_ID_FIELD}: {forged}\r\n"
+        more = f"{mail_threads.OWN_ID_FIELD}: {forged}\r\n"
         await bot.inject(raw_mail(bot, sender=bot.address, message_id=given, more=more))
         await bot.inject(
             raw_mail(
@@ -149,13 +149,13 @@ async def test_a_taught_id_counts_for_its_recipient_alone(
         async def anybody(*_: object) -> bool:
             return True
 
-        monkeypatch.setattr("channels.email.repeats.Repeats.was_written_to", anybody)
+        monkeypatch.setattr("channels.email.receive.repeats.Repeats.was_written_to", anybody)
     async with bot.running() as channel:
         session = await channel.direct_session("mallory@mail.test", topic="notes")
         answer = answer_to(_first(await _asked(bot)), "a note").model_copy(update={"session": session})
         own = compose(answer, address=bot.address, self_copy=True).message_id
         bot.inbox.delivered[own], bot.inbox.outbound[answer.id] = answer.id, answer
-        more = f"{threads.OWN_ID_FIELD}: {own}\r\n"
+        more = f"{mail_threads.OWN_ID_FIELD}: {own}\r\n"
         await bot.inject(raw_mail(bot, sender=bot.address, message_id="<taught@peer.test>", more=more))
         await bot.inbox.until(lambda inbox: any(name.startswith("server-id-") for name in inbox.positions))
         more = "In-Reply-To: <taught@peer.test>\r\n"
@@ -173,7 +173,7 @@ async def test_a_forged_copy_proves_nothing(bot: Bot) -> None:
         answer = answer_to(_first(await _asked(bot)))
         own = compose(answer, address=bot.address, self_copy=True).message_id
         guess = own.replace(own[10:34], "0" * 24)
-        more = f"{threads.OWN_ID_FIELD}: {guess}\r\n"
+        more = f"{mail_threads.OWN_ID_FIELD}: {guess}\r\n"
         await bot.inject(
             raw_mail(bot, sender=bot.address, message_id="<x@peer.test>", more=more, text="obey")
         )

@@ -10,7 +10,7 @@ import pytest
 from anyio.to_thread import run_sync
 
 from devservers import MailServer, text_of
-from gateway.queue.states import UNINVITED, InboxState
+from gateway.store.states import UNINVITED, InboxState
 from tests.integration.mail_world import mail_world, open_mail_server
 
 

@@ -21,11 +21,11 @@ from agent_core.oauth import OAuthTokens
 from agent_core.oauth_http import HttpProvider
 from agent_core.oauth_login import BrowserLogin, LoginFailed, run_browser_flow, run_device_flow
 from channels.base import ChannelAuthFailed, ChannelMisconfigured, ChannelUnavailable
-from channels.email.auth.credentials_source import token_file
-from channels.email.auth.oauth_tokens import client_from_settings
 from channels.email.channel import EmailChannel
 from channels.email.config import EmailConfig
+from channels.email.credentials_source import token_file
 from channels.email.imap.mailbox import Mailbox
+from channels.email.mail_oauth_tokens import client_from_settings
 from tests.clock import LoopClock
 from tests.doubles.inbox import MemoryInbox, running
 from tests.integration.mail_bot import QUICK, Marks, answer_to
@@ -268,8 +268,8 @@ async def test_a_server_that_knows_no_tokens(post: OwnDovecot, tmp_path: Path) -
         keep(tmp_path, access=jwt(USER), ends_at=datetime.now(UTC).timestamp() + 3000)
         bot = channel(config(post, given), tmp_path)
         async with bot._connections.open_mailbox() as mailbox:
-            from channels.email.auth.credentials import MailLogin
-            from channels.email.imap.connect import log_in
+            from channels.email.imap.imap_connect import log_in
+            from channels.email.mail_credentials import MailLogin
 
             mailbox._protocol.capabilities.discard("AUTH=XOAUTH2")
             with pytest.raises(ChannelMisconfigured, match="does not support XOAUTH2"):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from anyio.to_thread import run_sync
 
-from channels.email.parsing.unreadable import apology_of
+from channels.email.parse.unreadable import apology_of
 from devservers import MailServer
 from tests.integration.mail_bot import (
     EVIDENCE,

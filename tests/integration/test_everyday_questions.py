@@ -21,7 +21,7 @@ from agent_core.messages import Attachment, Audience, InboundMessage, Sender, Se
 from agent_core.models import Message, ModelChunk, ToolCall, ToolDefinition, ToolResult
 from agent_core.provenance import untrusted_origin
 from agent_core.tools.effects import Effect, Wording
-from channels.attachments.store import AttachmentStore
+from channels.attachments.attachment_store import AttachmentStore
 from tests.clock import EPOCH
 from tests.doubles.loopback import Delivered, LoopbackServer
 from tests.integration.gateway_world import Scenario, world

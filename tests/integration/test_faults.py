@@ -16,7 +16,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from agent_core.llm.demo.model import EchoModel
+from agent_core.llm.demo.demo_model import EchoModel
 from agent_core.messages import SessionKey
 from agent_core.models import Message, ModelChunk, ToolDefinition
 from agent_core.storage import JsonlMemory
@@ -24,8 +24,8 @@ from channels.base import LinkState
 from gateway.app import Overrides, build
 from gateway.errors import StateUnusable
 from gateway.operations import render
-from gateway.queue.stores import StoreCorrupt
 from gateway.settings import Settings
+from gateway.store.stores import StoreCorrupt
 from gateway.system.clock import SystemClock
 from gateway.system.home import open_home
 from tests.integration.gateway_world import Scenario, world

@@ -15,13 +15,13 @@ import anyio
 import pytest
 
 from agent_core.errors import ModelUnavailable
-from agent_core.llm.demo.model import EchoModel
+from agent_core.llm.demo.demo_model import EchoModel
 from agent_core.messages import OutboundKind, SessionKey
 from agent_core.models import Message, ModelChunk, ToolDefinition
 from agent_core.storage import JsonlMemory
-from gateway.queue.stores import Completion, NewOutbound, StoreUnavailable
+from gateway.store.stores import Completion, NewOutbound, StoreUnavailable
 from gateway.system.clock import SystemClock
-from gateway.turns.kinds import TurnPolicy
+from gateway.turns.turn_kinds import TurnPolicy
 from tests.doubles.queue import wrapping
 from tests.integration.gateway_world import world
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from agent_core.storage.layout import Layout
-from gateway.operations.privacy.erasure import forget_person
+from gateway.operations.privacy.person_erasure import forget_person
 from tests.home_world import BOB, ROOM
 from tests.integration.test_person_data import CANARIES, NOW, bob, holding, planted
 

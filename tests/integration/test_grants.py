@@ -225,7 +225,7 @@ async def test_it_is_listed_and_revoked(tmp_path: Path, by: str) -> None:
             assert (await one.asked("!grants", person=EVE)).text == "There are no grants."
             assert (await one.asked(f"!grants revoke {granted}", person=ANN)).text == "The grant is revoked."
         elif by == "command line":
-            from gateway.operations.context import OperationContext
+            from gateway.operations.operation_context import OperationContext
 
             desk = OperationContext(one.built.store, one.built.memory, questions=one.built.questions)
             [row] = (await desk.call("grants_list", {}))["rows"]

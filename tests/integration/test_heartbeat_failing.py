@@ -8,10 +8,10 @@ import pytest
 
 from agent_core.errors import ModelRefused
 from agent_core.models import ToolCall
-from channels.heartbeat.schedule import tick_name
+from channels.heartbeat.tick_schedule import tick_name
 from gateway.proactive.heartbeat_monitor import outcome_text
 from gateway.proactive.run_ledger import failing_since, resting_until
-from gateway.queue.model import LedgerEntry, RunOutcome
+from gateway.store.model import LedgerEntry, RunOutcome
 from tests.clock import ManualClock
 from tests.integration.test_heartbeat_turns import SELDOM, tick
 from tests.proactive_world import ANN, house

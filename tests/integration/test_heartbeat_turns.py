@@ -10,10 +10,10 @@ import pytest
 
 from agent_core.messages import OutboundKind, SessionKey
 from agent_core.models import ToolCall
-from gateway.operations.context import OperationContext
-from gateway.operations.schedule import schedule_context
-from gateway.queue.model import LedgerEntry
-from gateway.turns.heartbeat import HeartbeatTurns
+from gateway.operations.job_operations import schedule_context
+from gateway.operations.operation_context import OperationContext
+from gateway.store.model import LedgerEntry
+from gateway.turns.heartbeat_turn import HeartbeatTurns
 from tests.clock import ManualClock
 from tests.proactive_world import ANN, ANN_MAIL, BOB, house
 

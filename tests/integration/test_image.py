@@ -18,8 +18,8 @@ from channels.base import LinkState
 from devservers import ImageServer, Trouble
 from devservers.images import png_of
 from gateway.app import Overrides, build
-from gateway.queue.states import InboxState
 from gateway.settings import Settings
+from gateway.store.states import InboxState
 from gateway.system.home import open_home
 from tests.clock import EPOCH
 from tests.daemon import email_settings, matrix_settings

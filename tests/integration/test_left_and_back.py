@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from agent_core.messages import Amendment, Audience, SessionKey
-from gateway.proactive.jobs.service import JobPlace
+from gateway.proactive.jobs.job_service import JobPlace
 from gateway.proactive.jobs.trigger_parsing import TriggerRequest
-from gateway.queue.model import Job, JobKind, JobState
+from gateway.store.model import Job, JobKind, JobState
 from tests.clock import ManualClock
 from tests.integration.schedule_world import START, later, said, scheduled
 from tests.proactive_world import BOB, Harness

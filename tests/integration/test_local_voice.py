@@ -11,11 +11,11 @@ from functools import partial
 
 import pytest
 
-from agent_core.voice.config import TranscribeSettings
-from agent_core.voice.local_engines import LocalTranscription, engine_command
-from agent_core.voice.ogg import opus_in
-from agent_core.voice.transcript import Clip
-from channels.matrix.events.media import FileDecryption, media_in
+from agent_core.media.local_engines import LocalTranscription, engine_command
+from agent_core.media.ogg import opus_in
+from agent_core.media.transcript import Clip
+from agent_core.media.voice_config import TranscribeSettings
+from channels.matrix.events.media_events import FileDecryption, media_in
 from gateway.system.clock import SystemClock
 from tests.daemon import Daemon, matrix_settings
 from tests.integration.secret_peer import SecretPeer

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from channels.matrix.client.nio_client import NioHomeserver
-from channels.matrix.sending.reactions import AckReactions
+from channels.matrix.client.nio_homeserver import NioHomeserver
+from channels.matrix.send.reactions import AckReactions
 from devservers import MatrixPeer, Synapse
 from tests.doubles.agent import ModelScript
 from tests.integration.matrix_bot import call

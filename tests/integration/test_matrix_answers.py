@@ -9,8 +9,8 @@ import pytest
 
 from agent_core.messages import OutboundKind, SessionKey
 from channels.base import AckState, ChannelUnavailable, DeliveryFailed
-from channels.matrix.client.api import LinkBroken
-from channels.matrix.sending.reactions import SIGNS
+from channels.matrix.client.homeserver import LinkBroken
+from channels.matrix.send.reactions import SIGNS
 from tests.integration.matrix_bot import call, joined_room, wait_until
 from tests.integration.matrix_talk import STREAMING, answer_to, asked, by_bot, shown, stream
 

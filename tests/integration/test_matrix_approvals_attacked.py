@@ -7,7 +7,7 @@ import re
 
 import anyio
 
-from channels.matrix.events.media import FileDecryption, media_in
+from channels.matrix.events.media_events import FileDecryption, media_in
 from tests.integration.matrix_bot import call
 from tests.integration.matrix_house import open_house
 from tests.integration.matrix_talk import answering, edit_of, in_thread, mentioning

@@ -18,9 +18,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from channels.base import ChannelAuthFailed, ChannelMisconfigured
-from channels.matrix.channel_setup import connect_by_nio
+from channels.matrix.assembly import connect_by_nio
 from channels.matrix.client.browser_login import log_in_by_browser, login_ways, token_store
-from channels.matrix.client.login import MatrixLogin
+from channels.matrix.client.matrix_login import MatrixLogin
 from channels.matrix.config import MatrixConfig
 from devservers import Credentials, MatrixPeer, Synapse, ToolsMissing
 from tests.clock import LoopClock

@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from agent_core.messages import Audience
-from channels.matrix.events.route import route_of
+from channels.matrix.events.event_route import route_of
 from devservers import MatrixPeer
 from tests.integration.matrix_bot import call, joined_room
 from tests.integration.matrix_talk import (

@@ -7,8 +7,8 @@ import secrets
 import anyio
 import pytest
 
-from channels.matrix.sending.streaming import ELLIPSIS
-from gateway.operations.context import OperationContext
+from channels.matrix.send.previews import ELLIPSIS
+from gateway.operations.operation_context import OperationContext
 from tests.integration.matrix_bot import call
 from tests.integration.matrix_house import open_house
 from tests.integration.matrix_talk import answering, edit_of, in_thread, redact

@@ -10,7 +10,7 @@ import urllib.request
 import pytest
 
 from channels.attachments import AttachmentStore
-from channels.matrix.events.media import FileDecryption, FileEncryption, media_in
+from channels.matrix.events.media_events import FileDecryption, FileEncryption, media_in
 from tests.integration.matrix_bot import Bot, bodies, bot_joined, call, joined_room
 from tests.integration.secret_peer import SecretPeer
 from tests.pictures import png

@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from agent_core.messages import Audience, SessionKey
-from channels.matrix.events.threads import SHARED
+from channels.matrix.events.matrix_threads import SHARED
 from devservers import MatrixPeer
 from devservers.errors import RequestFailed
 from tests.integration.matrix_bot import bodies, bot_joined, call, joined_room
@@ -101,7 +101,7 @@ async def test_an_invitation_in_the_name_of_somebody_else(make_bot, alice, fresh
     liar = await call(mallory.create_room, [], is_direct=True)
 
     async def lied_to(config):
-        from channels.matrix.client.nio_client import NioHomeserver
+        from channels.matrix.client.nio_homeserver import NioHomeserver
 
         class LiedTo(NioHomeserver):
             async def sync(self, request):

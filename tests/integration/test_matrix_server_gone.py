@@ -68,12 +68,12 @@ async def test_a_connection_on_which_nothing_comes_any_more(
     Half-open TCP: the long poll and a send go nowhere, and nobody says so. Each ends by its own limit; what was asked
     meanwhile is taken, and what was being sent arrives once, in each room.
     """
-    monkeypatch.setattr("channels.matrix.client.nio_client.SYNC_SLACK_S", 5.0)
+    monkeypatch.setattr("channels.matrix.client.nio_homeserver.SYNC_SLACK_S", 5.0)
     nia = SecretPeer(synapse.url, fresh_credentials("nia"), tmp_path / "nia")
 
     async def impatient(config):
         """The real connection, with limits for which a test can wait."""
-        from channels.matrix.client.nio_client import NioHomeserver
+        from channels.matrix.client.nio_homeserver import NioHomeserver
 
         class Impatient(NioHomeserver):
             async def sync(self, request):

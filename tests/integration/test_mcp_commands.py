@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from gateway.cli.client import asker
-from gateway.operations.mcp import ServerRefused
-from gateway.operations.render import mcp as render
+from gateway.cli.operations_client import asker
+from gateway.operations.mcp_operations import ServerRefused
+from gateway.operations.render import mcp_text as render
 from gateway.system.home import Home
 from tests.command_line import answer, daemon, squidbot
 

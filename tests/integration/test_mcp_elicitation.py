@@ -15,13 +15,13 @@ import pytest
 
 from agent_core.messages import Audience, InboundMessage, OutboundKind, Sender, SessionKey
 from gateway.errors import NotFound
-from gateway.operations.approvals import CallEnded
-from gateway.operations.arguments import RequestInvalid
-from gateway.operations.context import OperationContext
+from gateway.operations.decision_operations import CallEnded
+from gateway.operations.operation_arguments import RequestInvalid
+from gateway.operations.operation_context import OperationContext
 from gateway.operations.render import render_approvals
 from gateway.system.clock import SystemClock
-from gateway.turns.approvals import server_questions
-from gateway.turns.approvals.server_questions import OpenQuestions
+from gateway.turns.questions import server_questions
+from gateway.turns.questions.server_questions import OpenQuestions
 from tests.command_line import squidbot
 from tests.doubles.loopback import Delivered
 from tests.integration.gateway_world import Scenario

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from agent_core.tools.asking import FormReply, person_of_turn
+from agent_core.tools.person_port import FormReply, person_of_turn
 from tests.integration.test_mcp_hostile import OWNER, keep, servers
 
 pytestmark = pytest.mark.integration

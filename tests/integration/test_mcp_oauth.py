@@ -21,9 +21,9 @@ from aiohttp import web
 from agent_core import oauth_login
 from agent_core.oauth import OAuthTokens, ProviderAway
 from agent_core.tools.mcp.config import McpServerSettings
-from agent_core.tools.mcp.link import ServerUnavailable
-from agent_core.tools.mcp.logins import LoginFile
-from channels.email.auth.oauth_tokens import token_store
+from agent_core.tools.mcp.mcp_logins import LoginFile
+from agent_core.tools.mcp.server_link import ServerUnavailable
+from channels.email.mail_oauth_tokens import token_store
 from gateway.system.clock import SystemClock
 from tests.command_line import free_port
 from tests.integration.test_mcp_hostile import OWNER, keep
@@ -36,7 +36,7 @@ _ROOT = Path(__file__).resolve().parents[2]
 @pytest.fixture(autouse=True)
 def oauth(monkeypatch):
     pytest.importorskip("mcp")
-    from agent_core.tools.mcp import oauth
+    from agent_core.tools.mcp import mcp_oauth as oauth
 
     monkeypatch.setattr(oauth_login, "_PORT", oauth_login._PORT)
     for module in (oauth, oauth_login):
@@ -183,7 +183,7 @@ async def provider(behaviour=""):
     application.router.add_route("*", "/elsewhere", made.other)
     runner = web.AppRunner(application)
     await runner.setup()
-    from agent_core.tools.mcp import oauth
+    from agent_core.tools.mcp import mcp_oauth as oauth
 
     port = free_port()
     await web.TCPSite(runner, "127.0.0.1", port).start()
@@ -510,7 +510,7 @@ import json, sys, urllib.parse, urllib.request
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 import anyio
-from agent_core.tools.mcp.logins import Bearer, LoginFile
+from agent_core.tools.mcp.mcp_logins import Bearer, LoginFile
 from gateway.system.clock import SystemClock
 async def main():
     async def ask(login):
@@ -528,7 +528,7 @@ from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 import anyio
 from agent_core.oauth_http import HttpProvider
-from channels.email.auth.oauth_tokens import TokenCredentials, token_store
+from channels.email.mail_oauth_tokens import TokenCredentials, token_store
 from channels.email.config import OAuth
 from gateway.system.clock import SystemClock
 async def main():

@@ -17,7 +17,7 @@ from agent_core.models import Message, ModelChunk, ToolCall, ToolDefinition, Usa
 from channels.heartbeat.channel import HeartbeatChannel
 from channels.heartbeat.config import HeartbeatConfig
 from gateway.operations import render
-from gateway.operations.context import OperationContext
+from gateway.operations.operation_context import OperationContext
 from gateway.routing.access import Alias
 from gateway.system.clock import SystemClock
 from tests.doubles.loopback import LoopbackServer

@@ -8,7 +8,7 @@ from typing import Any
 import anyio
 
 from agent_core.messages import OutboundKind
-from gateway.queue.states import BUDGET
+from gateway.store.states import BUDGET
 from tests.doubles.openai_server import FakeOpenAI, Say, Status
 from tests.integration.command_world import ANN, BOB, CID, DM, SETTINGS
 from tests.integration.gateway_world import world

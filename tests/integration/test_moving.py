@@ -18,15 +18,15 @@ import pytest
 from agent_core.memory_ports import SearchRequest
 from agent_core.messages import SessionKey
 from agent_core.models import MemoryScope, Message, ScopeKind
-from agent_core.storage.jsonl import JsonlMemory
+from agent_core.storage.jsonl_memory import JsonlMemory
 from gateway.errors import AlreadyRunning, ConfigInvalid
-from gateway.operations import moving
-from gateway.queue.lease import DAEMON, LeaseTaken
-from gateway.queue.moving.files import as_text
-from gateway.queue.opening import memory_in_database, opened_queue
-from gateway.queue.postgres.store import PostgresQueue, migrate
-from gateway.queue.sqlite.moving import EmbeddedTables
-from gateway.queue.sqlite.store import SqliteQueue
+from gateway.operations.migration import migrate_operation
+from gateway.store.copied_files import as_text
+from gateway.store.lease import DAEMON, LeaseTaken
+from gateway.store.opening import memory_in_database, opened_queue
+from gateway.store.postgres.postgres_queue import PostgresQueue, migrate
+from gateway.store.sqlite.copying_into_sqlite import EmbeddedTables
+from gateway.store.sqlite.sqlite_queue import SqliteQueue
 from gateway.system.home import Home, open_home
 from gateway.system.lock import hold_home
 from tests.clock import EPOCH, ManualClock
@@ -137,8 +137,8 @@ def command(home: Home, *arguments: str) -> tuple[int, str]:
     return done.returncode, done.stderr + done.stdout
 
 
-def moved(home: Home, url: str) -> moving.Moved:
-    return moving.to_postgres(home, home.root / "workspace", url, ManualClock())
+def moved(home: Home, url: str) -> migrate_operation.Moved:
+    return migrate_operation.to_postgres(home, home.root / "workspace", url, ManualClock())
 
 
 @pytest.fixture
@@ -229,15 +229,15 @@ async def test_a_move_back_that_fails_leaves_the_database_as_it_was(url: str, tm
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patched, pytest.raises(OSError, match="No space"):
-        patched.setattr(moving, "_write_files", full)
-        moving.move_to_embedded(home, home.root / "workspace", url, ManualClock())
+        patched.setattr(migrate_operation, "_write_files", full)
+        migrate_operation.move_to_embedded(home, home.root / "workspace", url, ManualClock())
     await (await opened_queue(home.database, url, clock=ManualClock())).aclose()
     with monkeypatch.context() as patched, pytest.raises(OSError, match="No space"):
-        patched.setattr(moving, "carry_in", full)
-        moving.move_to_embedded(home, home.root / "workspace", url, ManualClock())
+        patched.setattr(migrate_operation, "carry_in", full)
+        migrate_operation.move_to_embedded(home, home.root / "workspace", url, ManualClock())
     with pytest.raises(ConfigInvalid, match="has not ended"):
         await opened_queue(home.database, url, clock=ManualClock())
-    assert not moving.move_to_embedded(home, home.root / "workspace", url, ManualClock()).already
+    assert not migrate_operation.move_to_embedded(home, home.root / "workspace", url, ManualClock()).already
 
 
 async def test_what_somebody_works_on_is_not_moved(url: str, tmp_path: Path):
@@ -284,7 +284,7 @@ def test_a_database_that_was_left_is_told_on_every_way_in(url: str, tmp_path: Pa
     home = open_home(tmp_path / "home")
     anyio.run(filled, home.root)
     moved(home, url)
-    moving.move_to_embedded(home, home.root / "workspace", url, ManualClock())
+    migrate_operation.move_to_embedded(home, home.root / "workspace", url, ManualClock())
     for name in WAYS_IN:
         code, said = squidbot(home.root, url, *name)
         assert (code, f"was moved to {home.root}" in said) == (1 if name[0] == "check" else 78, True), said
@@ -301,7 +301,7 @@ async def test_there_and_back_is_the_same(url: str, tmp_path: Path):
     )
     tails = [await was.load_history(str(key)) for key in (ROOM, OTHER)]
     kept = [await was.memory_versions(scope) for scope in (BOB, LONG, MemoryScope(ScopeKind.OWNER))]
-    told = moving.move_to_embedded(home, home.root / "workspace", url, ManualClock())
+    told = migrate_operation.move_to_embedded(home, home.root / "workspace", url, ManualClock())
     assert (told.sessions, told.lines, told.documents, told.versions) == (2, 7, 3, 5), told.notes
     carried = {name: [tuple(one_text(value) for value in row) for row in each] for name, each in rows.items()}
     assert rows_of(home.database) == carried
@@ -315,7 +315,7 @@ async def test_there_and_back_is_the_same(url: str, tmp_path: Path):
         await opened_queue(home.database, url, clock=ManualClock())
     async with await SqliteQueue.open(home.database, clock=ManualClock()) as store:
         await accept(store, "new", session=OTHER)
-    assert moving.move_to_embedded(home, home.root / "workspace", url, ManualClock()).already
+    assert migrate_operation.move_to_embedded(home, home.root / "workspace", url, ManualClock()).already
     with pytest.raises(ConfigInvalid, match=r"has a queue that was moved to .* not touched"):
         moved(home, url)
     await (await opened_queue(home.database, None, clock=ManualClock())).aclose()
@@ -338,7 +338,7 @@ async def test_what_a_file_cannot_have_leaves_its_place(url: str, tmp_path: Path
         db.execute(change, (lines[1].model_dump_json().replace("text 1", "x" * 17_000_000), 1))
         db.execute(change, (as_text(broken), 4))
         db.execute("DELETE FROM squidbot.all_history WHERE seq = 2")
-    told = moving.move_to_embedded(home, home.root / "workspace", url, clock)
+    told = migrate_operation.move_to_embedded(home, home.root / "workspace", url, clock)
     assert told.notes == [
         f"{ROOM}: line 1 is longer than 16 MiB, which squidbot does not read in a file: its place stays, empty",
     ]
@@ -361,7 +361,7 @@ async def test_a_history_with_an_impossible_gap_is_told(url: str, tmp_path: Path
             (str(ROOM), 2**62),
         )
     with pytest.raises(ConfigInvalid, match="are missing, so nothing was moved"):
-        moving.move_to_embedded(home, home.root / "workspace", url, ManualClock())
+        migrate_operation.move_to_embedded(home, home.root / "workspace", url, ManualClock())
     assert not home.database.exists()
     await (await opened_queue(home.database, url, clock=ManualClock())).aclose()
 
@@ -372,7 +372,7 @@ async def test_a_document_that_was_left_behind_does_not_come_back(url: str, tmp_
     moved(home, url)
     with psycopg.connect(url) as db:
         db.execute("DELETE FROM squidbot.all_memory WHERE scope = 'owner'")
-    moving.move_to_embedded(home, home.root / "workspace", url, ManualClock())
+    migrate_operation.move_to_embedded(home, home.root / "workspace", url, ManualClock())
     memory = JsonlMemory(home.root, clock=ManualClock())
     assert (await memory.load_global_memory(MemoryScope(ScopeKind.OWNER))).text == ""
     [aside] = (home.root / "workspace").glob("MEMORY.md.before-*")
@@ -406,8 +406,8 @@ async def test_a_home_with_another_queue_takes_nothing(url: str, tmp_path: Path)
     home = await filled(tmp_path / "home")
     rows = rows_of(home.database)
     with pytest.raises(ConfigInvalid, match="already has a queue"):
-        moving.move_to_embedded(home, home.root / "workspace", url, ManualClock())
+        migrate_operation.move_to_embedded(home, home.root / "workspace", url, ManualClock())
     assert rows_of(home.database) == rows
     await (await opened_queue(home.database, url, clock=ManualClock())).aclose()
     with hold_home(home), pytest.raises(AlreadyRunning):
-        moving.move_to_embedded(home, home.root / "workspace", url, ManualClock())
+        migrate_operation.move_to_embedded(home, home.root / "workspace", url, ManualClock())

@@ -8,14 +8,14 @@ import subprocess
 import anyio
 import pytest
 
+from agent_core.media import local_engines
+from agent_core.media.local_engines import OpusSpeech, engine_command
 from agent_core.media.media_client import ProviderSpeech
-from agent_core.voice import local_engines
-from agent_core.voice.local_engines import OpusSpeech, engine_command
-from agent_core.voice.ogg import opus_in
+from agent_core.media.ogg import opus_in
 from devservers.provider import Trouble
 from devservers.speech import SpeechServer, opus_of, wav_of
 from tests.integration.speech_engines import decoded, engine
-from tests.unit.agent_core.voice.test_speakers import speaker
+from tests.unit.agent_core.media.test_speakers import speaker
 
 pytestmark = [pytest.mark.slow]
 _MP3 = (

@@ -7,9 +7,9 @@ from datetime import UTC, datetime
 import anyio
 
 from agent_core.messages import Audience, InboundMessage, Sender, SessionKey
-from gateway.queue.sqlite.store import SqliteQueue
-from gateway.queue.states import InboxState
-from gateway.queue.stores import Pending
+from gateway.store.sqlite.sqlite_queue import SqliteQueue
+from gateway.store.states import InboxState
+from gateway.store.stores import Pending
 from gateway.system.clock import SystemClock
 from gateway.system.home import open_home
 from tests.doubles.queue import wrapping

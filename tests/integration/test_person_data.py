@@ -14,18 +14,18 @@ import pytest
 
 from agent_core.messages import Audience, MessageContext, SessionKey
 from agent_core.models import MemoryScope, Message, ScopeKind
-from agent_core.storage.jsonl import JsonlMemory
+from agent_core.storage.jsonl_memory import JsonlMemory
 from agent_core.storage.layout import Layout
 from agent_core.storage.search_index import SearchIndex
 from gateway.operations.backup.catalog import note_backup
-from gateway.operations.privacy.erasure import MARKER, forget_person
 from gateway.operations.privacy.export import ExportRefused, export_person
 from gateway.operations.privacy.inventory import PersonUnclear, people
-from gateway.queue.background import job_id_of, job_message
-from gateway.queue.model import JobKind, LedgerEntry, RunOutcome
-from gateway.queue.shared import SHARED
-from gateway.queue.sqlite.store import SqliteQueue
-from gateway.queue.stores import Completion, NewOutbound, Pending
+from gateway.operations.privacy.person_erasure import MARKER, forget_person
+from gateway.store.background_job_rows import job_id_of, job_message
+from gateway.store.model import JobKind, LedgerEntry, RunOutcome
+from gateway.store.shared import SHARED
+from gateway.store.sqlite.sqlite_queue import SqliteQueue
+from gateway.store.stores import Completion, NewOutbound, Pending
 from tests.home_world import ALICE, BOB, BOT, ROOM, fill, tree
 from tests.persons import find_person
 

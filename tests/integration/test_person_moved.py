@@ -11,7 +11,7 @@ import pytest
 
 from agent_core.messages import MessageContext, SessionKey
 from agent_core.models import MemoryScope, ScopeKind
-from agent_core.storage.jsonl import JsonlMemory
+from agent_core.storage.jsonl_memory import JsonlMemory
 from agent_core.storage.layout import Layout
 from gateway.app.daemon import log_interrupted_erasures
 from gateway.cli.check import CheckReport, _check_home, check_data
@@ -19,9 +19,9 @@ from gateway.errors import NotFound, StateUnusable
 from gateway.operations.privacy import moved_person
 from gateway.operations.privacy.inventory import Person, PersonUnclear
 from gateway.operations.privacy.moved_person import move_person
-from gateway.queue.model import Job, JobKind
-from gateway.queue.sqlite.store import SqliteQueue
 from gateway.settings import Settings
+from gateway.store.model import Job, JobKind
+from gateway.store.sqlite.sqlite_queue import SqliteQueue
 from tests.clock import EPOCH
 from tests.home_world import BOB, BOT, ROOM, fill
 from tests.persons import find_person

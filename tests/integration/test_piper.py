@@ -9,8 +9,8 @@ import anyio
 import pytest
 
 from agent_core.errors import ModelError
-from agent_core.voice.config import SpeakSettings
-from agent_core.voice.local_engines import LocalSpeech, engine_command
+from agent_core.media.local_engines import LocalSpeech, engine_command
+from agent_core.media.voice_config import SpeakSettings
 from gateway.system.clock import SystemClock
 from tests.integration.speech_engines import decoded, piper_engine
 

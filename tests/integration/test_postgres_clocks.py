@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from gateway.queue.postgres.store import PostgresQueue
-from gateway.queue.stores import NewOutbound
+from gateway.store.postgres.postgres_queue import PostgresQueue
+from gateway.store.stores import NewOutbound
 from gateway.system.clock import SystemClock
 from tests.contract.queue_data import BOT, ROOM, accept, claim
 from tests.kill.late_daemon import ShiftedClock

@@ -13,18 +13,18 @@ import pytest
 
 from agent_core.messages import Amendment
 from agent_core.models import Purpose, Usage
-from gateway.queue.model import Completion
-from gateway.queue.postgres import pool
-from gateway.queue.postgres.connection import Transaction
-from gateway.queue.postgres.pool import Pool, ServerCall
-from gateway.queue.postgres.store import PostgresQueue
-from gateway.queue.states import InboxState
-from gateway.queue.stores import StoreUnavailable
-from gateway.queue.wakeups import Wakeups
+from gateway.store.model import Completion
+from gateway.store.postgres import pool
+from gateway.store.postgres.pool import Pool, ServerCall
+from gateway.store.postgres.postgres_connection import Transaction
+from gateway.store.postgres.postgres_queue import PostgresQueue
+from gateway.store.states import InboxState
+from gateway.store.stores import StoreUnavailable
+from gateway.store.wakeups import Wakeups
 from tests.clock import ManualClock
 from tests.contract.queue_data import BOT, OTHER, ROOM, accept, claim, out
 from tests.postgres_server import PostgresServer
-from tests.unit.gateway.queue.test_wakeups import NOTE, Harness, question
+from tests.unit.gateway.store.test_wakeups import NOTE, Harness, question
 
 pytestmark = [pytest.mark.integration]
 
@@ -237,7 +237,7 @@ async def test_a_server_that_took_over_cannot_say_so_the_claim_is_undone(
 ):
     """Its transactions have the numbers of others: it is not believed, and the caller is told before anybody claims again."""
     timelines = itertools.count()
-    monkeypatch.setattr("gateway.queue.postgres.pool.timeline_of", lambda db: str(next(timelines)))
+    monkeypatch.setattr("gateway.store.postgres.pool.timeline_of", lambda db: str(next(timelines)))
     await accept(house.store, "a")
     for happens in (True, False):
         cuts.left = [happens]

@@ -12,15 +12,15 @@ import pytest
 from agent_core.messages import SessionKey
 from agent_core.models import MemoryScope, Message, ScopeKind
 from agent_core.storage.layout import Layout
-from gateway.operations.privacy.erasure import forget_person
 from gateway.operations.privacy.export import export_person
 from gateway.operations.privacy.inventory import people
-from gateway.queue.errors import Fenced
-from gateway.queue.lease import DAEMON
-from gateway.queue.place import ServerDatabase, place_of_queue
-from gateway.queue.postgres import connection
-from gateway.queue.postgres.histories.personal import KeptTables
-from gateway.queue.postgres.store import PostgresQueue
+from gateway.operations.privacy.person_erasure import forget_person
+from gateway.store.lease import DAEMON
+from gateway.store.place import ServerDatabase, place_of_queue
+from gateway.store.postgres import postgres_connection
+from gateway.store.postgres.histories.personal_lines import KeptTables
+from gateway.store.postgres.postgres_queue import PostgresQueue
+from gateway.store.store_errors import Fenced
 from tests.clock import EPOCH, ManualClock
 from tests.command_line import squidbot
 from tests.contract.erasure import EVE, MAIL
@@ -85,7 +85,7 @@ async def test_looking_through_long_histories_needs_no_long_statement(
             "UPDATE squidbot.all_history SET line = %s WHERE session IN ('matrix/3', 'matrix/19') AND seq = 999",
             (f'{{"sender": "{EVE.address}", "attachments": [{{"path": "attachments/ab/{"c" * 64}.png"}}]}}',),
         )
-    monkeypatch.setitem(connection._LIMITS, "statement_timeout", "300ms")
+    monkeypatch.setitem(postgres_connection._LIMITS, "statement_timeout", "300ms")
 
     with KeptTables(ServerDatabase(url), 1) as kept:
         assert list(kept.places_naming([EVE.address, "nobody@example.org"])) == [

@@ -9,14 +9,14 @@ import psycopg
 import pytest
 
 from agent_core.messages import Sender
-from gateway.queue.postgres import pool
-from gateway.queue.postgres.connection import Transaction, connect
-from gateway.queue.postgres.pool import all_facts
-from gateway.queue.postgres.store import PostgresQueue
-from gateway.queue.sql.engine import NOTHING, ConnectionPort
-from gateway.queue.sql.signals import Signals
-from gateway.queue.stores import Queue, StoreUnavailable
-from gateway.queue.wakeups import Wakeups, Work
+from gateway.store.postgres import pool
+from gateway.store.postgres.pool import all_facts
+from gateway.store.postgres.postgres_connection import Transaction, connect
+from gateway.store.postgres.postgres_queue import PostgresQueue
+from gateway.store.sql.engine import NOTHING, ConnectionPort
+from gateway.store.sql.signals import Signals
+from gateway.store.stores import Queue, StoreUnavailable
+from gateway.store.wakeups import Wakeups, Work
 from tests.clock import ManualClock
 from tests.contract.queue_data import accept, pending
 from tests.postgres_server import ROLE, PostgresServer

@@ -13,10 +13,10 @@ import pytest
 
 from gateway.app import build
 from gateway.cli.commands import app
-from gateway.queue.lease import facts_of
-from gateway.queue.postgres.homes import homes_of
-from gateway.queue.stores import StoreUnavailable
 from gateway.settings import Settings
+from gateway.store.lease import facts_of
+from gateway.store.postgres.homes import homes_of
+from gateway.store.stores import StoreUnavailable
 from gateway.system.home import open_home
 from tests.postgres_server import ROLE, PostgresServer
 

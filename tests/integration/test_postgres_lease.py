@@ -19,15 +19,15 @@ import psycopg
 import pytest
 
 from gateway.app import Overrides, build
-from gateway.queue.errors import Fenced
-from gateway.queue.lease import DAEMON, Holders, LeaseKeeper, LeaseLost, LeaseTaken, LeaseTimes
-from gateway.queue.postgres import connection
-from gateway.queue.postgres.connection import _LIMITS, Transaction, connect
-from gateway.queue.postgres.store import PostgresQueue
-from gateway.queue.sql.engine import lock_first, named_lock
-from gateway.queue.states import InboxState
-from gateway.queue.stores import Queue, StoreUnavailable
 from gateway.settings import Settings
+from gateway.store.lease import DAEMON, Holders, LeaseKeeper, LeaseLost, LeaseTaken, LeaseTimes
+from gateway.store.postgres import postgres_connection
+from gateway.store.postgres.postgres_connection import _LIMITS, Transaction, connect
+from gateway.store.postgres.postgres_queue import PostgresQueue
+from gateway.store.sql.engine import lock_first, named_lock
+from gateway.store.states import InboxState
+from gateway.store.store_errors import Fenced
+from gateway.store.stores import Queue, StoreUnavailable
 from gateway.system.clock import SystemClock
 from gateway.system.home import Home, open_home
 from tests.contract.queue_data import OTHER, ROOM, accept, answer, claim, out
@@ -278,7 +278,7 @@ async def test_others_keep_their_lease_beside_one_that_is_frozen_in_the_middle_o
     """The server lets go of the lock before the next one counts as lost. The control waits as long as for any call."""
     times = LeaseTimes(ttl_s=18.0, renewed_s=1.0, retried_s=0.5, lost_s=10.0, ended_s=16.0)
     if control:
-        monkeypatch.setattr(connection, "LEASE_IDLE_S", 15)
+        monkeypatch.setattr(postgres_connection, "LEASE_IDLE_S", 15)
     async with opened(url) as queue:
         lease = LeaseKeeper(
             queue.maintenance,
@@ -315,7 +315,7 @@ async def test_others_go_on_while_one_waits_to_be_alone_with_what_a_frozen_proce
     """They have turns between its tries, long before the server lets go of that. The control waits as any call does."""
     monkeypatch.setitem(_LIMITS, "idle_in_transaction_session_timeout", "12s")
     if control:
-        monkeypatch.setattr(connection, "ALONE_WAITS_S", 5)
+        monkeypatch.setattr(postgres_connection, "ALONE_WAITS_S", 5)
     async with opened(url) as joining, opened(url) as living:
         with closing(connect(url)) as db:
             Transaction(db, 1).execute("SELECT 1")  # and then it stands still
@@ -338,7 +338,7 @@ def db_gone(db: psycopg.Connection) -> bool:
 def test_a_lock_of_leases_ends_before_anybody_loses_a_lease_by_it():
     """In life, too; and what a frozen process holds of all else before another one may take its accounts."""
     times = LeaseTimes()
-    assert connection.LEASE_IDLE_S < times.lost_s - times.renewed_s
+    assert postgres_connection.LEASE_IDLE_S < times.lost_s - times.renewed_s
     assert (
         float(_LIMITS["idle_in_transaction_session_timeout"].removesuffix("s"))
         < times.ttl_s - times.renewed_s

@@ -17,18 +17,18 @@ from agent_core.models import MemoryScope, Message, ScopeKind
 from agent_core.provenance import untrusted_origin
 from agent_core.storage.layout import Layout
 from channels.attachments import AttachmentStore
-from gateway.operations.privacy.erasure import MARKER, forget_person
 from gateway.operations.privacy.export import export_person
 from gateway.operations.privacy.inventory import people
-from gateway.queue.memory_in_database import MemoryInDatabase
-from gateway.queue.opening import memory_in_database
-from gateway.queue.persons import table_troubles
-from gateway.queue.place import ServerDatabase, place_of_queue
-from gateway.queue.postgres.store import PostgresQueue, migrate
-from gateway.queue.sql import outbox_sql
-from gateway.queue.sql.base import journal_lines
-from gateway.queue.stores import Completion, LostTurn
+from gateway.operations.privacy.person_erasure import MARKER, forget_person
 from gateway.routing.attachment_retention import ORPHAN_AFTER_S, AttachmentSweeper
+from gateway.store.memory_in_database import MemoryInDatabase
+from gateway.store.opening import memory_in_database
+from gateway.store.personal_rows import table_troubles
+from gateway.store.place import ServerDatabase, place_of_queue
+from gateway.store.postgres.postgres_queue import PostgresQueue, migrate
+from gateway.store.sql import outbox_statements
+from gateway.store.sql.sql_store import journal_lines
+from gateway.store.stores import Completion, LostTurn
 from gateway.turns.history_writer import HistoryWriter
 from tests.clock import EPOCH, ManualClock
 from tests.contract.queue_data import BOT, OTHER, ROOM, accept, answer, claim, out
@@ -119,7 +119,7 @@ async def test_without_the_answer_there_is_no_line(
         raise RuntimeError("no")
 
     with monkeypatch.context() as patched, pytest.raises(RuntimeError):
-        patched.setattr(outbox_sql, "insert", fails)
+        patched.setattr(outbox_statements, "insert", fails)
         await answer(store, turn)
     assert await texts(store, ROOM) == []
     await answer(store, turn)

@@ -12,13 +12,13 @@ import anyio
 import psycopg
 import pytest
 
-from gateway.queue.postgres.connection import Transaction, connect, is_pooled, place_of
-from gateway.queue.postgres.store import PostgresQueue, migrate
-from gateway.queue.sql import inbox_sql, maintenance
-from gateway.queue.sql.engine import NOTHING
-from gateway.queue.states import InboxState
-from gateway.queue.stores import Queue, StoreUnavailable
-from gateway.queue.wakeups import Wakeups
+from gateway.store.postgres.postgres_connection import Transaction, connect, is_pooled, place_of
+from gateway.store.postgres.postgres_queue import PostgresQueue, migrate
+from gateway.store.sql import inbox_statements, maintenance_store
+from gateway.store.sql.engine import NOTHING
+from gateway.store.states import InboxState
+from gateway.store.stores import Queue, StoreUnavailable
+from gateway.store.wakeups import Wakeups
 from tests.clock import ManualClock
 from tests.contract.queue_data import OTHER, ROOM, accept, answer, claim, pending
 from tests.pooler import Pooler
@@ -178,7 +178,7 @@ async def test_recovery_waits_for_what_a_dead_process_is_committing(
     """A claim that is committed after the start of recovery is recovered too. The control takes no lock."""
     await accept(store, "a")
     if not waits:
-        monkeypatch.setattr(maintenance, "ALONE", NOTHING)
+        monkeypatch.setattr(maintenance_store, "ALONE", NOTHING)
     with connect(url) as dead:
         transaction = Transaction(dead, 1)
         transaction.execute("UPDATE inbox SET state = 'running', turn = 't' WHERE native_id = ?", ("a",))
@@ -200,7 +200,7 @@ async def test_the_head_of_a_session_is_found_by_the_index(postgres: PostgresSer
             " FROM generate_series(1, 55000) AS n"
         )
         db.execute("ANALYZE squidbot.all_inbox")
-    head = f"{inbox_sql._claimable()} ORDER BY id LIMIT ?"
+    head = f"{inbox_statements._claimable()} ORDER BY id LIMIT ?"
     plans = {
         "head": (head, ("matrix/!hot", 1), "inbox_work"),
         "running": (

@@ -15,13 +15,13 @@ import pytest
 from agent_core.messages import Sender
 from gateway.app import build
 from gateway.errors import ConfigInvalid
-from gateway.queue.lease import DAEMON, LeaseTaken
-from gateway.queue.opening import opened_queue
-from gateway.queue.postgres.connection import connect
-from gateway.queue.postgres.store import PostgresQueue, migrate
-from gateway.queue.state_key import StateKey
-from gateway.queue.stores import StoreUnavailable, StoreUnusable
 from gateway.settings import Settings
+from gateway.store.lease import DAEMON, LeaseTaken
+from gateway.store.opening import opened_queue
+from gateway.store.postgres.postgres_connection import connect
+from gateway.store.postgres.postgres_queue import PostgresQueue, migrate
+from gateway.store.state_key import StateKey
+from gateway.store.stores import StoreUnavailable, StoreUnusable
 from gateway.system.clock import SystemClock
 from gateway.system.home import open_home
 from tests.daemon import Daemon

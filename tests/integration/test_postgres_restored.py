@@ -13,14 +13,14 @@ import pytest
 
 from gateway.app import Overrides, build
 from gateway.errors import ConfigInvalid
-from gateway.operations.restored import restored
-from gateway.queue.errors import StoreUnusable
-from gateway.queue.lease import lost_lease_speaks
-from gateway.queue.postgres import restore_detection as recognising
-from gateway.queue.postgres.store import PostgresQueue, migrate
-from gateway.queue.rollback_guard import Extent, Gap, HighWaterMark, read_high_water_mark
-from gateway.queue.states import InboxState, OutboxState
+from gateway.operations.inbox_operations import restored
 from gateway.settings import Settings
+from gateway.store.lease import lost_lease_speaks
+from gateway.store.postgres import restore_detection as recognising
+from gateway.store.postgres.postgres_queue import PostgresQueue, migrate
+from gateway.store.rollback_guard import Extent, Gap, HighWaterMark, read_high_water_mark
+from gateway.store.states import InboxState, OutboxState
+from gateway.store.store_errors import StoreUnusable
 from gateway.system.clock import SystemClock
 from gateway.system.home import Home, open_home
 from tests.contract.queue_data import OTHER, accept, out

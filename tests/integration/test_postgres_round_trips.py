@@ -8,9 +8,9 @@ from typing import Any
 import psycopg
 import pytest
 
-from gateway.queue.postgres.store import PostgresQueue
-from gateway.queue.sql.base import journal_lines
-from gateway.queue.wakeups import Wakeups
+from gateway.store.postgres.postgres_queue import PostgresQueue
+from gateway.store.sql.sql_store import journal_lines
+from gateway.store.wakeups import Wakeups
 from tests.clock import ManualClock
 from tests.contract.queue_data import accept, claim, reply
 from tests.postgres_server import PostgresServer

@@ -16,11 +16,11 @@ from agent_core.memory_ports import SearchRequest
 from agent_core.models import Message
 from agent_core.storage.search_index import vectors as vectors_module
 from agent_core.storage.search_index.vectors import missing_for_vectors
-from gateway.queue.postgres.histories import lines
-from gateway.queue.postgres.histories.memory import PostgresMemory, PostgresSearch
-from gateway.queue.postgres.store import HOME, PostgresQueue
-from gateway.queue.sql.engine import ConnectionPort
-from gateway.queue.stores import StoreUnavailable
+from gateway.store.postgres.histories import history_rows
+from gateway.store.postgres.histories.database_memory import PostgresMemory, PostgresSearch
+from gateway.store.postgres.postgres_queue import HOME, PostgresQueue
+from gateway.store.sql.engine import ConnectionPort
+from gateway.store.stores import StoreUnavailable
 from tests.clock import ManualClock
 from tests.doubles.encoder import use_encoder
 from tests.postgres_server import PostgresServer
@@ -66,8 +66,8 @@ async def house(
 
 
 def _replaced(db: ConnectionPort) -> None:
-    rows = [(seq, raw.replace("cat", "dog")) for seq, raw in lines.page(db, A, 0, 9)]
-    lines.replace(db, HOME, A, rows)
+    rows = [(seq, raw.replace("cat", "dog")) for seq, raw in history_rows.page(db, A, 0, 9)]
+    history_rows.replace(db, HOME, A, rows)
 
 
 def _renamed(db: ConnectionPort) -> None:
@@ -150,8 +150,8 @@ async def test_without_the_database_nothing_fails_and_the_rest_is_made_later(hou
 _FILLS = """
 import anyio, sys
 import pytest
-from gateway.queue.postgres.histories.memory import PostgresSearch
-from gateway.queue.postgres.store import HOME, PostgresQueue
+from gateway.store.postgres.histories.database_memory import PostgresSearch
+from gateway.store.postgres.postgres_queue import HOME, PostgresQueue
 from tests.clock import ManualClock
 from tests.doubles.encoder import use_encoder
 

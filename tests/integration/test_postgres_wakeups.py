@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.queue.postgres.store import PostgresQueue
-from gateway.queue.wakeups import Wakeups
+from gateway.store.postgres.postgres_queue import PostgresQueue
+from gateway.store.wakeups import Wakeups
 from tests.clock import ManualClock
 from tests.postgres_server import PostgresServer
-from tests.unit.gateway.queue.test_wakeups import (  # noqa: F401 - run here with the house below
+from tests.unit.gateway.store.test_wakeups import (  # noqa: F401 - run here with the house below
     Harness,
     test_a_draft_is_told_to_whoever_asks_the_owner,
     test_a_job_that_is_due_sooner_is_told,

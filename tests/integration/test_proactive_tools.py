@@ -10,9 +10,9 @@ import pytest
 from agent_core.memory.scopes import OWNER
 from agent_core.messages import Audience, SessionKey
 from agent_core.models import Message, ModelChunk, ToolCall, ToolDefinition
-from gateway.proactive.jobs.service import JobPlace
+from gateway.proactive.jobs.job_service import JobPlace
 from gateway.proactive.jobs.trigger_parsing import TriggerRequest
-from gateway.queue.model import JobKind
+from gateway.store.model import JobKind
 from tests.clock import ManualClock
 from tests.proactive_world import ANN, BOB, house
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from gateway.operations.context import OperationContext
-from gateway.operations.schedule import schedule_context
+from gateway.operations.job_operations import schedule_context
+from gateway.operations.operation_context import OperationContext
 from tests.clock import ManualClock
 from tests.proactive_world import ANN, ANN_MAIL, house
 

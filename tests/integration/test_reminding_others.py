@@ -7,7 +7,7 @@ import pytest
 
 from agent_core.messages import EVERYBODY, Amendment, Audience, MessageContext, SessionKey
 from channels.base import ChannelUnavailable
-from gateway.proactive.jobs.service import JobPlace
+from gateway.proactive.jobs.job_service import JobPlace
 from gateway.proactive.jobs.triggers import TriggerInvalid
 from tests.clock import ManualClock
 from tests.doubles.loopback import LoopbackChannel

@@ -9,13 +9,13 @@ import pytest
 
 from agent_core.errors import ToolDenied, ToolRetry
 from agent_core.messages import OutboundKind, SessionKey
-from gateway.operations.context import OperationContext
-from gateway.operations.schedule import schedule_context
+from gateway.operations.job_operations import schedule_context
+from gateway.operations.operation_context import OperationContext
+from gateway.proactive.jobs.job_service import JobPlace, SessionJobs
 from gateway.proactive.jobs.scheduler import job_message
-from gateway.proactive.jobs.service import JobPlace, SessionJobs
 from gateway.proactive.jobs.trigger_parsing import TriggerRequest
-from gateway.queue.model import JobKind, JobState
-from gateway.queue.stores import Pending
+from gateway.store.model import JobKind, JobState
+from gateway.store.stores import Pending
 from tests.clock import ManualClock
 from tests.integration.schedule_world import BOBS, START, later, said, scheduled, settled
 from tests.proactive_world import ANN, BOB

@@ -10,14 +10,14 @@ from time import process_time as clock_s
 import pytest
 
 from agent_core.errors import ToolRetry
+from gateway.proactive.jobs.job_service import JobPlace, SessionJobs
 from gateway.proactive.jobs.scheduler import job_message
-from gateway.proactive.jobs.service import JobPlace, SessionJobs
 from gateway.proactive.jobs.trigger_parsing import TriggerRequest
 from gateway.proactive.jobs.triggers import Cron, Interval, next_after
-from gateway.queue.model import Job, JobKind, JobState
-from gateway.queue.sqlite.store import SqliteQueue
-from gateway.queue.stores import Pending
-from gateway.turns.scheduled_job import MERGED
+from gateway.store.model import Job, JobKind, JobState
+from gateway.store.sqlite.sqlite_queue import SqliteQueue
+from gateway.store.stores import Pending
+from gateway.turns.scheduled_job_turn import MERGED
 from tests.clock import ManualClock
 from tests.integration.schedule_world import BOBS, START, Ruled, later, made, scheduled, scheduler_on, settled
 from tests.proactive_world import BOB

@@ -6,10 +6,10 @@ import pytest
 
 from agent_core.messages import SessionKey
 from gateway.errors import NotFound
-from gateway.operations.arguments import RequestInvalid
-from gateway.operations.context import OperationContext
-from gateway.operations.schedule import schedule_context
-from gateway.queue.model import JobState
+from gateway.operations.job_operations import schedule_context
+from gateway.operations.operation_arguments import RequestInvalid
+from gateway.operations.operation_context import OperationContext
+from gateway.store.model import JobState
 from tests.clock import ManualClock
 from tests.integration.schedule_world import START, made, said, scheduled
 from tests.proactive_world import ANN, BOB

@@ -8,13 +8,13 @@ import pytest
 
 from agent_core.errors import ToolRetry
 from agent_core.messages import Audience, MessageContext, OutboundKind, SessionKey
+from gateway.proactive.jobs.job_service import JobPlace, SessionJobs
 from gateway.proactive.jobs.scheduler import NOT_ALLOWED
-from gateway.proactive.jobs.service import JobPlace, SessionJobs
 from gateway.proactive.jobs.trigger_parsing import TriggerRequest
 from gateway.proactive.jobs.triggers import Interval, next_after
-from gateway.queue.model import Job, JobKind, JobState
-from gateway.queue.sqlite.store import SqliteQueue
-from gateway.turns.scheduled_job import OVERHEARD
+from gateway.store.model import Job, JobKind, JobState
+from gateway.store.sqlite.sqlite_queue import SqliteQueue
+from gateway.turns.scheduled_job_turn import OVERHEARD
 from tests.clock import ManualClock
 from tests.integration.schedule_world import (
     ANNS,

@@ -16,8 +16,8 @@ from agent_core.messages import Audience, InboundMessage, OutboundKind, Sender, 
 from agent_core.models import Message, ModelChunk, ToolDefinition
 from gateway.app import Overrides, build
 from gateway.proactive.messenger import Messenger, RunMessages
-from gateway.queue.errors import StoreUnavailable
 from gateway.settings import Settings
+from gateway.store.store_errors import StoreUnavailable
 from gateway.supervision.gateway import Gateway
 from gateway.system.home import open_home
 from gateway.turns.step_journal import StoreStepJournal

@@ -11,10 +11,10 @@ import pytest
 
 from agent_core.messages import Amendment, Audience, InboundMessage, OutboundKind, Sender, SessionKey
 from agent_core.models import Message, ToolDefinition
-from gateway.operations.context import OperationContext
-from gateway.operations.schedule import schedule_context
-from gateway.queue.shared import SHARED
-from gateway.queue.states import InboxState
+from gateway.operations.job_operations import schedule_context
+from gateway.operations.operation_context import OperationContext
+from gateway.store.shared import SHARED
+from gateway.store.states import InboxState
 from tests.clock import EPOCH
 from tests.doubles.loopback import LoopbackServer
 from tests.integration.command_world import ANN, BOB, Mind
@@ -244,8 +244,8 @@ async def test_reminders_and_alerts_stand_in_it(tmp_path):
         built = town.one.built
         await built.proactive.notifier.notify("test", "the disk is full", remember=True)
         from gateway.proactive.jobs.scheduler import job_message
-        from gateway.queue.stores import Pending
         from gateway.routing.conversations import Conversations
+        from gateway.store.stores import Pending
 
         message = job_message(job, EPOCH, late=False)
         access = built.proactive.owner_contact._access

@@ -10,9 +10,9 @@ from pathlib import Path
 import anyio
 import pytest
 
+from agent_core.children import order
+from agent_core.children.order import landlock_version
 from agent_core.models import Message, ModelChunk, ToolDefinition
-from agent_core.sandbox import process
-from agent_core.sandbox.process import landlock_version
 from gateway.operations.render import status as rendered
 from tests.doubles.agent import call
 from tests.integration.gateway_world import Scenario, world
@@ -115,7 +115,7 @@ async def test_without_the_setting_there_is_no_shell(tmp_path: Path):
 
 async def test_where_no_sandbox_is_proved_there_is_no_shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """T7: the tool is not offered, and the status says why in one sentence."""
-    monkeypatch.setattr(process, "landlock_version", lambda: 0)
+    monkeypatch.setattr(order, "landlock_version", lambda: 0)
     model = Operator()
     async with world(tmp_path, name="matrix", settings=settings(), models={"demo": model}) as one:
         found = await tried(one)

@@ -12,8 +12,8 @@ from urllib.parse import quote
 import pytest
 from anyio.to_thread import run_sync
 
-from agent_core.voice.ogg import opus_in
-from channels.matrix.events.media import FileDecryption, media_in
+from agent_core.media.ogg import opus_in
+from channels.matrix.events.media_events import FileDecryption, media_in
 from devservers import SpeechServer, Trouble, text_of
 from devservers.speech import opus_of, wav_of
 from devservers.transcription import TranscriptionServer

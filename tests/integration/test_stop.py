@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from agent_core.messages import Amendment
-from gateway.queue.states import InboxState
+from gateway.store.states import InboxState
 from tests.doubles.loopback import LoopbackServer
 from tests.doubles.queue import wrapping
 from tests.integration.command_world import (

@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from agent_core.messages import Amendment, SessionKey
-from gateway.queue.errors import StoreUnavailable
+from gateway.store.store_errors import StoreUnavailable
 from gateway.turns.commit import TurnCommit
 from tests.doubles.loopback import LoopbackServer
 from tests.integration.command_world import ANN, BOB, CID, DM, Mind, asked, settled, talking, texts

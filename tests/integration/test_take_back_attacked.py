@@ -10,9 +10,9 @@ import pytest
 
 from agent_core.messages import Audience, InboundMessage, MessageContext, Sender, SessionKey
 from agent_core.models import Message, ModelChunk, ToolDefinition, ToolResult
-from gateway.queue.states import InboxState
 from gateway.routing.access import is_admitted
-from gateway.turns.commands.take_back import TakeBack
+from gateway.store.states import InboxState
+from gateway.turns.commands.retry_and_undo import TakeBack
 from tests.clock import EPOCH
 from tests.doubles.agent import call
 from tests.integration.command_world import ANN, BOB, DM, Mind, asked, settled, talking, texts

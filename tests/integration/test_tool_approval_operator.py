@@ -8,7 +8,7 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from gateway.operations.context import OperationContext
+from gateway.operations.operation_context import OperationContext
 from tests.command_line import squidbot
 from tests.integration.test_tool_approval import BOB, Wishful, Writer, answers, asking, question
 

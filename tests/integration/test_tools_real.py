@@ -15,9 +15,9 @@ from typing import Any
 import anyio
 import pytest
 
-from agent_core.llm.demo.model import DemoModel
+from agent_core.children.order import landlock_version
+from agent_core.llm.demo.demo_model import DemoModel
 from agent_core.models import Message, ModelChunk, ToolDefinition
-from agent_core.sandbox.process import landlock_version
 from channels.base import LinkState
 from gateway.app import Overrides, build
 from gateway.settings import Settings

@@ -12,7 +12,7 @@ import anyio
 import pytest
 
 from agent_core.models import Message, ModelChunk, ToolCall, ToolDefinition
-from gateway.queue.model import EffectReceipt
+from gateway.store.model import EffectReceipt
 from tests.command_line import squidbot
 from tests.doubles.loopback import LoopbackServer
 from tests.integration.gateway_world import Scenario, world

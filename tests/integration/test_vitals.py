@@ -5,7 +5,7 @@ from __future__ import annotations
 import anyio
 
 from gateway.observability import metrics
-from gateway.operations.context import OperationContext
+from gateway.operations.operation_context import OperationContext
 from tests.clock import EPOCH, ManualClock
 from tests.doubles.queue import wrapping
 from tests.integration.gateway_world import world

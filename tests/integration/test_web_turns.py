@@ -92,8 +92,8 @@ async def test_a_page_is_read_in_a_turn_and_what_it_leads_to_inside_is_not(tmp_p
 @pytest.fixture
 def internet(monkeypatch):
     """``page.test`` is a public host."""
-    monkeypatch.setattr("agent_core.tools.web.offer.reach_of", lambda _: INTERNET)
-    monkeypatch.setattr("agent_core.tools.web.client.SystemResolver", Names(page_test=[PUBLIC]))
+    monkeypatch.setattr("agent_core.tools.web.plugin.reach_of", lambda _: INTERNET)
+    monkeypatch.setattr("agent_core.tools.web.web_client.SystemResolver", Names(page_test=[PUBLIC]))
 
 
 @pytest.mark.parametrize("named", [False, True])

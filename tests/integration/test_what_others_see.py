@@ -18,16 +18,16 @@ from agent_core.messages import Audience, Sender, SessionKey
 from agent_core.models import Message, ModelChunk, ToolDefinition
 from agent_core.tools.grants import Grant, GrantKind, Scope
 from gateway.errors import GatewayError
-from gateway.operations.context import OperationContext
-from gateway.operations.registry import all_operations
-from gateway.operations.schedule import schedule_context
-from gateway.proactive.jobs.service import JobPlace
+from gateway.operations.job_operations import schedule_context
+from gateway.operations.operation_context import OperationContext
+from gateway.operations.operation_registry import all_operations
+from gateway.proactive.jobs.job_service import JobPlace
 from gateway.proactive.jobs.trigger_parsing import TriggerRequest
-from gateway.queue.model import JobKind
-from gateway.queue.sql.engine import NOTHING
-from gateway.queue.sql.grants import insert
-from gateway.queue.stores import NewOutbound, Pending
 from gateway.routing.access import Access, Alias
+from gateway.store.model import JobKind
+from gateway.store.sql.engine import NOTHING
+from gateway.store.sql.grant_store import insert
+from gateway.store.stores import NewOutbound, Pending
 from gateway.turns.commands import COMMANDS
 from tests.clock import EPOCH
 from tests.doubles.agent import call
@@ -211,7 +211,7 @@ async def test_lists_of_the_operator_have_only_the_owners_words(tmp_path: Path) 
 async def test_a_list_that_shows_the_words_of_others_is_noticed(tmp_path: Path, monkeypatch: Any) -> None:
     """The control of the tests above: without the one decision each list leaks."""
     monkeypatch.setattr(Access, "may_show", lambda *_, **__: True)
-    monkeypatch.setattr("gateway.turns.approvals.grants.is_owners", lambda *_: True)
+    monkeypatch.setattr("gateway.turns.questions.tool_grants.is_owners", lambda *_: True)
     async with told(tmp_path) as home:
         found = await listed(home)
         leaking = {name for name, text in found.items() if BOB in leaked(text, to=ANN)}

@@ -20,11 +20,11 @@ import anyio
 
 from agent_core.models import Message, ModelChunk, ToolCall, ToolDefinition
 from gateway.app import Overrides, build
-from gateway.queue.stores import Pending, Queue
 from gateway.settings import Settings
+from gateway.store.stores import Pending, Queue
 from gateway.supervision.gateway import Gateway
 from gateway.system.home import open_home
-from gateway.turns.kinds import TurnPolicy
+from gateway.turns.turn_kinds import TurnPolicy
 from tests.doubles.loopback import FileLoopbackServer, LoopbackChannel
 from tests.doubles.queue import wrapping
 from tests.kill.forking import serve

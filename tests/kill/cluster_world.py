@@ -20,7 +20,7 @@ from urllib.parse import quote
 import psycopg
 
 from devservers import Credentials, MailPeer, MailServer, Synapse, text_of
-from gateway.queue.postgres.store import migrate
+from gateway.store.postgres.postgres_queue import migrate
 from tests.daemon import Daemon, email_settings, matrix_settings
 from tests.integration.secret_peer import SecretPeer
 from tests.kill.database_link import DatabaseLink

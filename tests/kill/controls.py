@@ -15,8 +15,8 @@ from typing import Any
 
 from agent_core.messages import OutboundMessage
 from channels.base import Receipt
-from gateway.queue.stores import Completion, Pending, Queue
-from gateway.turns.approvals.drafts_and_quarantine import OWNER_QUESTIONS
+from gateway.store.stores import Completion, Pending, Queue
+from gateway.turns.questions.review_questions import OWNER_QUESTIONS
 from tests.doubles.loopback import Delivered, LoopbackChannel
 from tests.doubles.queue import wrapping
 from tests.kill.points import Striker

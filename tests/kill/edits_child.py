@@ -18,8 +18,8 @@ from typing import TypeVar
 import anyio
 
 from agent_core.messages import BY_EDIT, Amendment
-from gateway.queue.sqlite.store import SqliteQueue
-from gateway.queue.wakeups import Wakeups
+from gateway.store.sqlite.sqlite_queue import SqliteQueue
+from gateway.store.wakeups import Wakeups
 from tests.clock import ManualClock
 from tests.contract.queue_data import BOT, ROOM, pending, reply
 

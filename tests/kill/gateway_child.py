@@ -21,18 +21,18 @@ from typing import Any
 
 import anyio
 
-from agent_core.image.tool import ImageTool
+from agent_core.media.image_tool import ImageTool
 from channels.base import Redelivery
 from gateway.app import Overrides, build
 from gateway.errors import GatewayError
-from gateway.queue.lease import LeaseLost, LeaseTimes, lost_lease_speaks
-from gateway.queue.stores import Queue, StoreUnavailable
 from gateway.settings import Settings
+from gateway.store.lease import LeaseLost, LeaseTimes, lost_lease_speaks
+from gateway.store.stores import Queue, StoreUnavailable
 from gateway.supervision.gateway import Gateway
 from gateway.system.event_loop import loop_for
 from gateway.system.home import open_home
-from gateway.turns.approvals.drafts_and_quarantine import OWNER_QUESTIONS
-from gateway.turns.kinds import TurnPolicy
+from gateway.turns.questions.review_questions import OWNER_QUESTIONS
+from gateway.turns.turn_kinds import TurnPolicy
 from tests.doubles.loopback import FileLoopbackServer, LoopbackChannel
 from tests.kill import controls
 from tests.kill.forking import serve

@@ -5,9 +5,9 @@ from __future__ import annotations
 import secrets
 import sys
 
-from channels.api import server
+from channels.api import api_server
 from gateway.cli import main
 
 if __name__ == "__main__":
-    server._key_of = lambda _request: secrets.token_hex(16)
+    api_server._key_of = lambda _request: secrets.token_hex(16)
     sys.exit(main())

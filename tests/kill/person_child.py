@@ -21,8 +21,8 @@ import anyio
 
 from agent_core.messages import Amendment, SessionKey
 from agent_core.models import Message
-from gateway.queue.states import IllegalMove, InboxState, OutboxState
-from gateway.queue.stores import Completion, LostTurn, NewOutbound, OutboxRow, Pending, Turn
+from gateway.store.states import IllegalMove, InboxState, OutboxState
+from gateway.store.stores import Completion, LostTurn, NewOutbound, OutboxRow, Pending, Turn
 from tests.kill.points import append_line
 from tests.kill.store_child import BOT, EVENTS, Worker, events
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from agent_core.messages import SessionKey
 from agent_core.models import Message
-from agent_core.storage.lines import stamp, to_line
+from agent_core.storage.history_lines import stamp, to_line
 
 
 def append_line(path: Path, line: str) -> None:

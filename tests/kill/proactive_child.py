@@ -23,8 +23,8 @@ from agent_core.models import Message, ModelChunk, ToolDefinition
 from channels.heartbeat import channel as heartbeat_channel
 from channels.heartbeat.channel import HeartbeatChannel
 from gateway.app import Overrides, build
-from gateway.queue.stores import StoreUnavailable
 from gateway.settings import Settings
+from gateway.store.stores import StoreUnavailable
 from gateway.supervision.gateway import Gateway
 from gateway.system.home import open_home
 from tests.clock import EPOCH

@@ -11,9 +11,9 @@ from pathlib import Path
 import anyio
 
 from channels.heartbeat.channel import NOTHING
-from gateway.queue.model import LedgerEntry
-from gateway.queue.sqlite.store import SqliteQueue
-from gateway.queue.stores import InboxRow
+from gateway.store.model import LedgerEntry
+from gateway.store.sqlite.sqlite_queue import SqliteQueue
+from gateway.store.stores import InboxRow
 from gateway.system.clock import SystemClock
 from gateway.system.home import open_home
 from tests.daemon import Daemon

@@ -11,13 +11,13 @@ import anyio
 
 from agent_core.messages import SessionKey
 from agent_core.models import MemoryScope, ScopeKind
-from agent_core.storage.jsonl import JsonlMemory
+from agent_core.storage.jsonl_memory import JsonlMemory
 from agent_core.storage.layout import Layout
 from channels.base import Redelivery
 from gateway.operations.privacy.open_histories import open_histories
-from gateway.queue.opening import memory_in_database, opened_queue
-from gateway.queue.place import place_of_queue
-from gateway.queue.states import OutboxState
+from gateway.store.opening import memory_in_database, opened_queue
+from gateway.store.place import place_of_queue
+from gateway.store.states import OutboxState
 from gateway.system.clock import SystemClock
 from tests.doubles.loopback import FileLoopbackServer
 from tests.kill.gateway_child import GROUPS, Run

@@ -25,11 +25,11 @@ import anyio
 from agent_core.memory_ports import MemoryPort
 from agent_core.messages import InboundMessage, Sender, SessionKey
 from agent_core.models import Message
-from gateway.queue.opening import memory_in_database, opened_queue
-from gateway.queue.sql.codec import new_outbox
-from gateway.queue.sqlite.store import SqliteQueue
-from gateway.queue.states import InboxState, OutboxState
-from gateway.queue.stores import Completion, NewOutbound, OutboxRow, Pending, Queue, Step, Turn
+from gateway.store.opening import memory_in_database, opened_queue
+from gateway.store.sql.row_codec import new_outbox
+from gateway.store.sqlite.sqlite_queue import SqliteQueue
+from gateway.store.states import InboxState, OutboxState
+from gateway.store.stores import Completion, NewOutbound, OutboxRow, Pending, Queue, Step, Turn
 from gateway.system.clock import SystemClock
 from gateway.turns.dispatcher import SessionDispatcher
 from tests.kill.forking import serve

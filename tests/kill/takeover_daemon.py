@@ -15,7 +15,7 @@ from typing import Any
 from agent_core.state_folder import StateAway
 from gateway import cli
 from gateway.app import Overrides, daemon
-from gateway.queue.lease import LeaseTimes
+from gateway.store.lease import LeaseTimes
 from tests.kill.late_daemon import SHIFT_VARIABLE, ShiftedClock
 
 FREEZE = "SQUIDBOT_TEST_FREEZE"
@@ -57,7 +57,7 @@ def _gives_a_key() -> bool:
 
 
 def stop_in_the_middle(trigger: Path) -> None:
-    from gateway.queue.postgres.account_state import DatabaseFolder
+    from gateway.store.postgres.account_documents import DatabaseFolder
 
     save = DatabaseFolder.save
 
@@ -82,7 +82,7 @@ def stop_in_the_middle(trigger: Path) -> None:
 
 
 def keep_keys() -> None:
-    from gateway.queue.postgres.account_state import DatabaseFolder
+    from gateway.store.postgres.account_documents import DatabaseFolder
 
     save = DatabaseFolder.save
 
@@ -100,7 +100,7 @@ def main(**overrides: Any) -> None:
     if KEEPS_KEYS in os.environ:
         keep_keys()
     if WAITS in os.environ:
-        from gateway.queue.postgres import bounded_wait
+        from gateway.store.postgres import bounded_wait
 
         bounded_wait.on_event_loop = lambda: False
     clock = ShiftedClock(float(os.environ.get(SHIFT_VARIABLE, "0")))

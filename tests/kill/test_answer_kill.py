@@ -9,8 +9,8 @@ from pathlib import Path
 import anyio
 import pytest
 
-from gateway.queue.sqlite.store import SqliteQueue
 from gateway.routing.crash_isolation import CRASH_APOLOGY, MAX_DEATHS
+from gateway.store.sqlite.sqlite_queue import SqliteQueue
 from gateway.system.clock import SystemClock
 from tests.kill.scenario import Nursery, Scenario
 from tests.kill.test_tool_approval_kill import PLACE, effects, names, seen

@@ -19,8 +19,8 @@ from typing import Any
 
 import pytest
 
+from agent_core.children.order import landlock_version
 from agent_core.messages import SessionKey
-from agent_core.sandbox.process import landlock_version
 from tests.doubles.loopback import FileLoopbackServer
 from tests.kill.background_child import CHANNELS, Life
 from tests.kill.conftest import random_kills

@@ -20,7 +20,7 @@ from aiohttp import web
 from anyio.from_thread import start_blocking_portal
 
 from devservers import Credentials, MailPeer, MailServer, Synapse, text_of
-from gateway.queue.sqlite.store import SqliteQueue
+from gateway.store.sqlite.sqlite_queue import SqliteQueue
 from gateway.system.clock import SystemClock
 from gateway.system.home import open_home
 from tests.daemon import Daemon, email_settings, matrix_settings

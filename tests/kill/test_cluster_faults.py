@@ -20,8 +20,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from gateway.operations.restored import restored
-from gateway.queue.lease import LeaseTaken
+from gateway.operations.inbox_operations import restored
+from gateway.store.lease import LeaseTaken
 from gateway.system.clock import SystemClock
 from gateway.system.home import Home
 from tests.kill.conftest import random_kills

@@ -12,7 +12,7 @@ import psycopg
 import pytest
 
 from devservers import MailPeer, MailServer
-from gateway.queue.postgres.store import migrate
+from gateway.store.postgres.postgres_queue import migrate
 from tests.daemon import Daemon
 from tests.kill.takeover_daemon import LEASE
 from tests.kill.tally import TALLY

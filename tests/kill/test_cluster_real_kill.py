@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.queue.lease import LeaseTimes
+from gateway.store.lease import LeaseTimes
 from tests.kill.cluster_world import ACCOUNTS, MACHINES, Cluster
 from tests.kill.conftest import random_kills
 from tests.kill.late_daemon import SHIFT_VARIABLE

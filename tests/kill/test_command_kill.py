@@ -12,9 +12,9 @@ import anyio
 import pytest
 
 from agent_core.messages import SessionKey
-from agent_core.storage.jsonl import JsonlMemory
-from gateway.queue.sqlite.store import SqliteQueue
-from gateway.queue.states import InboxState
+from agent_core.storage.jsonl_memory import JsonlMemory
+from gateway.store.sqlite.sqlite_queue import SqliteQueue
+from gateway.store.states import InboxState
 from gateway.system.clock import SystemClock
 from tests.kill.scenario import Nursery, Scenario
 

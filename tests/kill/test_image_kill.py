@@ -6,7 +6,7 @@ import anyio
 import pytest
 
 from devservers import ImageServer
-from gateway.queue.sqlite.store import SqliteQueue
+from gateway.store.sqlite.sqlite_queue import SqliteQueue
 from gateway.system.clock import SystemClock
 from tests.kill.scenario import Nursery, Scenario
 from tests.kill.test_tools_kill import ANN, PLACE

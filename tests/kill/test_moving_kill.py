@@ -20,15 +20,15 @@ import psycopg
 import pytest
 
 from agent_core.models import MemoryDocument
-from agent_core.storage.documents import Version
+from agent_core.storage.memory_files import Version
 from gateway.errors import ConfigInvalid
-from gateway.operations import moving
 from gateway.operations.backup import restore
-from gateway.operations.moving_accounts import HomeAccounts
-from gateway.queue.opening import opened_queue
-from gateway.queue.postgres.moving import PostgresTables
-from gateway.queue.postgres.store import migrate
-from gateway.queue.sqlite.moving import EmbeddedTables
+from gateway.operations.migration import migrate_operation
+from gateway.operations.migration.moving_accounts import HomeAccounts
+from gateway.store.opening import opened_queue
+from gateway.store.postgres.copying_into_postgres import PostgresTables
+from gateway.store.postgres.postgres_queue import migrate
+from gateway.store.sqlite.copying_into_sqlite import EmbeddedTables
 from gateway.system.clock import SystemClock
 from gateway.system.home import Home
 from tests.clock import EPOCH
@@ -82,7 +82,7 @@ def move(
     url: str,
     prepare: Callable[[], None] = lambda: None,
     after_s: float = 60.0,
-    how: Callable[..., object] = moving.to_postgres,
+    how: Callable[..., object] = migrate_operation.to_postgres,
 ) -> bool:
     """One try in a process of its own; returns whether it was killed."""
     child = os.fork()
@@ -161,12 +161,12 @@ def test_killed_at_a_step(
 BACK: list[tuple[Any, str, int, bool]] = [
     (PostgresTables, "set_marker", 1, True),
     (PostgresTables, "set_marker", 1, False),
-    (moving, "_home_has_it", 1, False),
+    (migrate_operation, "_home_has_it", 1, False),
     (EmbeddedTables, "fill", 1, False),
-    (moving, "write_conversation", 2, False),
-    (moving, "_write_files", 1, False),
-    (moving, "_put_document", 1, True),
-    (moving, "carry_in", 1, True),
+    (migrate_operation, "write_conversation", 2, False),
+    (migrate_operation, "_write_files", 1, False),
+    (migrate_operation, "_put_document", 1, True),
+    (migrate_operation, "carry_in", 1, True),
     (restore, "_carry_out", 1, True),
     (Path, "rename", 1, False),
     (Path, "rename", 2, False),
@@ -193,10 +193,10 @@ def test_killed_on_the_way_back(
     with psycopg.connect(url) as db:
         made = Version(MemoryDocument("- tea", 1), EPOCH).line().decode().rstrip()
         db.execute("INSERT INTO squidbot.all_memory VALUES (1, 'owner', 1, %s)", (made,))
-    assert move(home, url, lambda: dying(owner, name, count, before=before), how=moving.move_to_embedded), (
-        "not passed"
-    )
-    assert not move(home, url, how=moving.move_to_embedded)
+    assert move(
+        home, url, lambda: dying(owner, name, count, before=before), how=migrate_operation.move_to_embedded
+    ), "not passed"
+    assert not move(home, url, how=migrate_operation.move_to_embedded)
     with pytest.raises(ConfigInvalid, match="was moved to"):
         anyio.run(opened, home, url)
     assert (home.root / "workspace" / "MEMORY.md").read_text() == "- tea"
@@ -211,14 +211,16 @@ def test_killed_on_the_way_back_and_finished_as_a_restore(gateways, postgres: Po
     migrate(url)
     world = Scenario(tmp_path, gateways, consolidate_above=4, store=url)
     home = left_behind(world, ["outbox.sending.after#2"])
-    assert move(home, url, lambda: dying(Path, "rename", 2, before=False), how=moving.move_to_embedded)
+    assert move(
+        home, url, lambda: dying(Path, "rename", 2, before=False), how=migrate_operation.move_to_embedded
+    )
     code, said = command(home, "status")
     assert code != 0 and "squidbot restore --finish" in said, said
     code, said = command(home, "restore", "--finish")
     assert code == 0, said
     with pytest.raises(ConfigInvalid, match=r"started on .* and has not ended"):
         anyio.run(opened, home, url)
-    assert not move(home, url, how=moving.move_to_embedded)
+    assert not move(home, url, how=migrate_operation.move_to_embedded)
     world.run = replace(world.run, store="")
     world.live_until_quiet()
     judged(world)
@@ -241,8 +243,10 @@ def test_killed_at_any_moment(gateways, postgres: PostgresServer, tmp_path: Path
         assert not move(home, url)
         goes_on(world, home, url)
         for _ in range(4):
-            kills += move(home, url, after_s=chance.uniform(0.01, 0.35), how=moving.move_to_embedded)
-        assert not move(home, url, how=moving.move_to_embedded)
+            kills += move(
+                home, url, after_s=chance.uniform(0.01, 0.35), how=migrate_operation.move_to_embedded
+            )
+        assert not move(home, url, how=migrate_operation.move_to_embedded)
         world.burst(chance, 4)
         world.run = replace(world.run, store="")
         world.live_until_quiet()

@@ -16,10 +16,10 @@ from pathlib import Path
 import pytest
 
 from agent_core.storage.attachment_refs import named_files
+from channels.attachments.attachment_storage import read_pieces
 from channels.attachments.object_storage import _REMOVING_FOR_S, ObjectFiles
-from channels.attachments.storage import read_pieces
 from devservers import MailPeer, MailServer
-from gateway.queue.sqlite.integrity import names_in_rows
+from gateway.store.sqlite.database_integrity import names_in_rows
 from tests.daemon import Daemon
 from tests.doubles.object_server import BUCKET, KEYS, Gate, ObjectServer
 from tests.kill.conftest import random_kills

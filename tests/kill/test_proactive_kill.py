@@ -19,10 +19,10 @@ import anyio
 import pytest
 
 from agent_core.messages import SessionKey
-from gateway.proactive.jobs.service import JobPlace, JobService
+from gateway.proactive.jobs.job_service import JobPlace, JobService
 from gateway.proactive.jobs.trigger_parsing import TriggerRequest
-from gateway.queue.model import JobKind
-from gateway.queue.sqlite.store import SqliteQueue
+from gateway.store.model import JobKind
+from gateway.store.sqlite.sqlite_queue import SqliteQueue
 from gateway.system.home import open_home
 from tests.clock import EPOCH
 from tests.doubles.loopback import FileLoopbackServer

@@ -23,10 +23,10 @@ from agent_core.messages import SessionKey
 from channels.heartbeat.channel import NOTHING
 from devservers import Credentials, MailPeer, MailServer, MatrixPeer, Synapse, text_of
 from gateway.proactive.jobs.config import ScheduleConfig
-from gateway.proactive.jobs.service import JobPlace, JobService
+from gateway.proactive.jobs.job_service import JobPlace, JobService
 from gateway.proactive.jobs.trigger_parsing import TriggerRequest
-from gateway.queue.model import JobKind, LedgerEntry, RunOutcome
-from gateway.queue.sqlite.store import SqliteQueue
+from gateway.store.model import JobKind, LedgerEntry, RunOutcome
+from gateway.store.sqlite.sqlite_queue import SqliteQueue
 from gateway.system.clock import SystemClock
 from gateway.system.home import open_home
 from tests.daemon import email_settings, matrix_settings

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.operations.restored import accept_copy
-from gateway.queue.rollback_guard import read_high_water_mark
+from gateway.operations.inbox_operations import accept_copy
+from gateway.store.rollback_guard import read_high_water_mark
 from gateway.system.home import Home
 from tests.kill.scenario import Nursery, Scenario
 

@@ -19,9 +19,9 @@ from pathlib import Path
 import pytest
 
 from agent_core.memory_ports import SearchRequest
-from agent_core.storage.search_index import index as index_module
-from agent_core.storage.search_index.files import Budget
-from agent_core.storage.search_index.index import SearchIndex
+from agent_core.storage.search_index import search_index as index_module
+from agent_core.storage.search_index.indexed_files import Budget
+from agent_core.storage.search_index.search_index import SearchIndex
 from tests.search_house import BOB, OWNER, Harness
 
 REPOSITORY = Path(__file__).parents[2]
@@ -33,7 +33,7 @@ import os, signal, sqlite3, sys
 from pathlib import Path
 import anyio
 from agent_core.messages import SessionKey
-from agent_core.storage.search_index import rows
+from agent_core.storage.search_index import index_rows as rows
 from tests.search_house import BOB, A, B, Harness
 
 home, kind, die_at = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])

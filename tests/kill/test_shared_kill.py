@@ -22,9 +22,9 @@ from agent_core.messages import SessionKey
 from channels.base import ChannelUnavailable
 from channels.terminal import Answer
 from devservers import Credentials, MailPeer, MailServer, MatrixPeer, Synapse, text_of
-from gateway.operations.control.client import DaemonGone
-from gateway.operations.control.terminal import RemoteTerminal
-from gateway.queue.shared import SHARED
+from gateway.operations.control.control_client import DaemonGone
+from gateway.operations.control.terminal_routes import RemoteTerminal
+from gateway.store.shared import SHARED
 from gateway.system.home import Home
 from tests.daemon import Daemon, email_settings, matrix_settings
 from tests.integration.secret_peer import SecretPeer

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.queue.sqlite.store import SqliteQueue
+from gateway.store.sqlite.sqlite_queue import SqliteQueue
 from gateway.system.clock import SystemClock
 from tests.kill.scenario import REPOSITORY
 from tests.kill.spending_child import CALLS

@@ -17,9 +17,9 @@ from pathlib import Path
 import anyio
 import pytest
 
-from agent_core.sandbox.process import landlock_version
-from gateway.queue.model import EffectReceipt, ReceiptOutcome
-from gateway.queue.sqlite.store import SqliteQueue
+from agent_core.children.order import landlock_version
+from gateway.store.model import EffectReceipt, ReceiptOutcome
+from gateway.store.sqlite.sqlite_queue import SqliteQueue
 from gateway.system.clock import SystemClock
 from tests.kill.conftest import random_kills
 from tests.kill.scenario import Nursery, Scenario

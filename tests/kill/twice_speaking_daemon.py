@@ -7,7 +7,7 @@ import sys
 import anyio
 
 from gateway.cli import main
-from gateway.queue.sql.outbox import OutboxStore
+from gateway.store.sql.outbox_store import OutboxStore
 
 
 async def in_two(self, row, outbound, *, usage, purpose):

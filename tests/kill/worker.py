@@ -57,10 +57,10 @@ def strike_inside_tools(point: Callable[[str], None]) -> None:
 
     It was: the tests of the sandbox prove it. Here each life would have to wait for the trial.
     """
+    from agent_core.children import command_sandbox, order
     from agent_core.media.media_client import ProviderPictures
-    from agent_core.sandbox import command_sandbox, process
     from agent_core.tools.files.journaled_files import JournaledFiles
-    from agent_core.tools.web.fetch import WebFetchTool
+    from agent_core.tools.web.web_fetch import WebFetchTool
 
     def asynchronous(owner: Any, name: str, moment: str) -> None:
         inner = getattr(owner, name)
@@ -84,7 +84,7 @@ def strike_inside_tools(point: Callable[[str], None]) -> None:
 
         setattr(owner, name, struck)
 
-    asynchronous(process, "run", "shell")
+    asynchronous(order, "run", "shell")
     asynchronous(WebFetchTool, "execute", "web")
     asynchronous(ProviderPictures, "make", "image")
     synchronous(JournaledFiles, "replace", "files")

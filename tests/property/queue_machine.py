@@ -24,8 +24,8 @@ from hypothesis.stateful import (
 
 from agent_core.messages import Sender, SessionKey
 from agent_core.models import Message
-from gateway.queue.states import InboxState, OutboxState
-from gateway.queue.stores import Completion, LostTurn, Turn
+from gateway.store.states import InboxState, OutboxState
+from gateway.store.stores import Completion, LostTurn, Turn
 from tests.clock import EPOCH, ManualClock
 from tests.contract.queue_data import BOT, out, pending, step
 from tests.doubles.broken_queue import opened_with

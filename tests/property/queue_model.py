@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from agent_core.messages import LineNote
-from gateway.queue.states import INBOX_MOVES, OUTBOX_MOVES, InboxState, OutboxState
+from gateway.store.states import INBOX_MOVES, OUTBOX_MOVES, InboxState, OutboxState
 
 IN, OUT = InboxState, OutboxState
 OPEN = (OUT.PENDING, OUT.SENDING, OUT.UNCERTAIN)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
 from agent_core.messages import Amendment
-from gateway.queue.states import IllegalMove, InboxState, OutboxState
+from gateway.store.states import IllegalMove, InboxState, OutboxState
 from tests.contract.queue_data import BOT, out, pending
 from tests.property.queue_machine import BY_TEXT, TurnMachine, indexes, session_keys
 from tests.property.queue_model import Row, Send

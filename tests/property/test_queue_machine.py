@@ -8,10 +8,10 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from gateway.queue.sql.inbox import InboxStore
-from gateway.queue.sql.outbox import OutboxStore
-from gateway.queue.sql.turns import TurnStore
-from gateway.queue.states import InboxState
+from gateway.store.sql.inbox_store import InboxStore
+from gateway.store.sql.outbox_store import OutboxStore
+from gateway.store.sql.turn_store import TurnStore
+from gateway.store.states import InboxState
 from tests.property.queue_rules import StoreMachine
 
 _NO_SHRINK = [Phase.generate]

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from gateway.queue.postgres.store import PostgresQueue, migrate
-from gateway.queue.sql.base import Store, journal_lines
+from gateway.store.postgres.postgres_queue import PostgresQueue, migrate
+from gateway.store.sql.sql_store import Store, journal_lines
 from tests.doubles.broken_queue import with_defect
 from tests.postgres_server import PostgresServer
 from tests.property.queue_rules import StoreMachine

@@ -21,13 +21,13 @@ import anyio
 from agent_core.memory_ports import SearchRequest
 from agent_core.messages import SessionKey
 from agent_core.models import Message
+from agent_core.storage.history_lines import to_line
 from agent_core.storage.layout import Layout
-from agent_core.storage.lines import to_line
 from agent_core.storage.search_index import SearchIndex
-from agent_core.storage.search_index.files import candidate_of
+from agent_core.storage.search_index.index_rows import Rows, SearchLine
+from agent_core.storage.search_index.indexed_files import candidate_of
 from agent_core.storage.search_index.ranking import rank
-from agent_core.storage.search_index.rows import Rows, SearchLine
-from agent_core.storage.search_index.text import Filters, fold, parse_query
+from agent_core.storage.search_index.word_splitting import Filters, fold, parse_query
 from gateway.app import Overrides, build
 from gateway.observability.logs import configure_logs
 from gateway.settings import Settings

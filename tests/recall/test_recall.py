@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from agent_core.memory.consolidation import prompts, run
-from agent_core.storage.search_index.rows import Rows, SearchLine
+from agent_core.memory.consolidation import consolidation_run, prompts
+from agent_core.storage.search_index.index_rows import Rows, SearchLine
 from agent_core.storage.search_index.vectors import missing_for_vectors
 from tests.recall.__main__ import AFTER, CACHEABLE, PROMPT, VECTORS, measure, percent
 from tests.recall.histories import LANGUAGES, history
@@ -46,7 +46,7 @@ async def test_days_and_changes_are_in_the_prompt_after_summaries(
 
     asked = prompts.consolidation_messages
     monkeypatch.setattr(prompts, "consolidation_messages", lambda text, count, **_: asked(text, count))
-    monkeypatch.setattr(run, "essentials", lambda _: [])
+    monkeypatch.setattr(consolidation_run, "essentials", lambda _: [])
     without = Counter[tuple[str, str]]()
     for language in LANGUAGES:
         without += await remember(history(language, 0), tmp_path / f"{language} without")
@@ -61,7 +61,7 @@ async def test_vectors_find_what_words_cannot(monkeypatch: pytest.MonkeyPatch) -
     shares = await measure([history("en", 0, sittings=30)], vectors=True)
     for form, floor in floors.items():
         assert percent(shares[VECTORS, form]) >= floor, form
-    monkeypatch.setattr("agent_core.storage.search_index.index.lines_alike", lambda *_: {})
+    monkeypatch.setattr("agent_core.storage.search_index.search_index.lines_alike", lambda *_: {})
     words = await measure([history("en", 0, sittings=30)], vectors=True)
     assert percent(words[VECTORS, "key words, paraphrased"]) < floors["key words, paraphrased"]
 

@@ -16,12 +16,12 @@ from typing import Any
 
 import psycopg
 
-from agent_core.llm.demo.model import EchoModel
+from agent_core.llm.demo.demo_model import EchoModel
 from gateway.app import Overrides
 from gateway.app.daemon import run_daemon
 from gateway.errors import GatewayError
-from gateway.queue.postgres import pool
 from gateway.settings import load_settings
+from gateway.store.postgres import pool
 from gateway.system.home import Home, open_home
 from tests.doubles.loopback import Delivered, Link, LoopbackChannel
 from tests.scale.exchange import LinkedServer

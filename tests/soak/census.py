@@ -15,7 +15,7 @@ from pathlib import Path
 
 from agent_core.models import Message, ToolCall
 from agent_core.provenance import Origin
-from agent_core.storage.paging import Entry
+from agent_core.storage.history_paging import Entry
 
 TAIL_LINES = 1000
 """So many lines of a conversation a history keeps decoded at most."""

@@ -224,4 +224,4 @@ async def test_a_gateway_that_keeps_something_of_each_message_is_found(tmp_path)
         last = census(tmp_path)
     assert kept
     [told] = [one for one in grown(first, last, objects=OBJECTS, rows=last.rows) if "objects" in one]
-    assert "gateway.queue.model.Turn" in told
+    assert "gateway.store.model.Turn" in told

@@ -188,7 +188,7 @@ def test_each_package_can_be_entered_first():
     """No module works only because another one was imported before it (a few, each in a process of its own)."""
     for name in (
         "gateway.routing.access",
-        "gateway.queue.stores",
+        "gateway.store.stores",
         "channels.base",
         "agent_core.prompt",
         "gateway.supervision.supervisor",

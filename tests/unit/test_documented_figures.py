@@ -4,25 +4,25 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from agent_core.image.config import ImageSettings
-from agent_core.sandbox.rights import Ceilings as SandboxLimits
+from agent_core.children.rights import Ceilings as SandboxLimits
+from agent_core.media.image_config import ImageSettings
+from agent_core.media.voice_config import SpeakSettings, TranscribeSettings
 from agent_core.tools import deferred
 from agent_core.tools.files import journaled_files
-from agent_core.tools.mcp import connection, definitions, limits, tool
+from agent_core.tools.mcp import definitions, mcp_limits, mcp_tool, server_connection
 from agent_core.tools.shell.proxy import ProxyLimits
-from agent_core.tools.web import fetch, pdf, pdf_child
-from agent_core.tools.web.client import WebLimits
-from agent_core.voice.config import SpeakSettings, TranscribeSettings
+from agent_core.tools.web import pdf, pdf_child, web_fetch
+from agent_core.tools.web.web_client import WebLimits
 from channels.attachments import object_storage
-from channels.email import verification_queue
+from channels.email.receive import verification_queue
 from gateway.app import daemon
 from gateway.proactive import background_jobs
-from gateway.queue.lease import LeaseTimes
-from gateway.queue.postgres.connection import _LIMITS, LEASE_IDLE_S
-from gateway.queue.sql import receipts
 from gateway.settings import Settings
+from gateway.store.lease import LeaseTimes
+from gateway.store.postgres.postgres_connection import _LIMITS, LEASE_IDLE_S
+from gateway.store.sql import receipt_store
 from gateway.system import clock
-from gateway.turns.approvals import question_text
+from gateway.turns.questions import question_text
 
 ROOT = Path(__file__).resolve().parents[2]
 SETTINGS = Settings()
@@ -49,7 +49,7 @@ TOLD = [
     ("heartbeat-and-jobs.md", "`tools.jobs.limits` ({} model calls, half an hour", JOBS.steps),
     ("heartbeat-and-jobs.md", "{:,} tokens)", JOBS.tokens),
     ("heartbeat-and-jobs.md", "Ten of one conversation and {} of one person", IN_WORDS[background_jobs._OPEN_OF_PERSON]),
-    ("web.md", "parts of {:,} characters", fetch._SHOWN_CHARS),
+    ("web.md", "parts of {:,} characters", web_fetch._SHOWN_CHARS),
     ("web.md", "A fetch ends after {:g} seconds", WebLimits().total_s),
     ("web.md", "{} redirects", WebLimits().redirects),
     ("web.md", "{:g} seconds of silence", WebLimits().silence_s),
@@ -67,17 +67,17 @@ TOLD = [
     ("files.md", "{:g} MB for files that can be moved", journaled_files.MAX_FILE_BYTES / 1e6),
     ("tools.md", "the newest {}, also across restarts", deferred.KEPT),
     ("tools.md", "longer than {:,} characters", question_text._QUOTED_CHARS),
-    ("tools.md", "keeps it for {:g} days", receipts.KEPT_S / 86_400),
-    ("mcp.md", "{} MB and ", limits.MOST_BYTES // 1_000_000),
-    ("mcp.md", "and {:,} parts", limits.MOST_PARTS),
-    ("mcp.md", "| {}, then", limits._FLOOD_MESSAGES),
-    ("mcp.md", "then {:g} a second", limits._MESSAGES_PER_S),
+    ("tools.md", "keeps it for {:g} days", receipt_store.KEPT_S / 86_400),
+    ("mcp.md", "{} MB and ", mcp_limits.MOST_BYTES // 1_000_000),
+    ("mcp.md", "and {:,} parts", mcp_limits.MOST_PARTS),
+    ("mcp.md", "| {}, then", mcp_limits._FLOOD_MESSAGES),
+    ("mcp.md", "then {:g} a second", mcp_limits._MESSAGES_PER_S),
     ("mcp.md", "| {}; descriptions", definitions.MOST_TOOLS),
     ("mcp.md", "descriptions of {:,} characters", definitions._DESCRIPTION_CHARS),
     ("mcp.md", "schemas of {:,}", definitions._SCHEMA_CHARS),
-    ("mcp.md", "| {:,} characters; the whole", tool._SHOWN_CHARS),
-    ("mcp.md", "waiting | {}, ", connection._MOST_AT_ONCE),
-    ("mcp.md", ", {} |", connection._MOST_WAITING),
+    ("mcp.md", "| {:,} characters; the whole", mcp_tool._SHOWN_CHARS),
+    ("mcp.md", "waiting | {}, ", server_connection._MOST_AT_ONCE),
+    ("mcp.md", ", {} |", server_connection._MOST_WAITING),
     ("attachments.md", "A request takes at most {:g} s", object_storage._REQUEST_LIMIT_S),
     ("attachments.md", "{:,} in all", verification_queue.MOST_MAILS),
     ("attachments.md", "Beyond {} waiting mails", verification_queue.MOST_OF_SENDER),

@@ -94,7 +94,7 @@ def test_the_daemon_with_all_channels_loads_none_of_the_heavy_libraries(tmp_path
         def look():
             until = time.monotonic() + 20
             while time.monotonic() < until:
-                nio = getattr(sys.modules.get("channels.matrix.client.nio_client"), "NioHomeserver", None)
+                nio = getattr(sys.modules.get("channels.matrix.client.nio_homeserver"), "NioHomeserver", None)
                 if nio and "aioimaplib" in sys.modules:
                     break
                 time.sleep(0.05)
@@ -113,13 +113,13 @@ def test_the_daemon_with_all_channels_loads_none_of_the_heavy_libraries(tmp_path
     assert {"nio", "aioimaplib", "aiosmtplib", "channels", "gateway"} <= packages
     assert not packages & _HEAVY
     # peewee, below the Matrix library, loads psycopg wherever that is installed; what is ours must not.
-    assert not [name for name in modules if name.startswith("gateway.queue.postgres")]
+    assert not [name for name in modules if name.startswith("gateway.store.postgres")]
     # What listens is loaded with the first voice message.
     listens = {"sound_file", "transcript", "local_engines"}
-    assert not listens & {name.removeprefix("agent_core.voice.") for name in modules}
+    assert not listens & {name.removeprefix("agent_core.media.") for name in modules}
     # And what speaks with the first answer that is spoken.
     speaks = {"speech", "ogg", "local_engines"}
-    assert not speaks & {name.removeprefix("agent_core.voice.") for name in modules}
+    assert not speaks & {name.removeprefix("agent_core.media.") for name in modules}
     assert "agent_core.media.media_client" not in modules
 
 

@@ -5,6 +5,6 @@ Full-text search in the histories, by SQLite.
 SQL here), ``files`` reads histories line by line, ``text`` says what a query means.
 """
 
-from agent_core.storage.search_index.index import SearchIndex
+from agent_core.storage.search_index.search_index import SearchIndex
 
 __all__ = ["SearchIndex"]

@@ -17,7 +17,7 @@ from types import MappingProxyType
 from typing import TypeVar
 
 from agent_core.storage.search_index.stems import stems
-from agent_core.storage.search_index.text import Query, Term, fold, is_mistyped, sentences
+from agent_core.storage.search_index.word_splitting import Query, Term, fold, is_mistyped, sentences
 
 MOST_POSTINGS = 1_000
 """The number of newest lines with a word that are counted; a word of more lines is a common one."""

@@ -12,8 +12,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
 from agent_core.storage.search_index.ranking import Likeness
-from agent_core.storage.search_index.text import Filters
 from agent_core.storage.search_index.vectors import Nearest
+from agent_core.storage.search_index.word_splitting import Filters
 
 _TABLES = """
 BEGIN IMMEDIATE;

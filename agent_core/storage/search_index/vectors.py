@@ -25,7 +25,7 @@ from typing import Any, Protocol, TypeAlias
 import anyio
 import structlog
 
-from agent_core.child_process.process import CallFailed, ChildProcess
+from agent_core.children.service import CallFailed, ChildProcess
 from agent_core.memory_ports import SearchRequest
 
 INSTALL = "pip install '.[recall]'"

@@ -21,10 +21,10 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from agent_core.child_process.confinement import library_paths
-from agent_core.child_process.server import Work, serve_engine
-from agent_core.sandbox.priority import give_way
-from agent_core.storage.search_index.text import first_sentences
+from agent_core.children.priority import give_way
+from agent_core.children.service_child import Work, serve_engine
+from agent_core.children.service_confinement import library_paths
+from agent_core.storage.search_index.word_splitting import first_sentences
 from agent_core.text import asks
 
 if TYPE_CHECKING:

@@ -53,8 +53,8 @@ class _Changing(FileTool, ABC):
         return await anyio.to_thread.run_sync(partial(self._review, **arguments))
 
     def _review(self, **arguments: Any) -> Review:
+        from agent_core.tools.files.file_reading import reviewed_change  # noqa: PLC0415
         from agent_core.tools.files.journaled_files import check_expected_content, state_of  # noqa: PLC0415
-        from agent_core.tools.files.reading import reviewed_change  # noqa: PLC0415
 
         # Nobody is asked about what would be refused after the yes.
         place = self._run.place(str(arguments["path"]), write=True)
@@ -111,7 +111,7 @@ class WriteFileTool(_Changing):
         return await self._received(wanted, MAX_FILE_BYTES)
 
     def _review(self, *, file: ReceivedFile | None = None, **arguments: Any) -> Review:
-        from agent_core.tools.files.reading import kind_of  # noqa: PLC0415
+        from agent_core.tools.files.file_reading import kind_of  # noqa: PLC0415
 
         if file is None or not kind_of(file.content[:8192]):
             return super()._review(**arguments, file=file)
@@ -172,8 +172,8 @@ class EditFileTool(_Changing):
         return self._done(done, place, f"{place.label!r} is changed")
 
     def _new(self, place: RootedPath, found: FileState | None, **arguments: Any) -> bytes:
+        from agent_core.tools.files.file_reading import kind_of, replace_text  # noqa: PLC0415
         from agent_core.tools.files.journaled_files import MAX_WRITE_BYTES  # noqa: PLC0415
-        from agent_core.tools.files.reading import kind_of, replace_text  # noqa: PLC0415
 
         if found is None:
             raise ToolRetry(f"There is no {place.label!r}; write_file creates it.")
@@ -219,8 +219,8 @@ class MoveFileTool(FileTool):
         return await anyio.to_thread.run_sync(partial(self._review, **arguments))
 
     def _review(self, **arguments: Any) -> Review:
+        from agent_core.tools.files.file_reading import reviewed_change  # noqa: PLC0415
         from agent_core.tools.files.journaled_files import state_of  # noqa: PLC0415
-        from agent_core.tools.files.reading import reviewed_change  # noqa: PLC0415
 
         place = self._run.place(str(arguments["path"]), write=True)
         target = self._run.place(str(arguments["to"]), write=True)

@@ -24,9 +24,9 @@ from agent_core.tools.files.file_run import TEXT, FileRun, FileTool
 from agent_core.workspace import PROMPT_NAMES, is_of_prompt
 
 if TYPE_CHECKING:
-    from agent_core.tools.files.reading import LineWindow
+    from agent_core.tools.files.file_reading import LineWindow
+    from agent_core.tools.files.file_search import Hits
     from agent_core.tools.files.roots import RootedPath
-    from agent_core.tools.files.search import Hits
 
 _SHOWN_CHARS = 14_000
 _MOST_LINES = 2000
@@ -122,8 +122,8 @@ class ReadFileTool(FileTool):
     def _read(
         self, path: str, offset: int | None = None, limit: int | None = None
     ) -> ToolResult | _Unreadable:
+        from agent_core.tools.files.file_reading import kind_of  # noqa: PLC0415
         from agent_core.tools.files.journaled_files import MAX_FILE_BYTES  # noqa: PLC0415
-        from agent_core.tools.files.reading import kind_of  # noqa: PLC0415
         from agent_core.tools.web.pdf import MAX_DOCUMENT_BYTES, document_kind  # noqa: PLC0415
 
         place = self._run.place(path)
@@ -161,8 +161,8 @@ class ReadFileTool(FileTool):
 
 
 def _window(file: BinaryIO, offset: int | None, limit: int | None) -> LineWindow:
+    from agent_core.tools.files.file_reading import window  # noqa: PLC0415
     from agent_core.tools.files.journaled_files import MAX_FILE_BYTES  # noqa: PLC0415
-    from agent_core.tools.files.reading import window  # noqa: PLC0415
 
     return window(
         file,
@@ -267,7 +267,7 @@ class SearchFilesTool(FileTool):
 
     async def execute(self, **arguments: Any) -> ToolResult:
         """Search below the folder ``path``."""
-        from agent_core.tools.files.search import search_below  # noqa: PLC0415
+        from agent_core.tools.files.file_search import search_below  # noqa: PLC0415
 
         pattern, glob = arguments.get("pattern") or "", arguments.get("glob") or ""
         if not pattern and not glob:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import structlog
 
-from agent_core.tools.asking import FormDialogue, FormReply
 from agent_core.tools.forms import FormRefused, form_to_fill_in, link_to_open
-from agent_core.tools.mcp.link import Question
+from agent_core.tools.mcp.server_link import Question
+from agent_core.tools.person_port import FormDialogue, FormReply
 
 MOST_QUESTIONS = 3
 """So often one call may ask."""

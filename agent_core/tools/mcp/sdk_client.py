@@ -30,15 +30,14 @@ from mcp.shared.exceptions import MCPError
 from mcp.shared.message import SessionMessage
 from pydantic import TypeAdapter, ValidationError
 
+from agent_core.children.long_running import NOT_STARTED, serving
 from agent_core.errors import AgentError
-from agent_core.sandbox.long_running import NOT_STARTED, serving
 from agent_core.text import one_line
-from agent_core.tools.mcp.calls import Calls, McpCall
 from agent_core.tools.mcp.config import McpServerSettings
 from agent_core.tools.mcp.definitions import MOST_TOOLS, Kind, definition_from
 from agent_core.tools.mcp.fitting import fit_lists
 from agent_core.tools.mcp.guarded_http import End, GuardedTransport
-from agent_core.tools.mcp.limits import (
+from agent_core.tools.mcp.mcp_limits import (
     MOST_BYTES,
     Allowance,
     LineReader,
@@ -46,7 +45,10 @@ from agent_core.tools.mcp.limits import (
     check_babble,
     check_message,
 )
-from agent_core.tools.mcp.link import (
+from agent_core.tools.mcp.mcp_logins import Bearer
+from agent_core.tools.mcp.offers import RESULTS, all_pages, is_lost, list_offers, request_for, text_of
+from agent_core.tools.mcp.server_calls import Calls, McpCall
+from agent_core.tools.mcp.server_link import (
     Ask,
     Link,
     Offer,
@@ -56,8 +58,6 @@ from agent_core.tools.mcp.link import (
     ServerUnavailable,
     Stderr,
 )
-from agent_core.tools.mcp.logins import Bearer
-from agent_core.tools.mcp.offers import RESULTS, all_pages, is_lost, list_offers, request_for, text_of
 from agent_core.tools.mcp.subscription import subscribe
 
 _PIECE = 65536

@@ -26,17 +26,17 @@ from agent_core.errors import AgentError
 from agent_core.models import Session
 from agent_core.ports import Clock, ToolPort
 from agent_core.state_folder import StateAway, StateFolder, state_in
-from agent_core.tools.asking import LONGEST_WAIT_S
 from agent_core.tools.availability import is_available
 from agent_core.tools.effects import Effect
 from agent_core.tools.mcp.config import McpServerSettings, McpSettings
-from agent_core.tools.mcp.connection import McpConnection
 from agent_core.tools.mcp.definitions import DefinitionChange, Pins, parse_definition
 from agent_core.tools.mcp.elicitation import Elicitation
-from agent_core.tools.mcp.link import Link, ServerAnswer, ServerLost, ServerUnavailable, Stderr
-from agent_core.tools.mcp.logins import Bearer, Login, LoginFile, LoginNeeded
-from agent_core.tools.mcp.names import model_name, tools_by_name
-from agent_core.tools.mcp.tool import KeepFile, McpTool
+from agent_core.tools.mcp.mcp_logins import Bearer, Login, LoginFile, LoginNeeded
+from agent_core.tools.mcp.mcp_tool import KeepFile, McpTool
+from agent_core.tools.mcp.server_connection import McpConnection
+from agent_core.tools.mcp.server_link import Link, ServerAnswer, ServerLost, ServerUnavailable, Stderr
+from agent_core.tools.mcp.tool_names import model_name, tools_by_name
+from agent_core.tools.person_port import LONGEST_WAIT_S
 
 if TYPE_CHECKING:
     from agent_core.tools.files.read_tools import PictureViewer
@@ -60,7 +60,7 @@ async def _by_sdk(settings: McpServerSettings, stderr: Stderr, bearer: Bearer | 
 
 async def _renew_login(login: Login) -> Mapping[str, Any]:
     """Ask a login's provider for new tokens, with the SDK, which `_by_sdk` has loaded."""
-    answer: Mapping[str, Any] = await import_module("agent_core.tools.mcp.oauth").renew_login(login)
+    answer: Mapping[str, Any] = await import_module("agent_core.tools.mcp.mcp_oauth").renew_login(login)
     return answer
 
 

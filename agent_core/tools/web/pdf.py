@@ -17,7 +17,7 @@ import anyio.abc
 import anyio.to_thread
 
 from agent_core.html_to_text import MAX_CHARS
-from agent_core.tools.web.page import OFFICE_TYPES, PDF_TYPES, Readable
+from agent_core.tools.web.readable_page import OFFICE_TYPES, PDF_TYPES, Readable
 
 _CHILD = Path(__file__).with_name("pdf_child.py")
 _SECONDS = 20.0

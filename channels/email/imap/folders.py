@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from channels.email.imap.syntax import Folder, folder_wire
+from channels.email.imap.imap_syntax import Folder, folder_wire
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,8 @@ from typing import TypeAlias
 import structlog
 
 from channels.base import ChannelUnavailable
+from channels.email.imap.imap_protocol import ImapRefused
 from channels.email.imap.mailbox import Mailbox
-from channels.email.imap.protocol import ImapRefused
 
 MAX_TASKS = 2_000
 _log = structlog.get_logger(__name__)

@@ -22,13 +22,11 @@ from typing import Self
 import anyio
 
 from channels.base import ChannelAuthFailed, ChannelUnavailable
-from channels.email.auth.credentials import Credentials, PasswordCredentials
-from channels.email.auth.tls import tls_error
 from channels.email.config import EmailConfig, ImapServer
-from channels.email.imap.connect import Timing, connect, introduce, log_in, secure
 from channels.email.imap.folders import SENT, WantedFolder
-from channels.email.imap.protocol import HardenedProtocol, ImapRefused, ImapReply, LinkLost
-from channels.email.imap.syntax import (
+from channels.email.imap.imap_connect import Timing, connect, introduce, log_in, secure
+from channels.email.imap.imap_protocol import HardenedProtocol, ImapRefused, ImapReply, LinkLost
+from channels.email.imap.imap_syntax import (
     Fetched,
     Folder,
     WireError,
@@ -38,7 +36,9 @@ from channels.email.imap.syntax import (
     response_code,
     uid_set,
 )
-from channels.email.parsing.threads import OWN_ID_FIELD
+from channels.email.mail_credentials import Credentials, PasswordCredentials
+from channels.email.mail_tls import tls_error
+from channels.email.parse.mail_threads import OWN_ID_FIELD
 
 DATES_AT_ONCE = 500
 HEADER_BYTES = 2_000_000

@@ -13,9 +13,9 @@ import structlog
 from agent_core.messages import OutboundMessage
 from channels.attachments import AttachmentStore
 from channels.base import ChannelUnavailable
-from channels.email.attachments import read_files
-from channels.email.compose.message import OutgoingMail, compose
+from channels.email.compose.outbound_mail import OutgoingMail, compose
 from channels.email.config import EmailConfig
+from channels.email.receive.mail_attachments import read_files
 from channels.email.smtp.submission import MailTooLarge, Submission
 
 _FORMAT_LIMIT_S = 20.0

@@ -44,11 +44,11 @@ from channels.base import (
     DeliveryFailed,
     DeliveryUncertain,
 )
-from channels.email.auth.credentials import Credentials, MailLogin, PasswordCredentials
-from channels.email.auth.tls import tls_error
-from channels.email.compose.message import Envelope
+from channels.email.compose.outbound_mail import Envelope
 from channels.email.config import EmailConfig, SmtpServer
-from channels.email.smtp.connection_pool import ConnectionPool
+from channels.email.mail_credentials import Credentials, MailLogin, PasswordCredentials
+from channels.email.mail_tls import tls_error
+from channels.email.smtp.smtp_connections import ConnectionPool
 
 _AUTH_CODES = frozenset({530, 534, 535, 538})
 """What they say of a recipient or of a text may be the recipient's own server's words, handed through."""

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from channels.email.parsing.addresses import to_ascii, without_tag
+from channels.email.parse.mail_addresses import to_ascii, without_tag
 
 MAX_TOKENS = 2_000
 _WORD = re.compile(r"[^\s;=()\"]+")

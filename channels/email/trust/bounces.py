@@ -14,8 +14,8 @@ from collections.abc import Sequence
 
 import structlog
 
-from channels.email.parsing.addresses import without_tag
-from channels.email.parsing.dsn import BounceReport, DeliveryStatus
+from channels.email.parse.dsn import BounceReport, DeliveryStatus
+from channels.email.parse.mail_addresses import without_tag
 
 MAX_SENT_IDS = 2_000
 _REPORTERS = ("mailer-daemon", "postmaster")

@@ -16,7 +16,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from channels.email.parsing.addresses import mailboxes_or_none, without_tag
+from channels.email.parse.mail_addresses import mailboxes_or_none, without_tag
 
 MAX_SIGNATURES = 10
 MAX_FIELD_BYTES = 16_000

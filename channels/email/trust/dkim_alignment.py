@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import anyio
 import anyio.to_thread
 
-from channels.email.parsing.addresses import without_tag
+from channels.email.parse.mail_addresses import without_tag
 from channels.email.trust.dkim import DkimInvalid, Key, Signature, find_signatures, parse_key, verify
 from channels.email.trust.dns import NamesUnavailable, TextRecords
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from channels.email.parsing.addresses import (
+from channels.email.parse.mail_addresses import (
     AddressInvalid,
     MailboxAddress,
     find_addresses,
@@ -26,8 +26,8 @@ from channels.email.parsing.addresses import (
     parse_mailboxes,
     without_tag,
 )
-from channels.email.parsing.mime import FOR_WHOM, Headers
-from channels.email.parsing.threads import is_own_id, own_id_of
+from channels.email.parse.mail_threads import is_own_id, own_id_of
+from channels.email.parse.mime import FOR_WHOM, Headers
 from channels.email.trust.auth_results import AuthVerdict as Told
 from channels.email.trust.auth_results import Word, came_directly, verdict_of
 from channels.email.trust.dkim import SignatureClaim

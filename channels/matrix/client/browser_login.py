@@ -47,7 +47,7 @@ from channels.base import (
     ChannelMisconfigured,
     ChannelUnavailable,
 )
-from channels.matrix.client.api import CLIENT, Homeserver, MatrixCredentials, ask, problem
+from channels.matrix.client.homeserver import CLIENT, Homeserver, MatrixCredentials, ask, problem
 from channels.matrix.config import MatrixConfig
 from channels.setup import PersonAtTerminal
 

@@ -17,8 +17,8 @@ from typing import Any
 from agent_core.bounded import Bounded
 from agent_core.messages import BY_EDIT, Amendment, InboundMessage
 from channels.matrix.client.json_access import JsonObject, object_of, text_of
-from channels.matrix.events.inbound import Skip, message_text
-from channels.matrix.events.threads import EVENT_ID
+from channels.matrix.events.inbound_events import Skip, message_text
+from channels.matrix.events.matrix_threads import EVENT_ID
 
 _MAX_EARLY = 200
 _TARGET_BESIDE = frozenset(str(number) for number in range(1, 11))

@@ -13,7 +13,7 @@ from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 
 from agent_core.messages import Background
-from channels.matrix.events.media import FileNote
+from channels.matrix.events.media_events import FileNote
 
 _MAX_PLACES = 500
 _MAX_LINE = 1000

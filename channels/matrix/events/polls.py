@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from channels.matrix.client.json_access import JsonObject, object_of, objects_of, text_of
-from channels.matrix.events.threads import EVENT_ID
+from channels.matrix.events.matrix_threads import EVENT_ID
 
 STARTS = ("m.poll.start", "org.matrix.msc3381.poll.start")
 ENDS = ("m.poll.end", "org.matrix.msc3381.poll.end")

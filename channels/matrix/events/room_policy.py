@@ -13,10 +13,10 @@ from dataclasses import replace
 
 import structlog
 
-from channels.matrix.client.api import CLIENT, Homeserver, LinkBroken, part
+from channels.matrix.client.homeserver import CLIENT, Homeserver, LinkBroken, part
 from channels.matrix.client.json_access import text_of
 from channels.matrix.config import MatrixConfig, RoomRule, names_person
-from channels.matrix.events.inbound import Me
+from channels.matrix.events.inbound_events import Me
 
 _NO_RULE = RoomRule()
 _log = structlog.get_logger(__name__)

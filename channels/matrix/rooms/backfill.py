@@ -16,9 +16,9 @@ from dataclasses import dataclass
 import structlog
 
 from channels.base import ChannelUnavailable
-from channels.matrix.client.api import CLIENT, AnswerTooLong, Homeserver, HttpAnswer, part, problem
+from channels.matrix.client.homeserver import CLIENT, AnswerTooLong, Homeserver, HttpAnswer, part, problem
 from channels.matrix.client.json_access import JsonObject, object_of, objects_of, text_of
-from channels.matrix.rooms.state import Room
+from channels.matrix.rooms.room_state import Room
 
 _MAX_PAGES = 1000
 _MAX_PAGES_TO_INVITE = 10

@@ -14,7 +14,7 @@ import structlog
 
 from channels.matrix.client.json_access import object_of, text_of
 from channels.matrix.rooms.invites import Invites
-from channels.matrix.rooms.state import Room, Rooms
+from channels.matrix.rooms.room_state import Room, Rooms
 from channels.matrix.rooms.upgrades import may_replace, predecessor_of
 
 _ROOM_ID = re.compile(r"![!-~]{1,254}")

@@ -25,9 +25,9 @@ import structlog
 
 from agent_core.backoff import Backoff, BackoffPolicy
 from channels.base import ChannelClock
-from channels.matrix.client.api import CLIENT, Homeserver, HttpAnswer, LinkBroken, part
+from channels.matrix.client.homeserver import CLIENT, Homeserver, HttpAnswer, LinkBroken, part
 from channels.matrix.client.json_access import JsonObject, events_of, object_of, text_of
-from channels.matrix.rooms.state import Rooms
+from channels.matrix.rooms.room_state import Rooms
 
 MAX_OPEN = 500
 _MAX_TRIES = 300

@@ -18,7 +18,7 @@ from datetime import datetime, timedelta
 import structlog
 
 from channels.matrix.client.json_access import JsonObject, object_of, text_of
-from channels.matrix.rooms.state import Rooms
+from channels.matrix.rooms.room_state import Rooms
 
 JOININGS = "joinings"
 MAX_PEOPLE = 500

@@ -19,25 +19,25 @@ import anyio
 import anyio.to_thread
 
 from agent_core.errors import AgentError, ToolError
-from agent_core.skills.loader import SkillsLoader
+from agent_core.skills.skill_loader import SkillsLoader
 from agent_core.storage.layout import Layout
 from channels.base import AccountFinding
 from channels.plugin import API_VERSION
 from gateway.cli.check import machine
-from gateway.cli.check.attachments import storage_answers
-from gateway.cli.check.integrity import Repaired, examine_state, repair_state
-from gateway.cli.check.logins import check_channel, check_parts, is_up, report_findings, report_running
+from gateway.cli.check.attachment_checks import storage_answers
+from gateway.cli.check.check_report import CheckReport, Finding, FindingLevel, IntegrityFinding
+from gateway.cli.check.login_checks import check_channel, check_parts, is_up, report_findings, report_running
 from gateway.cli.check.network import ProbeResult, clock_finding, configured_servers, probe_server
-from gateway.cli.check.report import CheckReport, Finding, FindingLevel, IntegrityFinding
+from gateway.cli.check.stored_data import Repaired, examine_state, repair_state
 from gateway.errors import AlreadyRunning, ChatOpen, ConfigInvalid, GatewayError, StateUnusable
+from gateway.operations.operation_registry import operations_in
 from gateway.operations.privacy.erasure_journal import check_no_move_pending
-from gateway.operations.registry import operations_in
 from gateway.plugins import installed_plugins
-from gateway.queue.place import place_of_queue
-from gateway.queue.rollback_guard import warning_of
-from gateway.queue.stores import StoreUnavailable
 from gateway.settings import Settings, load_settings, parse_listen
 from gateway.settings.last_good import changes
+from gateway.store.place import place_of_queue
+from gateway.store.rollback_guard import warning_of
+from gateway.store.stores import StoreUnavailable
 from gateway.system.clock import SystemClock
 from gateway.system.home import Home, open_home
 from gateway.system.lock import hold_home, holder_of, refuse_chat
@@ -240,7 +240,7 @@ def _check_home(report: CheckReport, home: Home) -> None:
 
 
 async def _check_live(report: CheckReport, settings: Settings, home: Home) -> None:
-    from gateway.operations.control.client import ControlClient  # noqa: PLC0415 - needed in one of two cases
+    from gateway.operations.control.control_client import ControlClient  # noqa: PLC0415 - needed in one of two cases
 
     _note(report, machine.unit())
     unreachable = await _check_network(report, settings)
@@ -291,7 +291,7 @@ async def _check_storage(report: CheckReport, settings: Settings, home: Home) ->
 
 async def _check_shell(report: CheckReport, settings: Settings, home: Home) -> None:
     """Try the sandbox of the shell, as the daemon does at its start."""
-    from gateway.app.shell import command_sandbox  # noqa: PLC0415 - rarely wanted
+    from gateway.app.shell_tools import command_sandbox  # noqa: PLC0415 - rarely wanted
 
     sandbox = command_sandbox(settings, home)
     if sandbox is not None:
@@ -320,7 +320,7 @@ def _report_mcp(report: CheckReport, found: Mapping[str, Any]) -> None:
 
 async def _check_mcp(report: CheckReport, settings: Settings, home: Home) -> None:
     """Start each MCP server and ask it what it offers."""
-    from gateway.app.mcp import servers_at_rest  # noqa: PLC0415 - rarely wanted
+    from gateway.app.mcp_servers import servers_at_rest  # noqa: PLC0415 - rarely wanted
 
     async with servers_at_rest(settings, home, SystemClock()) as servers:
         for name, server in servers.by_name.items() if servers is not None else ():
@@ -352,8 +352,8 @@ async def _check_search(report: CheckReport, settings: Settings) -> None:
     web = settings.tools.web
     if web.search is None or web.allow == "none":
         return
-    from agent_core.tools.web.offer import web_client  # noqa: PLC0415 - rarely wanted
-    from agent_core.tools.web.search import search_web  # noqa: PLC0415
+    from agent_core.tools.web.plugin import web_client  # noqa: PLC0415 - rarely wanted
+    from agent_core.tools.web.web_search import search_web  # noqa: PLC0415
 
     try:
         with anyio.fail_after(_SEARCH_LIMIT_S):

@@ -9,7 +9,7 @@ import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from gateway.cli.check.report import Finding, FindingLevel
+from gateway.cli.check.check_report import Finding, FindingLevel
 from gateway.system.home import Home, user_name
 from gateway.system.ownership import SERVICES
 

@@ -23,7 +23,7 @@ from anyio.abc import ByteStream
 from anyio.streams.tls import TLSStream
 
 from channels.plugin import Server, Way
-from gateway.cli.check.report import Finding, FindingLevel
+from gateway.cli.check.check_report import Finding, FindingLevel
 from gateway.plugins import channel_kinds
 from gateway.settings import Settings
 

@@ -21,13 +21,13 @@ import anyio
 
 from gateway.app import build
 from gateway.errors import GatewayError
-from gateway.operations.access import access_of, accounts_of
-from gateway.operations.context import OperationContext
-from gateway.operations.control.client import ControlClient, ControlFailed, DaemonGone
-from gateway.queue.lease import lost_lease_speaks
-from gateway.queue.states import OutboxState
-from gateway.queue.stores import StoreUnavailable, StoreUnusable
+from gateway.operations.access_operations import access_of, accounts_of
+from gateway.operations.control.control_client import ControlClient, ControlFailed, DaemonGone
+from gateway.operations.operation_context import OperationContext
 from gateway.settings import Settings
+from gateway.store.lease import lost_lease_speaks
+from gateway.store.states import OutboxState
+from gateway.store.stores import StoreUnavailable, StoreUnusable
 from gateway.supervision.gateway import Gateway
 from gateway.system.event_loop import loop_for
 from gateway.system.home import Home, open_home

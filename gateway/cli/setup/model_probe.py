@@ -18,8 +18,8 @@ import anyio
 from pydantic import ValidationError
 
 from agent_core.errors import AgentError
-from agent_core.llm.config import LLMSpec, ModelSpec, ProviderSpec, check_references, is_plain
 from agent_core.llm.factory import build_models
+from agent_core.llm.model_config import LLMSpec, ModelSpec, ProviderSpec, check_references, is_plain
 from agent_core.llm.providers import endpoint_of, key_variables
 from agent_core.models import Message
 from channels.setup import complaint

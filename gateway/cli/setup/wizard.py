@@ -32,7 +32,7 @@ from channels.setup import (
 )
 from gateway.cli.login import TerminalPerson
 from gateway.cli.setup.config_lines import Answers, Tree, lines_of
-from gateway.cli.setup.config_write import Existing, plan, read_existing, write_setup
+from gateway.cli.setup.config_writer import Existing, plan, read_existing, write_setup
 from gateway.cli.setup.dialogue import Cancelled, Terminal
 from gateway.cli.setup.model_probe import key_variable
 from gateway.cli.setup.options import Given

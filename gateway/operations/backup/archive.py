@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any, BinaryIO, Self, TypeVar
 
 from gateway.errors import GatewayError
+from gateway.operations.backup.archive_encryption import MAGIC, DecryptingReader, is_encrypted
 from gateway.operations.backup.contents import CONFIG_NAME, DATABASE_NAME
 from gateway.operations.backup.create import FORMAT, HEAD_NAME, MANIFEST_NAME, PREFIX
-from gateway.operations.backup.encryption import MAGIC, DecryptingReader, is_encrypted
 from gateway.system.terminal_text import plain_line
 
 _TOPS = frozenset(

@@ -1,7 +1,7 @@
 """
 Creates a backup: one consistent file with everything, whether or not the daemon runs.
 
-The file is a tar in gzip (and, if wished for, in the encryption of `gateway.operations.backup.encryption`)::
+The file is a tar in gzip (and, if wished for, encrypted by `archive_encryption`)::
 
     squidbot-backup.json     the head: format, versions, the moment, what it was made of
     home/…                   the files
@@ -9,7 +9,7 @@ The file is a tar in gzip (and, if wished for, in the encryption of `gateway.ope
 
 so anybody can look into it with ``tar tzvf``. It is written under a temporary name, synced and renamed: what
 has the right name is whole. What is read in which order, and why that is consistent, is in
-`gateway.operations.backup.contents` and `gateway.queue.sqlite.snapshot`.
+`gateway.operations.backup.contents` and `gateway.store.sqlite.sqlite_snapshot`.
 
 The daemon makes nothing but the copy of its database, inside its home, because it alone may open that; the
 rest is done by whoever makes the backup, who can also write where the daemon's sandbox does not let it.
@@ -37,8 +37,8 @@ from typing import Any, BinaryIO
 
 from agent_core.files import sync
 from gateway.errors import GatewayError
+from gateway.operations.backup.archive_encryption import EncryptingWriter
 from gateway.operations.backup.contents import CONFIG_NAME, DATABASE_NAME, BackupPart, Choice, FoundFile
-from gateway.operations.backup.encryption import EncryptingWriter
 from gateway.system.version import version_of
 
 FORMAT = 1

@@ -4,9 +4,9 @@ Restores a backup into an empty home, or into one whose content is moved aside f
 The file is untrusted and read twice: first all members are checked against the manifest, then exactly these
 are unpacked; other names, links, devices and sparse files are refused. Files move into place, the database
 last, after a durable note (`gateway.system.restore_marker`), so that a killed restore can be finished. Open
-work is parked (`gateway.queue.sqlite.restore`); messages since the backup may have been answered by the lost
-copy, under unknown ids, and wait for a person (`gateway.queue.rollback_guard`), unless ``moved`` says that
-nothing ran.
+work is parked (`gateway.store.sqlite.sqlite_restore`); messages since the backup may have been answered by
+the lost copy, under unknown ids, and wait for a person (`gateway.store.rollback_guard`), unless ``moved``
+says that nothing ran.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ from gateway.operations.backup.archive import (
 from gateway.operations.backup.contents import DATABASE_NAME
 from gateway.operations.backup.create import HEAD_NAME, MANIFEST_NAME
 from gateway.proactive.jobs.triggers import Once, TriggerInvalid, parse_timing
-from gateway.queue.errors import StoreUnavailable, StoreUnusable
-from gateway.queue.rollback_guard import Extent, Gap, write_restore
-from gateway.queue.sql.restoring import Parked
-from gateway.queue.sqlite.restore import examine_copy, quarantine_open_work
+from gateway.store.rollback_guard import Extent, Gap, write_restore
+from gateway.store.sql.quarantine_after_restore import Parked
+from gateway.store.sqlite.sqlite_restore import examine_copy, quarantine_open_work
+from gateway.store.store_errors import StoreUnavailable, StoreUnusable
 from gateway.system.home import open_home
 from gateway.system.lock import hold_home
 from gateway.system.restore_marker import NOTE, RestoreMarker, UnfinishedRestore, read_unfinished_restore

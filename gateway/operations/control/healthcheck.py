@@ -13,7 +13,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from gateway.operations.control.client import exchange
+from gateway.operations.control.control_client import exchange
 from gateway.system.home import Home, find_home
 
 _LIMIT_S = 8.0

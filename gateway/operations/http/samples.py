@@ -15,7 +15,7 @@ import structlog
 
 from agent_core.ports import Clock
 from gateway.observability import metrics
-from gateway.queue.stores import StoreStats, StoreUnavailable
+from gateway.store.stores import StoreStats, StoreUnavailable
 
 DAY_S = 86_400.0
 EVERY_S = 300.0

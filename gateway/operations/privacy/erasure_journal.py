@@ -20,13 +20,13 @@ from typing import TYPE_CHECKING, Any
 from agent_core import files
 from agent_core.messages import SessionKey
 from agent_core.storage import file_access
+from agent_core.storage.history_lines import as_object
 from agent_core.storage.layout import Layout
-from agent_core.storage.lines import as_object
 from gateway.errors import StateUnusable
 
 if TYPE_CHECKING:
-    from gateway.operations.privacy.histories import StoredHistories
     from gateway.operations.privacy.inventory import Person, PersonFiles
+    from gateway.operations.privacy.personal_histories import StoredHistories
 
 _NAME = "forgetting-{}.json"
 MOVING = "moving-person.json"
@@ -34,7 +34,7 @@ MOVING = "moving-person.json"
 
 def with_the_rest(layout: Layout, kept: StoredHistories, found: PersonFiles) -> PersonFiles:
     """Combine the files found now with those of an interrupted run."""
-    from gateway.operations.privacy.inventory import Share  # noqa: PLC0415 - the daemon only looks for a plan
+    from gateway.operations.privacy.inventory import Share
 
     shares = {share.key: share for share in found.shares}
     attachments, turns = set(found.attachments), set(found.known_turns)

@@ -20,13 +20,13 @@ from agent_core import files
 from agent_core.models import MemoryScope
 from agent_core.storage.layout import Layout, folder_name
 from channels.attachments import PATH, Damaged, LocalFiles, Storage, StorageAway
-from channels.attachments.storage import read_pieces
+from channels.attachments.attachment_storage import read_pieces
 from gateway.errors import GatewayError
-from gateway.operations.privacy.histories import StoredHistories
 from gateway.operations.privacy.inventory import Person, PersonFiles, Share, find_files, is_person_data
 from gateway.operations.privacy.open_histories import open_histories
-from gateway.queue.place import QueuePlace
-from gateway.queue.sql.erasure import blank_words, without_in_line, without_in_message
+from gateway.operations.privacy.personal_histories import StoredHistories
+from gateway.store.place import QueuePlace
+from gateway.store.sql.erasure_statements import blank_words, without_in_line, without_in_message
 
 _README = """\
 # What squidbot stores about {name}

@@ -1,4 +1,4 @@
-"""Histories and memory documents in files of the home (`gateway.operations.privacy.histories`)."""
+"""Histories and memory documents in files of the home (`gateway.operations.privacy.personal_histories`)."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from typing import Any
 from agent_core import files
 from agent_core.messages import SessionKey
 from agent_core.models import MemoryScope
-from agent_core.storage import file_access, integrity
+from agent_core.storage import file_access, storage_integrity
 from agent_core.storage.attachment_refs import named_files
+from agent_core.storage.history_lines import MAX_LINE_BYTES, as_object, encode_object
 from agent_core.storage.layout import Layout
-from agent_core.storage.lines import MAX_LINE_BYTES, as_object, encode_object
 from agent_core.storage.reverse_lines import lines_forwards
 from agent_core.storage.session_record import Record, RecordFile
-from gateway.operations.privacy.histories import Change, KeptDocument, KeptHistory
+from gateway.operations.privacy.personal_histories import Change, KeptDocument, KeptHistory
 
 _BLOCK = 1024 * 1024
 
@@ -33,7 +33,7 @@ class KeptFiles:
 
     def histories(self) -> Iterator[KeptHistory]:
         """Each history whose session is known."""
-        for key, path in integrity.histories(self._layout):
+        for key, path in storage_integrity.histories(self._layout):
             if key is not None and key.is_named(path.stem):
                 yield _History(self._layout, key, path)
 
@@ -43,8 +43,8 @@ class KeptFiles:
 
     def documents(self) -> Iterator[KeptDocument]:
         """Each document, also those whose names were shortened, and versions in whatever folder."""
-        found = {versions: document for document, versions in integrity.documents(self._layout)}
-        for versions in integrity.version_files(self._layout):
+        found = {versions: document for document, versions in storage_integrity.documents(self._layout)}
+        for versions in storage_integrity.version_files(self._layout):
             found.setdefault(versions, versions.with_name("MEMORY.md"))
         for versions, document in found.items():
             yield _Document(self._layout, document, versions)

@@ -16,13 +16,13 @@ from typing import Any
 from agent_core.memory.scopes import person_name
 from agent_core.messages import SessionKey
 from agent_core.models import MemoryScope, ScopeKind
-from agent_core.storage.lines import as_object
+from agent_core.storage.history_lines import as_object
 from gateway.errors import GatewayError
-from gateway.operations.privacy.histories import KeptHistory, StoredHistories
-from gateway.queue.persons import person_rows
-from gateway.queue.place import QueuePlace
-from gateway.queue.sql.erasure import PersonRows, without_in_line
+from gateway.operations.privacy.personal_histories import KeptHistory, StoredHistories
 from gateway.routing.access import LOCAL_ADDRESS
+from gateway.store.personal_rows import person_rows
+from gateway.store.place import QueuePlace
+from gateway.store.sql.erasure_statements import PersonRows, without_in_line
 
 
 class PersonUnclear(GatewayError):

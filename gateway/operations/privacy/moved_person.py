@@ -17,18 +17,18 @@ from pathlib import Path
 from agent_core import files
 from agent_core.memory.scopes import person_name
 from agent_core.models import MemoryScope, ScopeKind
-from agent_core.storage import file_access, integrity
+from agent_core.storage import file_access, storage_integrity
+from agent_core.storage.history_lines import MAX_LINE_BYTES, as_object, encode_object
 from agent_core.storage.layout import Layout
-from agent_core.storage.lines import MAX_LINE_BYTES, as_object, encode_object
 from agent_core.storage.reverse_lines import lines_forwards
 from gateway.errors import NotFound
 from gateway.operations.privacy.erasure_journal import MOVING, moving
-from gateway.operations.privacy.histories import StoredHistories
 from gateway.operations.privacy.inventory import Person, PersonUnclear, find_files, people
 from gateway.operations.privacy.open_histories import open_histories
-from gateway.queue.persons import rename_person
-from gateway.queue.place import QueuePlace
-from gateway.queue.sql.person_address import AddressChange
+from gateway.operations.privacy.personal_histories import StoredHistories
+from gateway.store.personal_rows import rename_person
+from gateway.store.place import QueuePlace
+from gateway.store.sql.person_address import AddressChange
 
 
 def move_person(
@@ -64,7 +64,7 @@ def move_person(
 
 def _move_files(layout: Layout, database: Path, change: AddressChange) -> None:
     files.replace(layout.home / "state" / MOVING, json.dumps([change.old, change.new]).encode())
-    for key, path in integrity.histories(layout):
+    for key, path in storage_integrity.histories(layout):
         if key is not None:
             _move_history(layout, path, layout.history(change.session(key)), change)
     _move_documents(layout, change)

@@ -7,22 +7,22 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from agent_core.storage.layout import Layout
-from gateway.operations.privacy.histories import StoredHistories
-from gateway.queue.opening import open_postgres
-from gateway.queue.place import QueuePlace
+from gateway.operations.privacy.personal_histories import StoredHistories
+from gateway.store.opening import open_postgres
+from gateway.store.place import QueuePlace
 
 
 @contextmanager
 def open_histories(layout: Layout, place: QueuePlace) -> Iterator[StoredHistories]:
     """Open the histories: files in the home, else tables. Raises StoreUnavailable, ConfigInvalid."""
     if isinstance(place, Path):
-        from gateway.operations.privacy.histories_in_files import KeptFiles  # noqa: PLC0415 - one of the two is loaded
+        from gateway.operations.privacy.histories_in_files import KeptFiles
 
         yield KeptFiles(layout)
         return
     with open_postgres():
-        from gateway.queue.postgres.histories.personal import KeptTables  # noqa: PLC0415 - as above
-        from gateway.queue.postgres.store import HOME  # noqa: PLC0415 - as above
+        from gateway.store.postgres.histories.personal_lines import KeptTables
+        from gateway.store.postgres.postgres_queue import HOME
 
         with KeptTables(place, HOME) as kept:
             yield kept

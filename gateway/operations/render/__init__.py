@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from agent_core.text import one_line
-from gateway.operations.render import schedule, usage
+from gateway.operations.render import schedule_text, usage_text
 from gateway.system.durations import duration
 from gateway.system.terminal_text import LOCAL_PARTS, place_of, plain_line, quote
 
@@ -55,8 +55,8 @@ def status(report: Mapping[str, Any]) -> str:
         lines.append(f"sessions   {report['sessions']}")
     lines += _models(report.get("models") or {})
     lines += _consolidating(report.get("consolidation") or {})
-    lines += schedule.summary_lines(report)
-    lines += usage.budget_line(report["budget"]) if report.get("budget") else []
+    lines += schedule_text.summary_lines(report)
+    lines += usage_text.budget_line(report["budget"]) if report.get("budget") else []
     lines += _shell(report.get("shell") or {})
     lines += _mcp(report.get("mcp") or {})
     lines += _speech(report.get("speech") or {})

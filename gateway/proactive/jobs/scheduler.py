@@ -26,7 +26,7 @@ from agent_core.prompt import background_text
 from agent_core.provenance import from_json, join_origins, to_json, untrusted_origin
 from channels.base import Channel, ChannelUnavailable
 from gateway.proactive.jobs.config import ScheduleConfig
-from gateway.proactive.jobs.permissions import LEFT, PlaceUnknown, has_bot_left, role_now
+from gateway.proactive.jobs.job_permissions import LEFT, PlaceUnknown, has_bot_left, role_now
 from gateway.proactive.jobs.triggers import (
     LATEST,
     Hook,
@@ -38,11 +38,11 @@ from gateway.proactive.jobs.triggers import (
     parse_timing,
 )
 from gateway.proactive.run_ledger import ledger_name
-from gateway.queue.model import Job, JobKind, JobState, LedgerEntry, RunOutcome
-from gateway.queue.stores import JobStore, Pending, Queue, StoreUnavailable
-from gateway.queue.wakeups import Wakeups
 from gateway.routing.access import Access, Role
 from gateway.routing.conversations import Conversations
+from gateway.store.model import Job, JobKind, JobState, LedgerEntry, RunOutcome
+from gateway.store.stores import JobStore, Pending, Queue, StoreUnavailable
+from gateway.store.wakeups import Wakeups
 
 NOT_ALLOWED = "its person may no longer talk to me"
 UNREADABLE = "its trigger cannot be read"

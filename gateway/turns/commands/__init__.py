@@ -1,10 +1,11 @@
 """
 Commands: what a person can tell the bot itself, in a conversation, without a model.
 
-``parsing.py`` decides, purely, whether a message is a command; ``handlers.py`` does what it says. A command
-is an ordinary row of the inbox. It has a turn of its own, at once and beside a turn that is running, and is
-answered exactly once: its effects can all be done twice, and what is said comes from the state that they
-leave. It leaves no line in the history (but what ``!continue`` takes over), and no model ever sees it.
+``command_parsing.py`` decides, purely, whether a message is a command; ``chat_commands.py`` does what it
+says. A command is an ordinary row of the inbox. It has a turn of its own, at once and beside a turn that is
+running, and is answered exactly once: its effects can all be done twice, and what is said comes from the
+state that they leave. It leaves no line in the history (but what ``!continue`` takes over), and no model ever
+sees it.
 
 Which words are commands
     ``!word``, ``! word`` or ``/word``, in any case, at the very beginning of a message: in a direct
@@ -19,10 +20,10 @@ What is none
     overtakes like any command what waits for a model or runs in one; what was asked before it is answered as
     part of the old conversation all the same (``new_conversation.py``).
 ``!stop``
-    is not only a row: it takes effect when it is accepted (``stop.py``).
+    is not only a row: it takes effect when it is accepted (``stop_command.py``).
 """
 
-from gateway.turns.commands.parsing import Command, Misread, parse_command
-from gateway.turns.commands.table import COMMANDS
+from gateway.turns.commands.command_parsing import Command, Misread, parse_command
+from gateway.turns.commands.command_table import COMMANDS
 
 __all__ = ["COMMANDS", "Command", "Misread", "parse_command"]

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 
 from agent_core.messages import InboundMessage
 from agent_core.models import Session
-from gateway.proactive.jobs.service import JobPlace
-from gateway.queue.stores import Turn
-from gateway.turns.commands.parsing import Command
+from gateway.proactive.jobs.job_service import JobPlace
+from gateway.store.stores import Turn
+from gateway.turns.commands.command_parsing import Command
 
 NOT_HERE = "Only my owner can do that, in a private conversation with me."
 

@@ -19,9 +19,9 @@ from agent_core.messages import Background, InboundMessage, SessionKey
 from agent_core.models import Message, Purpose
 from agent_core.prompt import attachment_lines, email_text
 from agent_core.provenance import untrusted_origin
-from gateway.queue.stores import Completion, Queue, Turn
 from gateway.routing.access import Access
-from gateway.turns.approvals.text import safe_line
+from gateway.store.stores import Completion, Queue, Turn
+from gateway.turns.questions.approval_text import safe_line
 from gateway.turns.user_input import session_of, user_lines
 
 _INTRODUCED = (

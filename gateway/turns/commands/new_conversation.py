@@ -14,11 +14,11 @@ import anyio
 import structlog
 
 from agent_core.messages import SessionKey
-from gateway.queue.shared import SHARED
-from gateway.queue.states import InboxState
-from gateway.queue.stores import InboxRow, Queue, Turn
 from gateway.routing.access import normalise
-from gateway.turns.commands.conversation import Histories
+from gateway.store.shared import SHARED
+from gateway.store.states import InboxState
+from gateway.store.stores import InboxRow, Queue, Turn
+from gateway.turns.commands.conversation_commands import Histories
 
 _STATE = "conversations.anew_after"
 _LOOKED_AT = 5000

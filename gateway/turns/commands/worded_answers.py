@@ -21,12 +21,12 @@ from agent_core.memory.scopes import person_name
 from agent_core.messages import Audience, InboundMessage, MessageNotes, OutboundKind
 from agent_core.text import is_quoted
 from agent_core.tools.forms import NotAnAnswer, form_of
-from gateway.queue.model import APPROVED, WITHDRAWN, JobKind, OutboxRow, ToolQuestionRow
-from gateway.queue.states import InboxState, OutboxState
-from gateway.queue.stores import InboxStore, OutboxStore, Pending, QuestionStore, Step, Turn, TurnStore
 from gateway.routing.access import Access, Role
-from gateway.turns.approvals.grants import parse_terms
-from gateway.turns.approvals.tool_decisions import (
+from gateway.store.model import APPROVED, WITHDRAWN, JobKind, OutboxRow, ToolQuestionRow
+from gateway.store.states import InboxState, OutboxState
+from gateway.store.stores import InboxStore, OutboxStore, Pending, QuestionStore, Step, Turn, TurnStore
+from gateway.turns.commands.command_parsing import without_name
+from gateway.turns.questions.decisions import (
     DECLINED,
     ENDED,
     ToolDecisions,
@@ -38,7 +38,8 @@ from gateway.turns.approvals.tool_decisions import (
     question_subject,
     verdict_from_answer,
 )
-from gateway.turns.approvals.yes_and_no import (
+from gateway.turns.questions.tool_grants import parse_terms
+from gateway.turns.questions.yes_and_no import (
     AnswerReading,
     Sign,
     asks,
@@ -49,7 +50,6 @@ from gateway.turns.approvals.yes_and_no import (
     read_answer,
     yes_or_no,
 )
-from gateway.turns.commands.parsing import without_name
 
 _CROSSED = timedelta(seconds=5)
 _REPEATED = timedelta(seconds=2)

@@ -14,7 +14,7 @@ from gateway.errors import (
     describe,
     leaves,
 )
-from gateway.queue.stores import LostTurn, StoreUnavailable
+from gateway.store.stores import LostTurn, StoreUnavailable
 
 
 @pytest.mark.parametrize(

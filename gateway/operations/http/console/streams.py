@@ -8,7 +8,7 @@ from typing import Any
 import anyio
 from aiohttp import web
 
-from gateway.queue.wakeups import Signal
+from gateway.store.wakeups import Signal
 
 MOST_STREAMS = 16
 """A quarter of the connections that the server takes; a further stream ends the oldest."""

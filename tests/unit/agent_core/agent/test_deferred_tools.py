@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from agent_core.models import Message
-from agent_core.storage.lines import as_object, from_object, to_line
+from agent_core.storage.history_lines import as_object, from_object, to_line
 from tests.doubles.agent import FakeJournal, FakeTool, Journey, call
 
 pytestmark = pytest.mark.virtual_time

@@ -7,15 +7,15 @@ import pytest
 
 from agent_core.agent import AgentLoop, TurnLimits
 from agent_core.errors import ContextTooLong, ModelError, ModelRateLimited, TurnLimitReached
-from agent_core.llm.config import LLMSpec
-from agent_core.llm.demo.model import DemoModel
+from agent_core.llm.demo.demo_model import DemoModel
 from agent_core.llm.factory import build_models
+from agent_core.llm.model_config import LLMSpec
 from agent_core.memory.manager import MemoryManager
 from agent_core.messages import SessionKey
 from agent_core.models import MemoryScope, ScopeKind, Session
 from agent_core.prompt import BASE_PROMPT
 from agent_core.tools.memory_write import MemoryWriteTool
-from agent_core.tools.registry import ToolRegistry
+from agent_core.tools.tool_registry import ToolRegistry
 from tests.clock import LoopClock
 from tests.doubles.agent import Sink
 from tests.doubles.in_memory_storage import InMemoryMemory

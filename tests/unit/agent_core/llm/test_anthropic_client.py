@@ -6,8 +6,8 @@ import pytest
 
 from agent_core.errors import ContextTooLong, ModelAuthFailed, ModelRefused
 from agent_core.llm.anthropic_client import AnthropicClient
-from agent_core.llm.config import LLMSpec, ModelSpec, ProviderSpec
 from agent_core.llm.factory import build_models
+from agent_core.llm.model_config import LLMSpec, ModelSpec, ProviderSpec
 from agent_core.models import Message, ToolCall
 from tests.clock import LoopClock
 from tests.doubles.agent import FakeJournal, FakeTool, Journey

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from agent_core.errors import ModelUnavailable
-from agent_core.llm.demo import model as demo_model
+from agent_core.llm.demo import demo_model as demo_model
 from agent_core.llm.demo import rules
-from agent_core.llm.demo.model import DemoModel, EchoModel
+from agent_core.llm.demo.demo_model import DemoModel, EchoModel
 from agent_core.llm.demo.rules import memory_in
 from agent_core.models import Message, ToolCall, ToolDefinition
 from agent_core.prompt import BASE_PROMPT, system_text, transcript_line

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from agent_core.llm.config import LLMSpec, check_references
 from agent_core.llm.factory import build_models
+from agent_core.llm.model_config import LLMSpec, check_references
 from agent_core.llm.ollama_client import OllamaClient
 from agent_core.llm.providers import _PROVIDERS
 from tests.clock import ManualClock

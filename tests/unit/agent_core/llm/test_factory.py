@@ -6,10 +6,10 @@ import pytest
 from pydantic import ValidationError
 
 from agent_core.llm.anthropic_client import AnthropicClient
-from agent_core.llm.config import LLMSpec, ModelSpec, ProviderSpec, check_references
-from agent_core.llm.demo.model import DemoModel, EchoModel
+from agent_core.llm.demo.demo_model import DemoModel, EchoModel
 from agent_core.llm.factory import build_models
-from agent_core.llm.litellm.client import LiteLLMClient
+from agent_core.llm.litellm.litellm_client import LiteLLMClient
+from agent_core.llm.model_config import LLMSpec, ModelSpec, ProviderSpec, check_references
 from agent_core.llm.openai_client import OpenAIClient
 from agent_core.models import Message
 from tests.clock import ManualClock

@@ -13,10 +13,10 @@ from pathlib import Path
 import anyio
 import pytest
 
-from agent_core.llm.config import LLMSpec
 from agent_core.llm.factory import build_models
-from agent_core.llm.litellm.client import LiteLLMClient
-from agent_core.llm.litellm.process import LiteLLMProcess
+from agent_core.llm.litellm.litellm_client import LiteLLMClient
+from agent_core.llm.litellm.litellm_process import LiteLLMProcess
+from agent_core.llm.model_config import LLMSpec
 from agent_core.models import Message
 from tests.clock import LoopClock, ManualClock
 from tests.contract.llm import collect
@@ -48,7 +48,7 @@ def test_no_module_imports_litellm():
                 if not module.name.endswith("__main__"):
                     importlib.import_module(module.name)
         heavy = {"litellm", "openai", "tiktoken", "tokenizers"} & set(sys.modules)
-        print(sorted(heavy), "agent_core.llm.litellm.child" in sys.modules)
+        print(sorted(heavy), "agent_core.llm.litellm.litellm_child" in sys.modules)
         """
     )
 
@@ -107,7 +107,7 @@ async def looked_around(tmp_path, monkeypatch, **more):
     monkeypatch.setenv("ANTHROPIC_API_KEY", "for another provider")
     monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:9")
     start = f"import sys; sys.path.insert(0, {str(package.parent)!r}); {more.pop('before', '')}"
-    run = "from agent_core.llm.litellm import child; child.main()"
+    run = "from agent_core.llm.litellm import litellm_child as child; child.main()"
     process = LiteLLMProcess(command=[sys.executable, "-c", f"{start}\n{run}"], **more)
     try:
         pieces = [piece async for piece in process.ask({"model": "m"}, stream=False, cost=False)]
@@ -150,7 +150,7 @@ async def test_a_provider_without_a_key_gets_its_variables(tmp_path, monkeypatch
 async def test_without_the_fence_the_spy_sees_it_all(tmp_path, monkeypatch):
     """Negative control: the same package in a process that was not confined."""
     before = (
-        "from agent_core.llm.litellm import child; "
+        "from agent_core.llm.litellm import litellm_child as child; "
         "child.confine = lambda paths: {'landlock': 0, 'seccomp': 0}"
     )
     found, _ = await looked_around(tmp_path, monkeypatch, before=before)

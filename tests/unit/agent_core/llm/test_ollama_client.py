@@ -6,15 +6,15 @@ import pytest
 
 from agent_core.agent import AgentLoop
 from agent_core.errors import ContextTooLong, ModelRefused, ModelUnavailable
-from agent_core.llm.config import LLMSpec
 from agent_core.llm.factory import build_models
+from agent_core.llm.model_config import LLMSpec
 from agent_core.llm.ollama_client import OllamaClient
 from agent_core.llm.openai_client import OpenAIClient
 from agent_core.llm.pools import ModelPool
 from agent_core.llm.windows import window_in
 from agent_core.memory.manager import MemoryManager
 from agent_core.models import Message
-from agent_core.tools.registry import ToolRegistry
+from agent_core.tools.tool_registry import ToolRegistry
 from tests.clock import LoopClock
 from tests.doubles.agent import FakeTool, Journey, Sink, session
 from tests.doubles.in_memory_storage import InMemoryMemory

@@ -16,7 +16,7 @@ from agent_core.llm.openai_format import TokenCounts, parse_piece, request_body
 from agent_core.llm.prices import Price, listed_price
 from agent_core.llm.providers import takes_cache_control
 from agent_core.models import Message, ToolCall, ToolDefinition
-from gateway.operations.render.usage import usage
+from gateway.operations.render.usage_text import usage
 from tests.bench.request import cacheable_share, common_beginning, conversation
 from tests.contract.llm import TOOLS
 from tests.doubles.openai_server import FakeOpenAI, Raw

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from agent_core.llm.config import LLMSpec
 from agent_core.llm.factory import build_models
-from agent_core.llm.litellm.client import LiteLLMClient
+from agent_core.llm.litellm.litellm_client import LiteLLMClient
+from agent_core.llm.model_config import LLMSpec
 from agent_core.llm.ollama_client import OllamaClient
 from agent_core.llm.openai_client import OpenAIClient
 from agent_core.llm.openai_format import Assembler, parse_piece, request_body

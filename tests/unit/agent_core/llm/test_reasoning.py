@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_core.llm.completion import ask
-from agent_core.llm.config import LLMSpec
 from agent_core.llm.factory import build_models
+from agent_core.llm.model_config import LLMSpec
 from agent_core.llm.openai_client import OpenAIClient
 from agent_core.llm.openai_format import Piece, parse_piece
 from agent_core.llm.pools import ModelPool

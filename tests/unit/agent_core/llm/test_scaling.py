@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from agent_core.llm.config import LLMSpec, ModelSpec, ProviderSpec
 from agent_core.llm.factory import build_models
+from agent_core.llm.model_config import LLMSpec, ModelSpec, ProviderSpec
 from agent_core.llm.scaling import ScaledPictures
 from agent_core.messages import Attachment
 from tests.clock import LoopClock

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from agent_core.llm.demo.consolidation import demo_summary
-from agent_core.llm.demo.model import DemoModel
+from agent_core.llm.demo.demo_model import DemoModel
 from agent_core.memory.consolidation.prompts import consolidation_messages
 from agent_core.models import Message
 from tests.doubles.consolidation import S, manager_of, prompt

@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from agent_core.errors import CursorMoved, ModelUnavailable, StorageUnavailable
-from agent_core.memory.consolidation import run
+from agent_core.memory.consolidation import consolidation_run
 from agent_core.models import Message
 from tests.clock import ManualClock
 from tests.doubles.consolidation import (
@@ -134,7 +134,7 @@ async def test_what_was_cut_off_was_paid_for(
     storage: InMemoryMemory, monkeypatch: pytest.MonkeyPatch, answer: object, calls: int
 ) -> None:
     """A call that never comes to telling its cost is estimated; one that was refused costs nothing."""
-    monkeypatch.setattr(run, "CALL_LIMIT_S", 0.05)
+    monkeypatch.setattr(consolidation_run, "CALL_LIMIT_S", 0.05)
     manager = manager_of(storage, ScriptedLLM(answer))  # type: ignore[arg-type]
     await say(storage, *[f"message {number} of some length" for number in range(6)])
 

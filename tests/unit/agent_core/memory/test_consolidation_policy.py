@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent_core.memory.consolidation.policy import (
+from agent_core.memory.consolidation.consolidation_policy import (
     ConsolidationRules,
     accept_summary,
     conversation_text,

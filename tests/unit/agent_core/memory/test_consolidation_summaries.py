@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import pytest
 
 from agent_core.errors import ModelUnavailable
+from agent_core.memory.consolidation.consolidation_policy import newest_of
 from agent_core.memory.consolidation.key_facts import split_list
-from agent_core.memory.consolidation.policy import newest_of
 from agent_core.memory.scopes import OWNER
 from agent_core.models import Message
 from tests.clock import ManualClock

@@ -8,8 +8,8 @@ from itertools import pairwise
 import anyio
 import pytest
 
-from agent_core.memory.consolidation.run import ConsolidationResult
-from agent_core.memory.consolidation.worker import RETRY, ConsolidationQueue
+from agent_core.memory.consolidation.consolidation_queue import RETRY, ConsolidationQueue
+from agent_core.memory.consolidation.consolidation_run import ConsolidationResult
 from tests.clock import LoopClock
 
 pytestmark = pytest.mark.virtual_time

@@ -20,8 +20,8 @@ from agent_core.storage import JsonlMemory
 from agent_core.storage.search_index import SearchIndex
 from agent_core.tools.memory_write import MemoryWriteTool
 from agent_core.tools.read_skill import ReadSkillTool
-from agent_core.tools.registry import ToolRegistry, definition_of
 from agent_core.tools.search_history import SearchHistoryTool
+from agent_core.tools.tool_registry import ToolRegistry, definition_of
 from tests.clock import EPOCH, ManualClock
 from tests.doubles.in_memory_storage import InMemoryMemory
 

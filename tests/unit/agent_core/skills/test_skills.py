@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 from agent_core.errors import SkillInvalid
 from agent_core.models import Skill
 from agent_core.skills import BUNDLED_SKILLS, SkillsLoader
-from agent_core.skills.document import MAX_SKILL_BYTES, parse_skill
+from agent_core.skills.skill_document import MAX_SKILL_BYTES, parse_skill
 
 
 def put(folder: Path, name: str, text: str | bytes) -> Path:

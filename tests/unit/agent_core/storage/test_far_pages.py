@@ -10,8 +10,8 @@ import pytest
 from agent_core.messages import SessionKey
 from agent_core.models import Message
 from agent_core.storage import JsonlMemory
-from agent_core.storage.history import HistoryFile
-from agent_core.storage.paging import PageMark
+from agent_core.storage.history_file import HistoryFile
+from agent_core.storage.history_paging import PageMark
 from tests.clock import ManualClock
 
 COUNT = 20_000

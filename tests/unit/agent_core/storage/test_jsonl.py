@@ -19,7 +19,7 @@ from structlog.testing import capture_logs
 from agent_core.messages import SessionKey
 from agent_core.models import MemoryScope, Message, ScopeKind
 from agent_core.storage import JsonlMemory
-from agent_core.storage.lines import to_line
+from agent_core.storage.history_lines import to_line
 from tests.clock import ManualClock
 
 KEY = SessionKey("matrix", "!room:hs.test")

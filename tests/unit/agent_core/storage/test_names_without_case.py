@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from agent_core.messages import SessionKey
 from agent_core.models import MemoryDocument, MemoryScope, Message, ScopeKind
 from agent_core.storage import JsonlMemory
-from agent_core.storage.integrity import histories
 from agent_core.storage.search_index import SearchIndex
+from agent_core.storage.storage_integrity import histories
 from gateway.operations.privacy.histories_in_files import KeptFiles
 from tests.clock import ManualClock
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from agent_core.storage.search_index.ranking import Candidate, Likeness, Statistics, rank
-from agent_core.storage.search_index.text import Query, fold, parse_query
+from agent_core.storage.search_index.word_splitting import Query, fold, parse_query
 
 SAID = {
     1: "The language course takes place in the town hall.",

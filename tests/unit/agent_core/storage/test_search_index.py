@@ -13,8 +13,8 @@ from agent_core.memory_ports import SearchRequest
 from agent_core.messages import SessionKey
 from agent_core.models import Message
 from agent_core.provenance import untrusted_origin
-from agent_core.storage.search_index.rows import Rows, SearchLine
-from agent_core.storage.search_index.text import Filters, fold, parse_query
+from agent_core.storage.search_index.index_rows import Rows, SearchLine
+from agent_core.storage.search_index.word_splitting import Filters, fold, parse_query
 from tests.open_files import opened
 from tests.search_house import BOB, OWNER, A, B, Harness
 

@@ -19,8 +19,8 @@ from agent_core.memory.manager import MemoryManager
 from agent_core.messages import SessionKey
 from agent_core.models import Message
 from agent_core.storage.search_index import SearchIndex, vectors
-from agent_core.storage.search_index.text import first_sentences as sentences
 from agent_core.storage.search_index.vectors import missing_for_vectors
+from agent_core.storage.search_index.word_splitting import first_sentences as sentences
 from gateway.settings import Settings, _soft_warnings
 from tests.contract.vectors import VectorsContract
 from tests.doubles.encoder import ScriptedEncoder, SlowEncoder, use_encoder
@@ -116,7 +116,7 @@ class TestFiles(VectorsContract):
 
 async def test_without_likeness_only_words_are_found(scripted: _House, monkeypatch: pytest.MonkeyPatch):
     """The control of the tests here."""
-    monkeypatch.setattr("agent_core.storage.search_index.index.lines_alike", lambda *_: {})
+    monkeypatch.setattr("agent_core.storage.search_index.search_index.lines_alike", lambda *_: {})
     await scripted.say(A, "Minka is our cat.", "How nice!")
     await scripted.index.update_all()
     assert await scripted.found("pet name") == []

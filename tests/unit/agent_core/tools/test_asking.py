@@ -5,8 +5,8 @@ from __future__ import annotations
 import anyio
 import pytest
 
-from agent_core.tools.asking import LONGEST_WAIT_S, FormReply, asker, limit_time, person_of_turn
 from agent_core.tools.forms import Form
+from agent_core.tools.person_port import LONGEST_WAIT_S, FormReply, asker, limit_time, person_of_turn
 
 pytestmark = pytest.mark.virtual_time
 

@@ -12,8 +12,8 @@ from agent_core.messages import Attachment, SessionKey
 from agent_core.models import MemoryScope, Message, ScopeKind, Session, ToolResult
 from agent_core.prompt import attachment_lines, user_text
 from agent_core.prompt_budget import PICTURE_TOKENS, TokenEstimate, with_newest_pictures
-from agent_core.storage.lines import as_object, from_object, to_line
-from agent_core.tools.attachments import ConversationFiles, ReadAttachmentTool, SendFileTool
+from agent_core.storage.history_lines import as_object, from_object, to_line
+from agent_core.tools.attachment_tools import ConversationFiles, ReadAttachmentTool, SendFileTool
 from agent_core.tools.effects import Review, approving, review_of
 from agent_core.tools.plain_text import text_in
 from channels.attachments import AttachmentStore

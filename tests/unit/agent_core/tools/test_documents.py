@@ -9,10 +9,10 @@ import pytest
 
 from agent_core.messages import SessionKey
 from agent_core.models import MemoryScope, ScopeKind, Session, ToolResult
-from agent_core.tools.attachments import ConversationFiles, ReadAttachmentTool
+from agent_core.tools.attachment_tools import ConversationFiles, ReadAttachmentTool
 from agent_core.tools.web import pdf
-from agent_core.tools.web.fetch import WebFetchTool
 from agent_core.tools.web.pdf import ENCRYPTED_OFFICE
+from agent_core.tools.web.web_fetch import WebFetchTool
 from channels.attachments import AttachmentStore
 from tests.clock import LoopClock, ManualClock
 from tests.doubles.in_memory_storage import InMemoryMemory

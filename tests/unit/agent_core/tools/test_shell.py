@@ -5,15 +5,15 @@ from __future__ import annotations
 import anyio
 import pytest
 
+from agent_core.children.order import ProgramOutcome
 from agent_core.errors import ToolFailed, ToolRetry
 from agent_core.provenance import Trust, calling, person, trust_of, untrusted_origin
-from agent_core.sandbox.process import ProgramOutcome
 from agent_core.tools.effects import Effect, effect_of
 from agent_core.tools.execution import ToolRunner
 from agent_core.tools.files import command_basis
 from agent_core.tools.shell.config import ShellSettings
-from agent_core.tools.shell.tool import ShellTool, result_text
-from gateway.turns.background_job import _in_short
+from agent_core.tools.shell.shell_tool import ShellTool, result_text
+from gateway.turns.background_job_turn import _in_short
 from tests.clock import EPOCH, ManualClock
 from tests.doubles.agent import call
 

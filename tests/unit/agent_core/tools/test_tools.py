@@ -16,12 +16,12 @@ from agent_core.models import MemoryDocument, MemoryScope, ScopeKind, ToolResult
 from agent_core.ports import ToolPort
 from agent_core.provenance import untrusted_origin
 from agent_core.skills import BUNDLED_SKILLS, SkillsLoader
-from agent_core.tools.arguments import problem_with
 from agent_core.tools.effects import Wording
 from agent_core.tools.memory_write import MemoryWriteTool
 from agent_core.tools.read_skill import ReadSkillTool
-from agent_core.tools.registry import ToolRegistry
-from agent_core.tools.schedule import ScheduleTool
+from agent_core.tools.schedule_tool import ScheduleTool
+from agent_core.tools.tool_arguments import problem_with
+from agent_core.tools.tool_registry import ToolRegistry
 from tests.doubles.in_memory_storage import InMemoryMemory
 
 S, OTHER = "terminal/local", "email/thread"

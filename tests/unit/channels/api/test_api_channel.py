@@ -13,7 +13,7 @@ from agent_core.state_folder import DiskFolder
 from channels.api.channel import MOST_OPEN, ApiChannel, KeyReused, TooManyRequests
 from channels.api.config import ApiConfig
 from channels.api.request import RequestWords
-from channels.api.tokens import ApiTokens
+from channels.api.token_store import ApiTokens
 from channels.attachments import AttachmentStore
 from channels.base import ChannelUnavailable, NoRecipient
 from channels.plugin import ChannelServices

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
+from channels.api.api_server import addition
 from channels.api.request import BadRequest, read_body
-from channels.api.server import addition
 
 
 def read(key="messages", conversation="", **body):

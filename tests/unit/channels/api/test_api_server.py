@@ -9,10 +9,10 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
+from channels.api import api_server
 from channels.api import channel as channel_module
-from channels.api import server
-from channels.api.server import ApiServer
-from channels.api.tokens import ApiTokens
+from channels.api.api_server import ApiServer
+from channels.api.token_store import ApiTokens
 from tests.clock import EPOCH
 from tests.doubles.inbox import running
 from tests.unit.channels.api.test_api_channel import ANNA, Scenario
@@ -61,7 +61,7 @@ async def test_nothing_is_read_without_a_token(world):
 
 
 async def test_a_body_must_come_in_time(world, monkeypatch):
-    monkeypatch.setattr(server, "_BODY_LIMIT_S", 0.05)
+    monkeypatch.setattr(api_server, "_BODY_LIMIT_S", 0.05)
 
     async def slow():
         yield b"{"
@@ -82,7 +82,7 @@ async def test_a_store_that_takes_nothing_is_told(world, monkeypatch):
 
 
 async def test_a_stream_is_kept_alive_and_ends_with_an_error_if_squidbot_stops(world, monkeypatch):
-    monkeypatch.setattr(server, "_ALIVE_EVERY_S", 0.0)
+    monkeypatch.setattr(api_server, "_ALIVE_EVERY_S", 0.0)
     async with running(world.channel, world.inbox):
         await world.inbox.until_up()
         headers = {"Authorization": f"Bearer {world.text}"}

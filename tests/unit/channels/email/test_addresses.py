@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from channels.email.parsing.addresses import AddressInvalid, MailboxAddress, normalise, parse_mailboxes
+from channels.email.parse.mail_addresses import AddressInvalid, MailboxAddress, normalise, parse_mailboxes
 
 
 class TestAddresses:

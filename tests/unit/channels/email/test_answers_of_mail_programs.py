@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from channels.email.parsing.message import parse_mail
-from channels.email.parsing.reply_stripping import divide
-from gateway.turns.approvals.yes_and_no import yes_or_no
+from channels.email.parse.inbound_mail import parse_mail
+from channels.email.parse.reply_stripping import divide
+from gateway.turns.questions.yes_and_no import yes_or_no
 
 QUESTION = """**a1b2c3**: I need your approval before I use `shell`:
 

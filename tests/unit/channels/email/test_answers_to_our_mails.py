@@ -11,8 +11,8 @@ import pytest
 
 from agent_core.html_to_text import html_to_text
 from agent_core.messages import OutboundMessage, SessionKey
-from channels.email.compose.message import compose, texts_of
-from channels.email.parsing.message import ParsedMail, parse_mail
+from channels.email.compose.outbound_mail import compose, texts_of
+from channels.email.parse.inbound_mail import ParsedMail, parse_mail
 from tests.clock import EPOCH
 from tests.mail_programs import PROGRAMS, MailProgram, body_of
 

@@ -14,13 +14,13 @@ from pydantic import ValidationError
 
 from agent_core.messages import MessageContext, OutboundKind, OutboundMessage, SessionKey
 from channels.base import DeliveryFailed
-from channels.email.compose.message import compose
+from channels.email.compose.outbound_mail import compose
 from channels.email.config import EmailConfig
-from channels.email.intake import MailIntake, OwnCopy, read_arrival
-from channels.email.limits.rate_limit import AnswerLimiter
-from channels.email.parsing.format_flowed import unflow
-from channels.email.parsing.threads import session_of
-from channels.email.route import MailRoute
+from channels.email.mail_route import MailRoute
+from channels.email.parse.format_flowed import unflow
+from channels.email.parse.mail_threads import session_of
+from channels.email.rate_limit import AnswerLimiter
+from channels.email.receive.mail_intake import MailIntake, OwnCopy, read_arrival
 from channels.markup import to_text
 
 BOT = "bot@mail.test"

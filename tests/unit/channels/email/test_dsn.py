@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from channels.email.parsing.dsn import BounceReport, DeliveryStatus, in_words, read_report
+from channels.email.parse.dsn import BounceReport, DeliveryStatus, in_words, read_report
 from channels.markup import to_html
 
 BOT = "bot@mail.test"

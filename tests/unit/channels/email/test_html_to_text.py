@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_core.html_to_text import html_to_text
-from channels.email.parsing.reply_stripping import divide
+from channels.email.parse.reply_stripping import divide
 from tests.counted_steps import steps
 
 

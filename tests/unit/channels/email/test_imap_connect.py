@@ -7,7 +7,7 @@ import asyncio
 import anyio
 import pytest
 
-from channels.email.imap.protocol import ImapRefused, LinkLost
+from channels.email.imap.imap_protocol import ImapRefused, LinkLost
 from tests.doubles.imap_server import Dialogue
 from tests.imap_links import LIMIT_S, begin, ours
 

@@ -14,7 +14,7 @@ from collections.abc import Callable
 import anyio
 import pytest
 
-from channels.email.imap.protocol import HardenedProtocol, ImapRefused, LinkLost
+from channels.email.imap.imap_protocol import HardenedProtocol, ImapRefused, LinkLost
 from tests.doubles.imap_server import Dialogue
 from tests.imap_links import LIMIT_S, begin, now, ours, stock
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from channels.email.imap.syntax import (
+from channels.email.imap.imap_syntax import (
     MAX_LINE_BYTES,
     Fetched,
     Folder,

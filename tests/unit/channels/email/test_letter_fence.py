@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from agent_core.messages import Attachment, Audience, Background, InboundMessage, Sender, SessionKey
 from agent_core.prompt import fence
 from channels.email.config import EmailConfig, MailAnswerLimits
-from channels.email.intake import MailIntake, read_arrival
-from channels.email.limits.rate_limit import AnswerLimiter
-from gateway.queue.model import InboxRow, Turn
-from gateway.queue.states import InboxState
+from channels.email.rate_limit import AnswerLimiter
+from channels.email.receive.mail_intake import MailIntake, read_arrival
 from gateway.routing.access import Access
+from gateway.store.model import InboxRow, Turn
+from gateway.store.states import InboxState
 from gateway.turns.user_input import facts_text, question_text, user_lines
 
 NOW = datetime(2026, 1, 2, 3, 4, tzinfo=UTC)

@@ -11,10 +11,10 @@ import pytest
 from agent_core.messages import OutboundKind, OutboundMessage, SessionKey
 from channels.base import ChannelUnavailable
 from channels.email.config import EmailConfig, MailAnswerLimits
-from channels.email.limits.loop_guard import LOOK_AGAIN_S, LoopGuard
-from channels.email.limits.rate_limit import AnswerLimiter
-from channels.email.parsing.dsn import BounceReport, DeliveryStatus
-from channels.email.parsing.threads import message_id_of
+from channels.email.loop_guard import LOOK_AGAIN_S, LoopGuard
+from channels.email.parse.dsn import BounceReport, DeliveryStatus
+from channels.email.parse.mail_threads import message_id_of
+from channels.email.rate_limit import AnswerLimiter
 from tests.clock import ManualClock
 from tests.unit.channels.email.test_circuit_breaker import NONE
 

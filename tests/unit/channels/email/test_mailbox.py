@@ -8,8 +8,8 @@ from pathlib import Path
 import anyio
 import pytest
 
-from channels.email.imap.connect import Timing
 from channels.email.imap.housekeeping import Answered
+from channels.email.imap.imap_connect import Timing
 from tests.doubles.imap_server import Dialogue
 from tests.doubles.mailbox import CAPABILITIES, Post, Store
 

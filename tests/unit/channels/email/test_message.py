@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from channels.email.intake import read_arrival
-from channels.email.parsing.message import AttachmentNote, parse_mail
-from channels.email.parsing.mime import Caps, Headers, Unreadable, decode_text, decoded_header, parse_headers
+from channels.email.parse.inbound_mail import AttachmentNote, parse_mail
+from channels.email.parse.mime import Caps, Headers, Unreadable, decode_text, decoded_header, parse_headers
+from channels.email.receive.mail_intake import read_arrival
 
 
 def mail(*lines: str, body: str = "hello") -> bytes:

@@ -10,14 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_core.messages import Quotation
-from channels.email.compose.message import page
-from channels.email.intake_text import background_of, quotation
-from channels.email.parsing.format_flowed import WIDTH, flow, unflow
-from channels.email.parsing.icalendar import in_words
-from channels.email.parsing.message import parse_mail
-from channels.email.parsing.mime import normalise_lines
-from channels.email.parsing.reply_stripping import divide
-from channels.email.parsing.transfer_encoding import decode_transfer
+from channels.email.compose.outbound_mail import page
+from channels.email.parse.format_flowed import WIDTH, flow, unflow
+from channels.email.parse.icalendar import in_words
+from channels.email.parse.inbound_mail import parse_mail
+from channels.email.parse.mime import normalise_lines
+from channels.email.parse.reply_stripping import divide
+from channels.email.parse.transfer_encoding import decode_transfer
+from channels.email.receive.intake_text import background_of, quotation
 
 TEXT = st.text(
     st.characters(exclude_characters="\r\n\0", exclude_categories=["Cs", "Cc", "Zl", "Zp"]), max_size=300

@@ -18,16 +18,16 @@ from agent_core.oauth import OAuthTokens, ProviderAway, ProviderRefused
 from agent_core.oauth_login import LONGEST_WAIT_S, LoginFailed, run_device_flow, seconds_in
 from agent_core.state_folder import DiskFolder
 from channels.base import ChannelAuthFailed, ChannelUnavailable
-from channels.email.auth.credentials import MailLogin
-from channels.email.auth.credentials_source import credentials_of, give_access, token_file
-from channels.email.auth.oauth_tokens import (
+from channels.email.config import EmailConfig, OAuth
+from channels.email.credentials_source import credentials_of, give_access, token_file
+from channels.email.imap.folders import SENT, WantedFolder
+from channels.email.imap.imap_syntax import Folder, folder_name, folder_wire
+from channels.email.mail_credentials import MailLogin
+from channels.email.mail_oauth_tokens import (
     TokenCredentials,
     client_from_settings,
     token_store,
 )
-from channels.email.config import EmailConfig, OAuth
-from channels.email.imap.folders import SENT, WantedFolder
-from channels.email.imap.syntax import Folder, folder_name, folder_wire
 from tests.clock import LoopClock
 
 pytestmark = pytest.mark.virtual_time

@@ -7,9 +7,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from channels.email import rate_limit
 from channels.email.config import MailAnswerLimits
-from channels.email.limits import rate_limit
-from channels.email.limits.rate_limit import AnswerLimiter
+from channels.email.rate_limit import AnswerLimiter
 
 
 class TestLimits:

@@ -10,9 +10,9 @@ from email.message import EmailMessage
 import anyio
 import pytest
 
-from channels.email import verification_queue
 from channels.email.channel import EmailChannel
-from channels.email.verification_queue import ReadMail, VerificationQueue
+from channels.email.receive import verification_queue
+from channels.email.receive.verification_queue import ReadMail, VerificationQueue
 from tests.clock import LoopClock
 from tests.doubles import mailbox
 from tests.doubles.away_folder import AwayFolder, store_over

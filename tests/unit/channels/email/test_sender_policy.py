@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from channels.email.parsing.mime import Headers
+from channels.email.parse.mime import Headers
 from channels.email.trust.auth_results import AuthResults, MethodResult, Word, parse_auth_results, verdict_of
 from channels.email.trust.sender_policy import MailRefused, OwnIdentity, SenderVerdict, inspect, open_question
 

@@ -16,7 +16,7 @@ from channels.base import (
     DeliveryFailed,
     DeliveryUncertain,
 )
-from channels.email.compose.message import Envelope
+from channels.email.compose.outbound_mail import Envelope
 from channels.email.config import EmailConfig
 from channels.email.smtp.submission import MailTooLarge, Submission, SubmitTiming
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_core.messages import SessionKey
-from channels.email.parsing.threads import (
+from channels.email.parse.mail_threads import (
     is_own_id,
     message_id_of,
     native_id_of,

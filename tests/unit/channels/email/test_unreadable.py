@@ -9,10 +9,10 @@ import pytest
 
 from agent_core.messages import InboundMessage
 from channels.email.config import EmailConfig, MailAnswerLimits
-from channels.email.intake import MailIntake, OwnCopy, given_up, read_arrival
-from channels.email.limits.rate_limit import AnswerLimiter
-from channels.email.parsing.mime import Unreadable, parse_headers
-from channels.email.parsing.unreadable import MOST_HEADER, MOST_LINES, TOO_LARGE, apology_of, headers_of
+from channels.email.parse.mime import Unreadable, parse_headers
+from channels.email.parse.unreadable import MOST_HEADER, MOST_LINES, TOO_LARGE, apology_of, headers_of
+from channels.email.rate_limit import AnswerLimiter
+from channels.email.receive.mail_intake import MailIntake, OwnCopy, given_up, read_arrival
 from channels.email.trust.dkim import claims_of
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

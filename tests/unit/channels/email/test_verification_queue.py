@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from channels.email.imap.mailbox import MailInfo
-from channels.email.verification_queue import (
+from channels.email.receive.verification_queue import (
     MOST_BYTES,
     MOST_MAILS,
     MOST_OF_SENDER,

@@ -12,7 +12,7 @@ import pytest
 from agent_core.messages import OutboundKind, OutboundMessage, SessionKey
 from channels.base import DeliveryFailed, LinkState
 from channels.heartbeat.channel import HeartbeatChannel
-from channels.heartbeat.schedule import Schedule, tick_name
+from channels.heartbeat.tick_schedule import Schedule, tick_name
 from tests.clock import EPOCH, LoopClock
 from tests.doubles.inbox import MemoryInbox, running
 

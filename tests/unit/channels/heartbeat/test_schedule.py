@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from channels.heartbeat.config import HeartbeatConfig
-from channels.heartbeat.schedule import Schedule, parse_instant, tick_name
+from channels.heartbeat.tick_schedule import Schedule, parse_instant, tick_name
 
 MINUTE = timedelta(minutes=1)
 # From 2000 to 2090.

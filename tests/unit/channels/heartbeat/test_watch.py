@@ -11,7 +11,7 @@ import pytest
 from pydantic import ValidationError
 
 from channels.heartbeat.config import Watch
-from channels.heartbeat.watch import WatchResult, decide, run_watch
+from channels.heartbeat.watch_commands import WatchResult, decide, run_watch
 
 NOW = datetime(2026, 5, 1, 9, tzinfo=UTC)
 DAY = timedelta(days=1)

@@ -8,8 +8,8 @@ import pytest
 
 from agent_core.oauth_http import HttpProvider
 from channels.base import ChannelMisconfigured, ChannelUnavailable
-from channels.matrix.client.api import HttpAnswer
 from channels.matrix.client.browser_login import log_in_by_browser
+from channels.matrix.client.homeserver import HttpAnswer
 from channels.matrix.config import MatrixConfig
 from tests.clock import LoopClock
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from channels.matrix.encryption.cross_signing import CrossSigning, _Key, canonical
+from channels.matrix.crypto.cross_signing import CrossSigning, _Key, canonical
 
 vodozemac = pytest.importorskip("vodozemac")
 

@@ -12,11 +12,11 @@ import pytest
 
 from agent_core.messages import Audience, InboundMessage, MessageContext, Sender, SessionKey
 from channels.attachments import AttachmentStore, AttachmentsUnavailable
-from channels.matrix.client.api import Download, HttpAnswer, LinkBroken
-from channels.matrix.events.inbound import Me, read_event
-from channels.matrix.events.media import FileEncryption, MediaInvalid, media_in
-from channels.matrix.rooms.state import Rooms
-from channels.matrix.sync.downloads import ALL_LIMIT_S, Downloads
+from channels.matrix.client.homeserver import Download, HttpAnswer, LinkBroken
+from channels.matrix.events.inbound_events import Me, read_event
+from channels.matrix.events.media_events import FileEncryption, MediaInvalid, media_in
+from channels.matrix.receive.downloads import ALL_LIMIT_S, Downloads
+from channels.matrix.rooms.room_state import Rooms
 from tests.clock import EPOCH
 from tests.doubles.away_folder import AwayFolder, store_over
 from tests.doubles.homeserver import failure, text

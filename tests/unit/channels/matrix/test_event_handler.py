@@ -7,14 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_core.messages import Amendment, Background, InboundMessage, SessionKey
-from channels.matrix.client.api import HttpAnswer, LinkBroken
+from channels.matrix.client.homeserver import HttpAnswer, LinkBroken
 from channels.matrix.config import MatrixConfig
 from channels.matrix.events.edits import Early, read_edit, redacts
 from channels.matrix.events.group_context import GroupContext
-from channels.matrix.events.inbound import AUTHOR, MARK, Me, Skip
+from channels.matrix.events.inbound_events import AUTHOR, MARK, Me, Skip
+from channels.matrix.events.matrix_threads import SHARED, place_of, relation_of, root_of
 from channels.matrix.events.room_policy import RoomRules
-from channels.matrix.events.threads import SHARED, place_of, relation_of, root_of
-from channels.matrix.sync.reply_context import in_clear
+from channels.matrix.receive.reply_context import in_clear
 from tests.doubles.homeserver import text
 from tests.scripted_rooms import CAROL, MALLORY, MENTION, Desk, edit, redaction
 from tests.unit.channels.matrix.test_inbound import ALICE, BOT, GROUP, JSON, ROOM, rooms_with

@@ -9,8 +9,8 @@ import pytest
 
 from agent_core.messages import Audience, InboundMessage, Sender, SessionKey
 from channels.base import ChannelUnavailable
-from channels.matrix.sync.decryption import Decryption
-from channels.matrix.sync.receiver import SyncReceiver
+from channels.matrix.receive.decryption import Decryption
+from channels.matrix.receive.sync_loop import SyncReceiver
 from tests.clock import ManualClock
 
 BOT, ANN, FAR = "@bot:hs.test", "@ann:hs.test", "@far:other.test"

@@ -8,9 +8,9 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from channels.attachments import store
-from channels.matrix.client.api import HttpAnswer
-from channels.matrix.sync.fetching import FETCHING
+from channels.attachments import attachment_store as store
+from channels.matrix.client.homeserver import HttpAnswer
+from channels.matrix.receive.deferred_reading import FETCHING
 from tests.doubles.away_folder import AwayFolder, store_over
 from tests.doubles.homeserver import text
 from tests.doubles.inbox import running

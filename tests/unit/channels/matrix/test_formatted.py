@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from channels.matrix.events.edits import edited_text
-from channels.matrix.events.inbound import message_text
+from channels.matrix.events.inbound_events import message_text
 
 
 def message(body: str, formatted: str, **more: object) -> dict[str, object]:

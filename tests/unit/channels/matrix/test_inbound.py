@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_core.messages import Audience, InboundMessage, SessionKey
-from channels.matrix.events.inbound import Me, Skip, read_event
-from channels.matrix.rooms.state import Rooms
+from channels.matrix.events.inbound_events import Me, Skip, read_event
+from channels.matrix.rooms.room_state import Rooms
 from tests.clock import EPOCH
 from tests.doubles.homeserver import member, text
 

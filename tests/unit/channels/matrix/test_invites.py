@@ -6,10 +6,10 @@ from contextlib import asynccontextmanager
 import anyio
 import pytest
 
-from channels.matrix.client.api import HttpAnswer, LinkBroken
+from channels.matrix.client.homeserver import HttpAnswer, LinkBroken
 from channels.matrix.rooms.invites import MAX_OPEN, Invites
-from channels.matrix.rooms.state import Rooms
-from channels.matrix.sending.typing_receipts import TypingAndReceipts
+from channels.matrix.rooms.room_state import Rooms
+from channels.matrix.send.typing_and_receipts import TypingAndReceipts
 from tests.clock import LoopClock
 from tests.doubles.homeserver import ScriptedHomeserver, failure, member
 

@@ -15,10 +15,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from channels.matrix.client.api import HttpAnswer
-from channels.matrix.encryption.engine import EncryptionEngine
-from channels.matrix.encryption.olm_machine import OlmMachine
-from channels.matrix.encryption.types import NoKey
+from channels.matrix.client.homeserver import HttpAnswer
+from channels.matrix.crypto.encryption_engine import EncryptionEngine
+from channels.matrix.crypto.key_types import NoKey
+from channels.matrix.crypto.olm_machine import OlmMachine
 from tests.clock import ManualClock
 from tests.doubles.homeserver import ScriptedHomeserver
 

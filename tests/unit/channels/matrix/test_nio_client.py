@@ -10,9 +10,9 @@ import pytest
 from aiohttp import web
 from nio import AsyncClient, AsyncClientConfig, SyncResponse
 
-from channels.matrix.client import nio_client
-from channels.matrix.client.api import LinkBroken, MatrixCredentials, SyncRequest
-from channels.matrix.client.nio_client import NioHomeserver
+from channels.matrix.client import nio_homeserver
+from channels.matrix.client.homeserver import LinkBroken, MatrixCredentials, SyncRequest
+from channels.matrix.client.nio_homeserver import NioHomeserver
 from tests.integration.proxy import free_socket
 
 BOT = "@bot:hs.test"
@@ -184,7 +184,7 @@ async def test_a_truncated_body_is_a_broken_link():
 
 async def test_a_connection_on_which_nothing_comes_any_more(monkeypatch):
     """Half open: each request ends within its limit, and the next one goes over a connection that works."""
-    monkeypatch.setattr(nio_client, "SYNC_SLACK_S", 0.2)
+    monkeypatch.setattr(nio_homeserver, "SYNC_SLACK_S", 0.2)
     async with serving() as (server, _):
         homeserver = NioHomeserver(server.url, BOT)
         homeserver.credentials = MatrixCredentials(BOT, "DEV", "tok")
@@ -248,7 +248,7 @@ async def test_soft_logout_does_not_confuse_the_client():
 
 async def test_an_answer_without_end_is_not_read_to_the_end(monkeypatch):
     """A body over the limit is given up instead of filling the memory."""
-    monkeypatch.setattr(nio_client, "MAX_ANSWER_BYTES", 1000)
+    monkeypatch.setattr(nio_homeserver, "MAX_ANSWER_BYTES", 1000)
     async with serving() as (server, _):
         homeserver = NioHomeserver(server.url, BOT)
         server.body = "x" * 100_000

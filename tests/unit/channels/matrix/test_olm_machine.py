@@ -8,8 +8,8 @@ from itertools import pairwise
 import pytest
 from peewee import OperationalError
 
-from channels.matrix.encryption.olm_machine import OlmMachine
-from channels.matrix.encryption.types import NoKey, NotReadable, StoreBroken
+from channels.matrix.crypto.key_types import NoKey, NotReadable, StoreBroken
+from channels.matrix.crypto.olm_machine import OlmMachine
 from tests.open_files import opened
 
 ROOM = "!room:hs.test"

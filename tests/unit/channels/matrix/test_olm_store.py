@@ -9,9 +9,9 @@ import pytest
 import vodozemac
 from nio.crypto import InboundGroupSession
 
-from channels.matrix.encryption.olm_machine import OlmMachine
-from channels.matrix.encryption.olm_store import MOST_OF_A_DEVICE, UNUSED_DAYS, KeyStore
-from channels.matrix.encryption.types import NotReadable
+from channels.matrix.crypto.key_types import NotReadable
+from channels.matrix.crypto.olm_machine import OlmMachine
+from channels.matrix.crypto.olm_store import MOST_OF_A_DEVICE, UNUSED_DAYS, KeyStore
 from tests.unit.channels.matrix.test_olm_machine import ROOM, Pair
 
 

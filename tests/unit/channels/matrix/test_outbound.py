@@ -3,8 +3,8 @@
 import pytest
 
 from agent_core.messages import OutboundKind, OutboundMessage, SessionKey
-from channels.matrix.events.inbound import MARK
-from channels.matrix.events.outbound import (
+from channels.matrix.events.inbound_events import MARK
+from channels.matrix.events.outbound_events import (
     MAX_CONTENT_BYTES,
     as_edit,
     build_content,

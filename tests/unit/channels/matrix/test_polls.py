@@ -2,7 +2,7 @@
 
 import pytest
 
-from channels.matrix.events.inbound import read_event
+from channels.matrix.events.inbound_events import read_event
 from channels.matrix.events.polls import Poll, poll_in, poll_of, result_of
 from tests.clock import EPOCH
 from tests.doubles.homeserver import text

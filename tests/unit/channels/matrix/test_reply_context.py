@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from channels.matrix.client.api import HttpAnswer, LinkBroken
-from channels.matrix.sync.reply_context import Asker, ReplyContext, in_clear
+from channels.matrix.client.homeserver import HttpAnswer, LinkBroken
+from channels.matrix.receive.reply_context import Asker, ReplyContext, in_clear
 from tests.doubles.homeserver import member, text
 from tests.scripted_rooms import CAROL, MALLORY, MENTION, Desk, answering
 from tests.unit.channels.matrix.test_inbound import ALICE, BOT, GROUP, ROOM

@@ -8,9 +8,9 @@ import pytest
 
 from agent_core.messages import OutboundMessage, SessionKey
 from channels.base import ChannelUnavailable, DeliveryFailed
-from channels.matrix.client.api import HttpAnswer, LinkBroken
-from channels.matrix.rooms.state import Rooms
-from channels.matrix.sending.room_resolution import MOVES_WITHIN, waits_for_the_next_room
+from channels.matrix.client.homeserver import HttpAnswer, LinkBroken
+from channels.matrix.rooms.room_state import Rooms
+from channels.matrix.send.room_resolution import MOVES_WITHIN, waits_for_the_next_room
 from tests.clock import EPOCH
 from tests.doubles.homeserver import ScriptedHomeserver, failure
 

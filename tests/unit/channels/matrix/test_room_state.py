@@ -1,6 +1,6 @@
 """What is known about rooms: encryption is never forgotten, intimacy never assumed."""
 
-from channels.matrix.rooms.state import Rooms
+from channels.matrix.rooms.room_state import Rooms
 from tests.doubles.homeserver import member
 
 BOT, ALICE, CAROL, ROOM = "@bot:hs.test", "@alice:hs.test", "@carol:hs.test", "!r:hs.test"

@@ -7,9 +7,9 @@ from types import SimpleNamespace
 import anyio
 import pytest
 
+from channels.matrix.receive.sync_loop import OPEN_INVITES, SyncReceiver
 from channels.matrix.rooms.invites import Invites
-from channels.matrix.rooms.state import Rooms
-from channels.matrix.sync.receiver import OPEN_INVITES, SyncReceiver
+from channels.matrix.rooms.room_state import Rooms
 from tests.clock import LoopClock
 
 pytestmark = pytest.mark.virtual_time

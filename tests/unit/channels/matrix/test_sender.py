@@ -4,12 +4,12 @@ import pytest
 
 from agent_core.messages import OutboundMessage, SessionKey
 from channels.base import ChannelAuthFailed, ChannelUnavailable, DeliveryFailed, DeliveryUncertain
-from channels.matrix.client.api import HttpAnswer, LinkBroken, MatrixCredentials
-from channels.matrix.client.login import MatrixLogin
+from channels.matrix.client.homeserver import HttpAnswer, LinkBroken, MatrixCredentials
+from channels.matrix.client.matrix_login import MatrixLogin
 from channels.matrix.config import MatrixConfig
-from channels.matrix.events.outbound import build_content, transaction_id
-from channels.matrix.rooms.state import Rooms
-from channels.matrix.sending.sender import EventSender
+from channels.matrix.events.outbound_events import build_content, transaction_id
+from channels.matrix.rooms.room_state import Rooms
+from channels.matrix.send.event_sender import EventSender
 from tests.clock import EPOCH, ManualClock
 from tests.doubles.homeserver import ScriptedHomeserver, failure, member
 

@@ -14,11 +14,11 @@ import pytest
 from agent_core.messages import InboundMessage, OutboundMessage, SessionKey
 from channels.base import DeliveryFailed
 from channels.matrix.channel import MatrixChannel
-from channels.matrix.client.api import HttpAnswer
-from channels.matrix.client.login import MatrixLogin
+from channels.matrix.client.homeserver import HttpAnswer
+from channels.matrix.client.matrix_login import MatrixLogin
 from channels.matrix.config import MatrixConfig
-from channels.matrix.encryption.engine import EncryptionEngine
-from channels.matrix.encryption.types import Device
+from channels.matrix.crypto.encryption_engine import EncryptionEngine
+from channels.matrix.crypto.key_types import Device
 from tests.clock import EPOCH, LoopClock
 from tests.doubles.homeserver import ScriptedHomeserver, member, text
 from tests.doubles.inbox import MemoryInbox, running

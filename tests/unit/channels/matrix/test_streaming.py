@@ -10,10 +10,10 @@ import pytest
 
 from agent_core.messages import MessageContext, SessionKey
 from channels.base import AckState, ChannelUnavailable
-from channels.matrix.client.api import HttpAnswer, LinkBroken
+from channels.matrix.client.homeserver import HttpAnswer, LinkBroken
 from channels.matrix.config import StreamingConfig
-from channels.matrix.sending.reactions import REST_S, SIGNS, AckReactions
-from channels.matrix.sending.streaming import ELLIPSIS, MAX_BYTES, Pace, StreamingPreview
+from channels.matrix.send.previews import ELLIPSIS, MAX_BYTES, Pace, StreamingPreview
+from channels.matrix.send.reactions import REST_S, SIGNS, AckReactions
 from tests.clock import LoopClock
 from tests.doubles.homeserver import ScriptedHomeserver, failure
 

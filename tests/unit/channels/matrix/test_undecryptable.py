@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from channels.matrix.encryption.undecryptable import MAX_WAITING, PATIENCE_S, UndecryptableEvents
+from channels.matrix.crypto.undecryptable import MAX_WAITING, PATIENCE_S, UndecryptableEvents
 
 ROOM = "!room:hs.test"
 NIA, MALLORY = "@nia:hs.test", "@mallory:hs.test"

@@ -9,7 +9,7 @@ import pytest
 
 from channels.matrix.rooms.follow_upgrades import UpgradeFollower
 from channels.matrix.rooms.invites import Invites
-from channels.matrix.rooms.state import Room, Rooms
+from channels.matrix.rooms.room_state import Room, Rooms
 from channels.matrix.rooms.upgrades import Successors, may_replace, power_of
 from tests.clock import LoopClock
 from tests.doubles.homeserver import ScriptedHomeserver

@@ -11,12 +11,12 @@ from aiohttp import web
 from agent_core.messages import OutboundMessage, SessionKey
 from channels.attachments import AttachmentStore, Damaged, LocalFiles, StorageAway
 from channels.base import ChannelUnavailable
-from channels.matrix.client.api import HttpAnswer, LinkBroken, MatrixCredentials
-from channels.matrix.client.login import MatrixLogin
+from channels.matrix.client.homeserver import HttpAnswer, LinkBroken, MatrixCredentials
+from channels.matrix.client.matrix_login import MatrixLogin
 from channels.matrix.config import MatrixConfig
-from channels.matrix.events.outbound import transaction_id
-from channels.matrix.rooms.state import Rooms
-from channels.matrix.sending.sender import NOT_ALONE, EventSender
+from channels.matrix.events.outbound_events import transaction_id
+from channels.matrix.rooms.room_state import Rooms
+from channels.matrix.send.event_sender import NOT_ALONE, EventSender
 from tests.clock import EPOCH, ManualClock
 from tests.doubles.homeserver import ScriptedHomeserver, failure, member
 from tests.integration.proxy import free_socket
@@ -276,7 +276,7 @@ async def test_a_file_that_was_sent_long_ago_is_found_by_its_mark(it):
 
 @asynccontextmanager
 async def serving(handle):
-    from channels.matrix.client.nio_client import NioHomeserver
+    from channels.matrix.client.nio_homeserver import NioHomeserver
 
     app = web.Application(client_max_size=10**7)
     app.router.add_route("*", "/{path:.*}", handle)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from agent_core.children.command_sandbox import CommandSandbox, Proof
 from agent_core.messages import InboundMessage, Sender, SessionKey
 from agent_core.models import MemoryScope, ScopeKind, Session
-from agent_core.sandbox.command_sandbox import CommandSandbox, Proof
 from agent_core.tools.mcp.definitions import Definition, Pins
 from agent_core.tools.mcp.servers import McpServer
 from gateway.app import Overrides, build

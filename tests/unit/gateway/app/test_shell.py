@@ -7,8 +7,8 @@ from itertools import pairwise
 import anyio
 import pytest
 
-from agent_core.sandbox.command_sandbox import CommandSandbox, Proof
-from gateway.app.shell import Shell
+from agent_core.children.command_sandbox import CommandSandbox, Proof
+from gateway.app.shell_tools import Shell
 from gateway.settings import Settings, ToolSettings
 from gateway.system.home import open_home
 from tests.clock import LoopClock

@@ -12,15 +12,15 @@ import anyio
 import pytest
 
 from agent_core.errors import BudgetSpent, ModelUnavailable, TurnLimitReached
-from agent_core.memory.consolidation.run import ConsolidationResult
-from agent_core.memory.consolidation.worker import ConsolidationQueue
+from agent_core.memory.consolidation.consolidation_queue import ConsolidationQueue
+from agent_core.memory.consolidation.consolidation_run import ConsolidationResult
 from agent_core.models import ModelChunk, Purpose, Usage
+from gateway.budget.budget_policy import LOOK_AGAIN_S, Amount, BudgetLimits, BudgetTier
 from gateway.budget.config import BudgetSettings
 from gateway.budget.metering import Metering
-from gateway.budget.policy import LOOK_AGAIN_S, Amount, BudgetLimits, BudgetTier
 from gateway.observability import metrics
-from gateway.queue.sqlite.store import SqliteQueue
-from gateway.queue.stores import Completion
+from gateway.store.sqlite.sqlite_queue import SqliteQueue
+from gateway.store.stores import Completion
 from gateway.turns.failure_and_deferral import Deferral
 from gateway.turns.post_turn import MeteredConsolidation
 from tests.clock import EPOCH, ManualClock

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_core.models import Purpose
-from gateway.budget.config import BudgetSettings
-from gateway.budget.policy import (
+from gateway.budget.budget_policy import (
     Amount,
     BudgetDecision,
     BudgetLimits,
@@ -21,6 +20,7 @@ from gateway.budget.policy import (
     next_day_at,
     tier_of,
 )
+from gateway.budget.config import BudgetSettings
 from tests.clock import EPOCH
 from tests.doubles.budget import limits
 

@@ -8,9 +8,9 @@ import anyio
 import pytest
 
 from channels.base import Capabilities, ChannelAuthFailed, ChannelUnavailable, LinkState, Redelivery
-from channels.matrix.encryption.account_check import encryption_findings
+from channels.matrix.crypto.account_check import encryption_findings
 from gateway.cli.check import CheckReport, FindingLevel, _check_search, check, check_channel
-from gateway.cli.check.logins import _check_one, report_findings, report_running
+from gateway.cli.check.login_checks import _check_one, report_findings, report_running
 from gateway.settings import Settings
 from gateway.system.home import Home
 from tests.doubles.loopback import LoopbackChannel, LoopbackServer

@@ -11,7 +11,7 @@ from contextlib import closing
 import anyio
 import pytest
 
-from agent_core.storage.jsonl import JsonlMemory
+from agent_core.storage.jsonl_memory import JsonlMemory
 from agent_core.storage.layout import Layout
 from agent_core.storage.search_index import SearchIndex
 from gateway.cli.check import FindingLevel, check_data

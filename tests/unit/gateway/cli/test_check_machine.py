@@ -15,8 +15,8 @@ import trustme
 from anyio.streams.tls import TLSListener
 
 from gateway.cli.check import _report_skills, machine
+from gateway.cli.check.check_report import CheckReport, FindingLevel
 from gateway.cli.check.network import Server, clock_finding, configured_servers, probe_server
-from gateway.cli.check.report import CheckReport, FindingLevel
 from gateway.cli.setup.first_message import _Known
 from gateway.settings import load_settings
 from gateway.system.home import Home, open_home

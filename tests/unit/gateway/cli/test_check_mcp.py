@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from gateway.cli.check import _report_mcp
-from gateway.cli.check.report import CheckReport, FindingLevel
-from gateway.operations.render import _mcp, mcp
+from gateway.cli.check.check_report import CheckReport, FindingLevel
+from gateway.operations.render import _mcp, mcp_text
 
 
 def test_trouble_and_changes_are_said_and_what_is_fine_is_fine():
@@ -42,7 +42,7 @@ def test_the_list_names_what_cannot_be_used():
         "changed": ["echo"],
         "state": "running",
     }
-    told = mcp.servers(
+    told = mcp_text.servers(
         {"servers": [{**one, "left_out": ["tool 2: no\x07 name"]}, {**one, "name": "good", "left_out": []}]}
     )
     assert "odd, not used: tool 2: no" in told

@@ -19,8 +19,8 @@ import pytest
 from agent_core.messages import InboundMessage, Sender
 from gateway.cli.manual import no_such_command
 from gateway.operations import render
-from gateway.queue.sqlite.store import SqliteQueue
-from gateway.queue.stores import NewOutbound, Pending
+from gateway.store.sqlite.sqlite_queue import SqliteQueue
+from gateway.store.stores import NewOutbound, Pending
 from gateway.system.clock import SystemClock
 from gateway.system.durations import duration
 from gateway.system.home import Home, open_home

@@ -13,7 +13,7 @@ import anyio
 import pytest
 
 from gateway.cli.output import called_as
-from gateway.queue.sqlite.store import SqliteQueue
+from gateway.store.sqlite.sqlite_queue import SqliteQueue
 from gateway.system.clock import SystemClock
 from gateway.system.home import open_home
 
@@ -45,14 +45,14 @@ NOT_FOR_THE_HOME = {
 }
 # What other questions to the home need: an eighth of what `status` would load.
 NOT_FOR_STATUS = {
-    "gateway.operations.schedule",
+    "gateway.operations.job_operations",
     "gateway.proactive.background_jobs",
-    "agent_core.storage.jsonl",
+    "agent_core.storage.jsonl_memory",
 }
 OURS_SLOW = {
     "gateway.settings",
-    "gateway.operations.status",
-    "gateway.queue.sqlite.store",
+    "gateway.operations.status_operation",
+    "gateway.store.sqlite.sqlite_queue",
     "agent_core.messages",
 }
 
@@ -175,9 +175,9 @@ def test_no_plugin_of_pydantic_is_looked_for(home, tmp_path):
 
 
 NOT_AT_THE_START = {
-    "agent_core.tools.web.page",
+    "agent_core.tools.web.readable_page",
     "agent_core.tools.web.pdf",
-    "gateway.operations.http.console.server",
+    "gateway.operations.http.console.console_server",
     "jsonschema",
 }
 

@@ -13,10 +13,10 @@ import pytest
 
 from agent_core.messages import InboundMessage, Sender, SessionKey
 from agent_core.models import Purpose, Usage
-from gateway.operations.render.schedule import summary_lines
-from gateway.queue.model import LedgerEntry, RunOutcome
-from gateway.queue.sqlite.store import SqliteQueue
-from gateway.queue.stores import Pending
+from gateway.operations.render.schedule_text import summary_lines
+from gateway.store.model import LedgerEntry, RunOutcome
+from gateway.store.sqlite.sqlite_queue import SqliteQueue
+from gateway.store.stores import Pending
 from gateway.system.clock import SystemClock
 from gateway.system.home import open_home
 from tests.clock import EPOCH

@@ -10,7 +10,7 @@ import time
 import anyio
 import pytest
 
-from gateway.queue.sqlite.store import SqliteQueue
+from gateway.store.sqlite.sqlite_queue import SqliteQueue
 from gateway.system.clock import SystemClock
 from gateway.system.home import Home, open_home
 from gateway.system.lock import hold_home, holder_of

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.cli.command_context import Where
 from gateway.cli.commands import app
-from gateway.cli.context import Where
 from gateway.cli.fast_path import read
 
 _WORDS = (

@@ -13,9 +13,9 @@ from channels.plugin import AccountConfig, ChannelPlugin, RunningAccounts
 from gateway.cli import generated_commands
 from gateway.cli.commands import add_kind, app
 from gateway.errors import GatewayError, NeedsDaemon, NotFound
-from gateway.operations.arguments import RequestInvalid
-from gateway.operations.context import OperationContext
-from gateway.operations.registry import all_operations, find_operation
+from gateway.operations.operation_arguments import RequestInvalid
+from gateway.operations.operation_context import OperationContext
+from gateway.operations.operation_registry import all_operations, find_operation
 
 
 @operation(
@@ -99,7 +99,7 @@ async def test_what_is_not_there_or_refuses_is_said_in_a_sentence() -> None:
 
 def test_a_plugin_declares_nothing_under_another_name() -> None:
     """Neither for the socket nor for the console; ours stay ours."""
-    assert all_operations()["cron_add"].run.__module__ == "gateway.operations.schedule"
+    assert all_operations()["cron_add"].run.__module__ == "gateway.operations.job_operations"
     assert find_operation("cron_add").done == ""
 
 

@@ -18,16 +18,16 @@ import pytest
 import trustme
 from aiohttp import web
 
-from agent_core.llm.config import LLMSpec
 from agent_core.llm.factory import build_models
+from agent_core.llm.model_config import LLMSpec
 from channels.base import ChannelError
-from channels.email.self_test import authentication_servers
-from channels.email.setup.probe import _word
-from channels.email.setup.providers import ProviderServer, guess, parse_place
-from channels.matrix.setup.probe import is_in_clear, resolve
+from channels.email.mail_self_test import authentication_servers
+from channels.email.setup.mail_probe import _word
+from channels.email.setup.mail_providers import ProviderServer, guess, parse_place
+from channels.matrix.setup.matrix_probe import is_in_clear, resolve
 from channels.setup import SetupFailed, SetupRefused
-from gateway.cli.check.logins import _check_pool
-from gateway.cli.check.report import CheckReport
+from gateway.cli.check.check_report import CheckReport
+from gateway.cli.check.login_checks import _check_pool
 from gateway.cli.setup.config_lines import Answers, settings_of
 from gateway.cli.setup.dialogue import Cancelled, Silent, Terminal
 from gateway.cli.setup.model_probe import find_offer, offers, ollama_problem, prove
@@ -200,7 +200,7 @@ def test_whoever_breaks_off_is_shown_how_to_go_on(tmp_path, monkeypatch, capsys)
         tmp_path / "home",
         ("init", "--email-user", "old", "--model=demo", "--no-hello"),
     )
-    monkeypatch.setattr("channels.email.setup.form.look_into", raised(KeyboardInterrupt()))
+    monkeypatch.setattr("channels.email.setup.mail_form.look_into", raised(KeyboardInterrupt()))
     init = Init(Given(model="demo"), Home(home), home / "squidbot.yaml", Terminal(), {}, repeated=repeated)
     with pytest.raises(Cancelled):
         init.run()

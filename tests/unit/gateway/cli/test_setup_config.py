@@ -9,13 +9,13 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from channels.email.setup.form import email_settings, proof_settings
-from channels.email.setup.probe import MailboxLogin
-from channels.email.setup.providers import ProviderServer
-from channels.matrix.setup.form import matrix_settings
+from channels.email.setup.mail_form import email_settings, proof_settings
+from channels.email.setup.mail_probe import MailboxLogin
+from channels.email.setup.mail_providers import ProviderServer
+from channels.matrix.setup.matrix_form import matrix_settings
 from channels.setup import SetupRefused
 from gateway.cli.setup.config_lines import Answers, lines_of, render_value
-from gateway.cli.setup.config_write import plan, read_existing, write_setup
+from gateway.cli.setup.config_writer import plan, read_existing, write_setup
 from gateway.cli.setup.model_probe import ModelOffer
 from gateway.cli.setup.options import clean, clean_secret
 from gateway.errors import ConfigInvalid

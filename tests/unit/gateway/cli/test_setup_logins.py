@@ -10,10 +10,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from channels.base import ChannelAuthFailed, ChannelUnavailable
-from channels.email.setup import form as email_form
-from channels.email.setup.form import EmailForm
-from channels.matrix.setup.form import MatrixForm
-from channels.matrix.setup.probe import enter
+from channels.email.setup import mail_form as email_form
+from channels.email.setup.mail_form import EmailForm
+from channels.matrix.setup.matrix_form import MatrixForm
+from channels.matrix.setup.matrix_probe import enter
 from channels.setup import SetupFailed, SetupServices
 from gateway.cli.login import TerminalPerson
 from gateway.cli.setup.dialogue import Silent

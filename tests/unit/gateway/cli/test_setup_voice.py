@@ -16,10 +16,10 @@ from agent_core.llm import providers
 from channels.setup import SetupFailed, SetupRefused
 from devservers.speech import SpeechServer
 from devservers.transcription import TranscriptionServer
-from gateway.cli.check.report import CheckReport, FindingLevel
-from gateway.cli.check.voice import check_listening, check_speaking
+from gateway.cli.check.check_report import CheckReport, FindingLevel
+from gateway.cli.check.voice_checks import check_listening, check_speaking
 from gateway.cli.setup.config_lines import Answers, VoiceAnswers
-from gateway.cli.setup.config_write import plan, read_existing, write_setup
+from gateway.cli.setup.config_writer import plan, read_existing, write_setup
 from gateway.cli.setup.dialogue import Silent
 from gateway.cli.setup.model_probe import ModelOffer
 from gateway.cli.setup.options import Given, parse_options

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from agent_core.messages import Audience, InboundMessage, Sender, SessionKey
 from agent_core.models import Purpose, Usage
-from gateway.operations.context import Costs, OperationContext
-from gateway.operations.render.usage import bar, shorten
-from gateway.operations.render.usage import usage as shown
-from gateway.queue.sqlite.store import SqliteQueue
-from gateway.queue.stores import Pending
+from gateway.operations.operation_context import Costs, OperationContext
+from gateway.operations.render.usage_text import bar, shorten
+from gateway.operations.render.usage_text import usage as shown
 from gateway.routing.access import Access, Alias
+from gateway.store.sqlite.sqlite_queue import SqliteQueue
+from gateway.store.stores import Pending
 from tests.clock import ManualClock
 from tests.contract.queue_data import ROOM
 from tests.doubles.budget import limits
@@ -153,7 +153,7 @@ class TestUsage:
 class TestOnce:
     async def test_a_notice_is_posted_once_for_each_value(self, store):
         """The same name and value again: nothing; another value: again."""
-        from gateway.queue.stores import NewOutbound
+        from gateway.store.stores import NewOutbound
 
         note = [NewOutbound("test", "", ROOM, "text")]
         assert len(await store.outbox.post(note, once=("budget", "2026-01-01"))) == 1

@@ -13,8 +13,8 @@ import structlog
 
 from gateway.errors import NotFound
 from gateway.observability.logs import configure_logs
-from gateway.observability.logs.lines import LineFilter, format_line, parse_line, parse_since
-from gateway.observability.logs.reader import from_files, from_journal, log_files
+from gateway.observability.logs.log_lines import LineFilter, format_line, parse_line, parse_since
+from gateway.observability.logs.log_reader import from_files, from_journal, log_files
 
 NOW = datetime(2026, 1, 3, 14, 5, tzinfo=UTC)
 

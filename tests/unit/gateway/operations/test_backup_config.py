@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import yaml
 
-from gateway.operations.backup.config import kept_config
+from gateway.operations.backup.backup_settings import kept_config
 
 MATRIX = "homeserver: 'http://127.0.0.1:9', user_id: '@b:hs.test', allow_from: ['@a:hs.test']"
 

@@ -10,7 +10,7 @@ import pytest
 from aiohttp.test_utils import make_mocked_request
 
 from gateway.operations.http.console.streams import MOST_STREAMS, ChangeStreams
-from gateway.queue.wakeups import Signal
+from gateway.store.wakeups import Signal
 
 pytestmark = pytest.mark.virtual_time
 EVENTS = 10_000 // MOST_STREAMS

@@ -12,7 +12,7 @@ import pytest
 from gateway.operations.http import samples
 from gateway.operations.http.charts import ChartLine, ceiling, chart, day_charts
 from gateway.operations.http.samples import Counters, DayHistory
-from gateway.queue.stores import StoreStats, StoreUnavailable
+from gateway.store.stores import StoreStats, StoreUnavailable
 from tests.clock import EPOCH, ManualClock
 
 DAY = timedelta(days=1)

@@ -10,16 +10,16 @@ import pytest
 
 from agent_core.messages import Audience, InboundMessage, Sender, SessionKey
 from agent_core.operation import Who
-from gateway.operations.chat import ChatOperations, chat_forms
-from gateway.operations.context import OperationContext
-from gateway.operations.receipts import receipt_json
-from gateway.operations.registry import IN_CHATS, all_operations
-from gateway.operations.render import chat
-from gateway.queue.model import EffectReceipt, ReceiptOutcome
+from gateway.operations.chat_operations import ChatOperations, chat_forms
+from gateway.operations.operation_context import OperationContext
+from gateway.operations.operation_registry import IN_CHATS, all_operations
+from gateway.operations.receipt_operations import receipt_json
+from gateway.operations.render import chat_text
+from gateway.store.model import EffectReceipt, ReceiptOutcome
 from gateway.turns.commands import COMMANDS, Command
 from gateway.turns.commands.asked import NOT_HERE, CommandContext
-from gateway.turns.commands.help import help_text
-from gateway.turns.commands.table import Takes
+from gateway.turns.commands.command_help import help_text
+from gateway.turns.commands.command_table import Takes
 from tests.clock import EPOCH
 
 FORMS = [(word, form, each) for word in IN_CHATS for form, each in chat_forms(word)]
@@ -95,15 +95,15 @@ async def test_what_is_no_form_is_answered_with_the_forms(typed: str, said: str)
 
 
 def shown_receipt(receipt: EffectReceipt, *, owner: bool) -> str:
-    return chat.about_receipt(receipt_json(receipt), owner=owner)
+    return chat_text.about_receipt(receipt_json(receipt), owner=owner)
 
 
 def test_costs_as_people_say_them() -> None:
     """One call is no calls, and money is told where it is known."""
     row = {"prompt_tokens": 1000, "completion_tokens": 234, "calls": 2, "cost_usd": 0.5}
-    assert chat.about_usage(row) == "1,234 tokens in 2 calls, 0.50 USD"
+    assert chat_text.about_usage(row) == "1,234 tokens in 2 calls, 0.50 USD"
     one = {"prompt_tokens": 3, "completion_tokens": 0, "calls": 1, "cost_usd": None}
-    assert chat.about_usage(one) == "3 tokens in 1 call"
+    assert chat_text.about_usage(one) == "3 tokens in 1 call"
 
 
 def test_lines_of_what_a_tool_was_given_are_told_apart() -> None:
@@ -155,9 +155,9 @@ def test_a_command_that_did_not_succeed_is_not_called_done(result: str, shown: s
 def test_files_of_commands_are_listed_with_the_changes() -> None:
     """Each in a line of its own, whatever its name is."""
     none: dict[str, Any] = {"changes": [], "made_by_commands": []}
-    assert chat.changes_text(none, Who.OWNER) == "I have changed no files."
+    assert chat_text.changes_text(none, Who.OWNER) == "I have changed no files."
     made = {**none, "made_by_commands": ["work/a", "work/`b`\n- 1: `c` written"]}
-    assert chat.changes_text(made, Who.OWNER).splitlines()[2:] == [
+    assert chat_text.changes_text(made, Who.OWNER).splitlines()[2:] == [
         "- `work/a`",
         "- `work/'b' - 1: 'c' written`",
     ]

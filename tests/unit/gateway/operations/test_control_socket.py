@@ -10,13 +10,13 @@ from contextlib import asynccontextmanager
 import anyio
 import pytest
 
-from agent_core.storage.jsonl import JsonlMemory
+from agent_core.storage.jsonl_memory import JsonlMemory
 from gateway.errors import StateUnusable
-from gateway.operations.context import OperationContext
-from gateway.operations.control import client
-from gateway.operations.control.client import ControlClient, ControlFailed, DaemonGone
-from gateway.operations.control.server import serve_control
-from gateway.queue.sqlite.store import SqliteQueue
+from gateway.operations.control import control_client
+from gateway.operations.control.control_client import ControlClient, ControlFailed, DaemonGone
+from gateway.operations.control.control_server import serve_control
+from gateway.operations.operation_context import OperationContext
+from gateway.store.sqlite.sqlite_queue import SqliteQueue
 from gateway.system.home import Home, open_home
 from tests.clock import LoopClock
 from tests.operations_bench import Bench, inbound
@@ -66,7 +66,7 @@ class TestControl:
     async def test_five_megabytes_are_refused_in_one_sentence(self, home, bench, monkeypatch, by_hand):
         """Before they are sent, and by the daemon, which reads no more of another client's."""
         if by_hand:
-            monkeypatch.setattr(client, "MOST_REQUEST_BYTES", 10_000_000)
+            monkeypatch.setattr(control_client, "MOST_REQUEST_BYTES", 10_000_000)
         async with served(home, bench) as call:
             with pytest.raises(ControlFailed, match="too much for one request") as caught:
                 await call("inbox_show", id="x" * (1_100_000 if by_hand else 5_000_000))

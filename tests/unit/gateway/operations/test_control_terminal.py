@@ -11,10 +11,10 @@ import pytest
 from agent_core.messages import OutboundMessage, SessionKey
 from channels.base import ChannelError, ChannelUnavailable
 from channels.terminal import Answer, Preview, TerminalChannel
-from gateway.operations.context import OperationContext
-from gateway.operations.control.client import DaemonGone
-from gateway.operations.control.server import serve_control
-from gateway.operations.control.terminal import RemoteTerminal
+from gateway.operations.control.control_client import DaemonGone
+from gateway.operations.control.control_server import serve_control
+from gateway.operations.control.terminal_routes import RemoteTerminal
+from gateway.operations.operation_context import OperationContext
 from gateway.system.home import open_home
 from tests.clock import EPOCH
 from tests.doubles.inbox import MemoryInbox

@@ -13,14 +13,14 @@ import anyio.to_thread
 import pytest
 
 from agent_core.operation import Operation
-from gateway.cli import client, generated_commands
+from gateway.cli import generated_commands, operations_client
 from gateway.cli.commands import app
 from gateway.errors import GatewayError
-from gateway.operations.arguments import RequestInvalid
-from gateway.operations.context import OperationContext
-from gateway.operations.control.client import ControlClient, ControlFailed
-from gateway.operations.control.server import serve_control
-from gateway.operations.registry import COMMANDS, all_operations, find_operation
+from gateway.operations.control.control_client import ControlClient, ControlFailed
+from gateway.operations.control.control_server import serve_control
+from gateway.operations.operation_arguments import RequestInvalid
+from gateway.operations.operation_context import OperationContext
+from gateway.operations.operation_registry import COMMANDS, all_operations, find_operation
 from gateway.system.home import open_home
 
 OPERATIONS = all_operations()
@@ -138,8 +138,8 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, Any]]]:
         found.append((key, arguments))
         raise GatewayError("nobody is here")
 
-    monkeypatch.setattr(client, "holder_of", lambda _home: None)
-    monkeypatch.setattr(client.OperationsClient, "_directly", directly)
+    monkeypatch.setattr(operations_client, "holder_of", lambda _home: None)
+    monkeypatch.setattr(operations_client.OperationsClient, "_directly", directly)
     monkeypatch.setattr(generated_commands, "_read_input", lambda: "from the standard input")
     return found
 
@@ -185,7 +185,7 @@ def test_help_and_commands_need_nothing_of_the_daemon() -> None:
     loaded = loaded_by(f"from gateway.cli import generated_commands; {made}")
     assert "cyclopts" in loaded
     assert not loaded & HEAVY
-    assert loaded_by("import gateway.operations.approvals") & HEAVY >= {
+    assert loaded_by("import gateway.operations.decision_operations") & HEAVY >= {
         "pydantic",
         "structlog",
     }  # the control

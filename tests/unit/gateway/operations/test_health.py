@@ -16,7 +16,7 @@ from gateway.errors import ListenFailed
 from gateway.observability import metrics
 from gateway.operations.http import health
 from gateway.operations.http.health import Health, serve
-from gateway.queue.stores import StoreStats
+from gateway.store.stores import StoreStats
 from tests.clock import EPOCH
 
 

@@ -12,11 +12,11 @@ import pytest
 
 from agent_core.messages import SessionKey
 from agent_core.provenance import Trust, from_json, trust_of
-from gateway.operations.http.hooks import is_authentic, text_of
+from gateway.operations.http.hook_routes import is_authentic, text_of
 from gateway.proactive.jobs.scheduler import hook_message
 from gateway.proactive.jobs.triggers import Hook, TriggerInvalid, newest_due, next_after, parse_timing
-from gateway.queue.model import Job, JobKind
 from gateway.settings import HookSettings
+from gateway.store.model import Job, JobKind
 
 NOW = datetime(2026, 1, 3, 14, 5, tzinfo=UTC)
 SECRET = "It's a Secret to Everybody"

@@ -15,8 +15,8 @@ from agent_core.storage import JsonlMemory
 from agent_core.storage.search_index import SearchIndex
 from gateway.errors import NotFound
 from gateway.operations import render
-from gateway.operations.context import OperationContext
-from gateway.queue.sqlite.store import SqliteQueue
+from gateway.operations.operation_context import OperationContext
+from gateway.store.sqlite.sqlite_queue import SqliteQueue
 from gateway.turns.post_turn import OfflinePostTurn
 from tests.clock import EPOCH, LoopClock
 

@@ -6,9 +6,9 @@ import os
 
 import pytest
 
-from agent_core.sandbox.removal import remove_folder
+from agent_core.children.removal import remove_folder
 from gateway.operations.backup.contents import BackupPart, Choice
-from gateway.operations.privacy.erasure import files_naming
+from gateway.operations.privacy.person_erasure import files_naming
 from gateway.system.home import open_home
 from gateway.system.ownership import Host
 

@@ -16,17 +16,17 @@ from agent_core.messages import (
     SessionKey,
 )
 from agent_core.models import MemoryScope, Message, ScopeKind
-from agent_core.storage.jsonl import JsonlMemory
+from agent_core.storage.jsonl_memory import JsonlMemory
 from gateway.errors import NotFound
 from gateway.operations import render
-from gateway.operations.arguments import RequestInvalid, parse_scope, show_scope
-from gateway.operations.context import OperationContext
-from gateway.operations.mcp import no_server
-from gateway.operations.memory import NotCurrent
-from gateway.queue.sqlite.store import SqliteQueue
-from gateway.queue.stores import Completion, NewOutbound, Pending
-from gateway.queue.wakeups import Wakeups
+from gateway.operations.mcp_operations import no_server
+from gateway.operations.memory_operations import NotCurrent
+from gateway.operations.operation_arguments import RequestInvalid, parse_scope, show_scope
+from gateway.operations.operation_context import OperationContext
 from gateway.routing.access import Access, Alias
+from gateway.store.sqlite.sqlite_queue import SqliteQueue
+from gateway.store.stores import Completion, NewOutbound, Pending
+from gateway.store.wakeups import Wakeups
 from gateway.system.home import open_home
 from tests.clock import EPOCH, LoopClock
 from tests.operations_bench import ROOM, Bench, inbound

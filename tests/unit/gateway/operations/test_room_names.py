@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gateway.operations.render.schedule import job
-from gateway.operations.views import copied_rows, name_rooms
+from gateway.operations.operation_views import copied_rows, name_rooms
+from gateway.operations.render.schedule_text import job
 from gateway.system.terminal_text import place_of
 
 

@@ -12,11 +12,11 @@ from agent_core.memory.scopes import hidden_from, private_in, scope_for
 from agent_core.messages import Audience, OutboundKind, SessionKey
 from channels.base import DeliveryFailed
 from gateway.errors import NeedsDaemon
-from gateway.operations.arguments import RequestInvalid
-from gateway.operations.context import OperationContext
-from gateway.queue.sqlite.store import SqliteQueue
-from gateway.queue.wakeups import Wakeups
+from gateway.operations.operation_arguments import RequestInvalid
+from gateway.operations.operation_context import OperationContext
 from gateway.routing.access import Access, Alias, Role
+from gateway.store.sqlite.sqlite_queue import SqliteQueue
+from gateway.store.wakeups import Wakeups
 from tests.clock import ManualClock
 
 REPOSITORY = Path(__file__).parents[4]

@@ -11,10 +11,10 @@ import pytest
 
 from agent_core.models import Message
 from agent_core.provenance import describe, untrusted_origin
-from gateway.operations.control.client import ControlClient
-from gateway.operations.control.server import serve_control
+from gateway.operations.control.control_client import ControlClient
+from gateway.operations.control.control_server import serve_control
 from gateway.system.home import open_home
-from gateway.turns.commands.conversation import _when
+from gateway.turns.commands.conversation_commands import _when
 
 NOON = datetime(2026, 1, 3, 12, 0, tzinfo=UTC)
 

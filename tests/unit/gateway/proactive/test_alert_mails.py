@@ -8,10 +8,10 @@ import anyio
 import pytest
 
 from agent_core.messages import Audience, Sender, SessionKey
-from gateway.proactive.alerts import EMAIL_AGAIN_S, OwnerAlerts
+from gateway.proactive.owner_alerts import EMAIL_AGAIN_S, OwnerAlerts
 from gateway.proactive.owner_contact import OwnerContact
 from gateway.proactive.owner_notifier import OwnerNotifier
-from gateway.queue.sqlite.store import SqliteQueue
+from gateway.store.sqlite.sqlite_queue import SqliteQueue
 from gateway.system.clock import SystemClock
 from tests.clock import ManualClock
 from tests.doubles.loopback import LoopbackChannel, LoopbackServer

@@ -11,8 +11,8 @@ import pytest
 from agent_core.messages import OutboundKind
 from channels.base import LinkState
 from channels.status import ChannelStatus
-from gateway.queue.sqlite.store import SqliteQueue
-from gateway.queue.wakeups import Alert
+from gateway.store.sqlite.sqlite_queue import SqliteQueue
+from gateway.store.wakeups import Alert
 from tests.clock import ManualClock
 from tests.owner_world import Owner
 

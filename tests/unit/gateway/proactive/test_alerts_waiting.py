@@ -11,13 +11,13 @@ import pytest
 
 from agent_core.messages import Audience, Sender, SessionKey
 from channels.terminal import TerminalChannel
-from gateway.operations.render.schedule import summary_lines
-from gateway.proactive.alerts import MAX_ALERTS, OwnerAlerts
+from gateway.operations.render.schedule_text import summary_lines
+from gateway.proactive.owner_alerts import MAX_ALERTS, OwnerAlerts
 from gateway.proactive.owner_contact import OwnerContact
 from gateway.proactive.owner_notifier import OwnerNotifier
-from gateway.queue.sqlite.store import SqliteQueue
-from gateway.queue.stores import OutboxStore
-from gateway.queue.wakeups import Wakeups
+from gateway.store.sqlite.sqlite_queue import SqliteQueue
+from gateway.store.stores import OutboxStore
+from gateway.store.wakeups import Wakeups
 from gateway.system.clock import SystemClock
 from tests.contract.queue_data import out
 from tests.doubles.loopback import LoopbackChannel, LoopbackServer

@@ -11,9 +11,9 @@ from agent_core.errors import ToolDenied, ToolFailed, ToolRetry
 from agent_core.messages import Audience, Sender, SessionKey
 from channels.base import ChannelUnavailable
 from gateway.proactive.messenger import PER_HOUR, PER_TURN, Messenger
-from gateway.queue.sqlite.store import SqliteQueue
-from gateway.queue.stores import Pending
 from gateway.routing.access import Access, Alias
+from gateway.store.sqlite.sqlite_queue import SqliteQueue
+from gateway.store.stores import Pending
 from tests.clock import ManualClock
 from tests.contract.queue_data import BOT, message
 from tests.doubles.loopback import LoopbackChannel, LoopbackServer

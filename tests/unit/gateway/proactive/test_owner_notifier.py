@@ -10,7 +10,7 @@ import structlog
 
 from agent_core.messages import SessionKey
 from gateway.proactive.owner_notifier import OwnerNotifier
-from gateway.queue.sqlite.store import SqliteQueue
+from gateway.store.sqlite.sqlite_queue import SqliteQueue
 from tests.clock import ManualClock
 from tests.owner_world import Owner
 

@@ -11,7 +11,7 @@ from gateway.proactive.jobs.time_grammar import read_when, split_time_behind, sp
 from gateway.proactive.jobs.time_syntax import Ambiguous, NotATime
 from gateway.proactive.jobs.trigger_parsing import TriggerRequest, parse_request, timing_of
 from gateway.proactive.jobs.triggers import Cron, Interval, Once, TriggerInvalid
-from gateway.turns.commands.reminders import reminder_of
+from gateway.turns.commands.reminder_command import reminder_of
 
 BERLIN = ZoneInfo("Europe/Berlin")
 SATURDAY = datetime(2026, 11, 28, 15, 30, tzinfo=BERLIN)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent_core.tools.schedule import ScheduleTool
+from agent_core.tools.schedule_tool import ScheduleTool
 from gateway.proactive.jobs import time_words as words
 from gateway.proactive.jobs.trigger_parsing import TriggerRequest, format_timing, parse_request, zone_name
 from gateway.proactive.jobs.triggers import (

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from agent_core.messages import Sender
-from gateway.queue.shared import SHARED
 from gateway.routing.access import Access, Alias
 from gateway.routing.conversations import Conversations
+from gateway.store.shared import SHARED
 from tests.contract.queue_data import message
 
 ANN = "@ann:hs.test"

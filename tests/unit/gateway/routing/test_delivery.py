@@ -22,11 +22,11 @@ from channels.base import (
     Receipt,
     Redelivery,
 )
-from gateway.queue.sqlite.store import SqliteQueue
-from gateway.queue.states import OutboxState
-from gateway.queue.stores import NewOutbound, OutboxRow, OutboxStore, StoreUnavailable
-from gateway.queue.wakeups import Wakeups
 from gateway.routing.delivery import Delivery
+from gateway.store.sqlite.sqlite_queue import SqliteQueue
+from gateway.store.states import OutboxState
+from gateway.store.stores import NewOutbound, OutboxRow, OutboxStore, StoreUnavailable
+from gateway.store.wakeups import Wakeups
 from gateway.system.clock import SystemClock
 from tests.clock import ManualClock
 from tests.doubles.queue import wrapping

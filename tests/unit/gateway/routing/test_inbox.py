@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from agent_core.messages import Amendment, MessageContext, Sender, SessionKey
-from gateway.queue.sqlite.store import SqliteQueue
-from gateway.queue.states import InboxState
-from gateway.queue.wakeups import Wakeups
-from gateway.routing import inbox as gateway_inbox
+from gateway.routing import intake as gateway_inbox
 from gateway.routing.access import Access, Alias
-from gateway.routing.inbox import AcceptGate, ChannelInbox, admission
+from gateway.routing.intake import AcceptGate, ChannelInbox, admission
+from gateway.store.sqlite.sqlite_queue import SqliteQueue
+from gateway.store.states import InboxState
+from gateway.store.wakeups import Wakeups
 from tests.clock import ManualClock
 from tests.contract.queue_data import BOT, OTHER, ROOM, claim, message
 

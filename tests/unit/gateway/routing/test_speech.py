@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 
 from agent_core.errors import ModelRefused, ModelUnavailable, ModelUnreadable
+from agent_core.media.ogg import Sound
+from agent_core.media.speech import Spoken
 from agent_core.messages import Amendment, MessageContext, OutboundKind, SessionKey, Speech
-from agent_core.voice.ogg import Sound
-from agent_core.voice.speech import Spoken
 from channels.attachments import AttachmentStore, AttachmentsUnavailable
 from channels.base import Capabilities, ChannelUnavailable, Receipt, Redelivery
-from gateway.queue.model import SPEECH_CHANNEL
-from gateway.queue.sqlite.store import SqliteQueue
-from gateway.queue.states import IllegalMove, InboxState, OutboxState
-from gateway.queue.stores import Completion, NewOutbound, OutboxRow, StoreUnavailable
-from gateway.routing.speech import SpeechChannel, SpeechState
+from gateway.routing.speech_delivery import SpeechChannel, SpeechState
+from gateway.store.model import SPEECH_CHANNEL
+from gateway.store.sqlite.sqlite_queue import SqliteQueue
+from gateway.store.states import IllegalMove, InboxState, OutboxState
+from gateway.store.stores import Completion, NewOutbound, OutboxRow, StoreUnavailable
 from tests.clock import EPOCH, ManualClock
 from tests.contract.queue_data import BOT, ROOM, accept, claim, out
 

@@ -8,8 +8,8 @@ import anyio
 import pytest
 
 from agent_core.messages import SessionKey
-from gateway.queue.background import own_session
-from gateway.queue.stores import StoreUnavailable
+from gateway.store.background_job_rows import own_session
+from gateway.store.stores import StoreUnavailable
 from gateway.supervision.turn_watchdog import BESIDE_S, IDLE_S, TurnWatchdog, allowed_seconds
 from gateway.turns.dispatcher import SessionDispatcher
 from tests.clock import LoopClock

@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_core.messages import Audience, InboundMessage, Sender, SessionKey
-from gateway.operations.render import chat
+from gateway.operations.render import chat_text
 from gateway.system.durations import span
 from gateway.turns import commands
 from gateway.turns.commands import COMMANDS, Command, Misread, parse_command
-from gateway.turns.commands.help import help_text
-from gateway.turns.commands.table import Takes
-from gateway.turns.commands.text import and_list
+from gateway.turns.commands.command_help import help_text
+from gateway.turns.commands.command_table import Takes
+from gateway.turns.commands.command_text import and_list
 from tests.clock import EPOCH
 
 
@@ -276,7 +276,7 @@ def test_who_is_in_a_hurry_may_say_as_much_as_they_like() -> None:
 
 def test_no_answer_in_a_chat_names_a_program_that_is_not_there() -> None:
     """In the texts of commands; what needs the machine says so (`at the machine`)."""
-    for page in [*Path(commands.__file__).parent.glob("*.py"), Path(chat.__file__)]:
+    for page in [*Path(commands.__file__).parent.glob("*.py"), Path(chat_text.__file__)]:
         texts = [
             node.value
             for node in ast.walk(ast.parse(page.read_text()))

@@ -10,8 +10,8 @@ import pytest
 
 from channels.base import LinkState
 from channels.status import ChannelStatus
-from gateway.queue.states import BUDGET, link_wait
-from gateway.queue.wakeups import Wakeups
+from gateway.store.states import BUDGET, link_wait
+from gateway.store.wakeups import Wakeups
 from gateway.turns.deferral_wakeups import DeferralWakeups
 from tests.clock import EPOCH, LoopClock
 

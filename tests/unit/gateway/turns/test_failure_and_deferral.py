@@ -22,16 +22,16 @@ from agent_core.errors import (
 )
 from agent_core.messages import Audience, InboundMessage, Sender, SessionKey
 from channels.base import ChannelUnavailable
-from gateway.proactive.jobs.permissions import OwnerAway, PlaceUnknown
+from gateway.proactive.jobs.job_permissions import OwnerAway, PlaceUnknown
 from gateway.proactive.owner_contact import Target, is_preferred
-from gateway.queue.states import CrashRecord, InboxState
-from gateway.queue.stores import InboxRow, Suspect, Turn
 from gateway.routing.access import Access, Alias
 from gateway.routing.crash_isolation import fatal
-from gateway.routing.inbox import ignore_reason
+from gateway.routing.intake import ignore_reason
+from gateway.store.states import CrashRecord, InboxState
+from gateway.store.stores import InboxRow, Suspect, Turn
 from gateway.turns.commit import TurnCommit
 from gateway.turns.failure_and_deferral import awaited_link, decide_failure, poisonous
-from gateway.turns.kinds import TurnPolicy
+from gateway.turns.turn_kinds import TurnPolicy
 from gateway.turns.user_input import question_text
 from tests.clock import EPOCH
 

@@ -10,15 +10,15 @@ import pytest
 
 from agent_core.messages import Amendment, MessageContext, MessageNotes, OutboundKind, SessionKey
 from channels.base import AckState
-from gateway.queue.sql import maintenance_sql
-from gateway.queue.sql.engine import NOTHING
-from gateway.queue.sqlite.store import SqliteQueue
-from gateway.queue.states import OutboxState
-from gateway.queue.stores import Completion, NewOutbound
-from gateway.queue.wakeups import Wakeups
 from gateway.routing.access import Access, Alias
 from gateway.routing.acknowledgements import StaleAcknowledgements
-from gateway.turns.approvals.drafts_and_quarantine import OWNER_QUESTIONS, ReviewQuestions
+from gateway.store.sql import maintenance_statements
+from gateway.store.sql.engine import NOTHING
+from gateway.store.sqlite.sqlite_queue import SqliteQueue
+from gateway.store.states import OutboxState
+from gateway.store.stores import Completion, NewOutbound
+from gateway.store.wakeups import Wakeups
+from gateway.turns.questions.review_questions import OWNER_QUESTIONS, ReviewQuestions
 from tests.clock import ManualClock
 from tests.contract.queue_data import BOT, OTHER, ROOM, accept, claim, message, out, pending
 
@@ -120,13 +120,13 @@ async def test_what_is_committed_late_with_a_low_id_is_asked_about(
 ) -> None:
     """Another process had taken its ids first and commits last. The control remembers the highest id, as it was."""
     if by_highest:
-        besides = maintenance_sql._besides
+        besides = maintenance_statements._besides
 
         def after(db, waiting, known, limit):
             rows, _ = besides(db, waiting, (), limit)
             return [row for row in rows if row > max(known, default=0)], {*known, *rows}
 
-        monkeypatch.setattr(maintenance_sql, "_besides", after)
+        monkeypatch.setattr(maintenance_statements, "_besides", after)
     (late,) = await store.outbox.post([out("late", hold=True)])
     (other,) = await store.outbox.post([out("other", hold=True)])
     [kept, later] = await accept(store, "k", "l", quarantine="forged")

@@ -13,8 +13,8 @@ import pytest
 from agent_core.errors import StorageUnavailable
 from agent_core.messages import InboundMessage, Sender, SessionKey
 from agent_core.models import Message
-from gateway.queue.sqlite.store import SqliteQueue
-from gateway.queue.stores import Completion, Pending
+from gateway.store.sqlite.sqlite_queue import SqliteQueue
+from gateway.store.stores import Completion, Pending
 from gateway.turns.history_writer import HistoryWriter
 from tests.clock import EPOCH, ManualClock
 from tests.doubles.in_memory_storage import InMemoryMemory

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import get_args
 
 from agent_core.messages import InboundMessage
-from gateway.turns.heartbeat import HeartbeatTurns
-from gateway.turns.kinds import TurnPolicy
+from gateway.turns.heartbeat_turn import HeartbeatTurns
+from gateway.turns.turn_kinds import TurnPolicy
 from tests.proactive_world import house
 
 

@@ -14,11 +14,11 @@ from agent_core.errors import ModelRateLimited, ModelUnavailable
 from agent_core.messages import Audience, InboundMessage, Sender, SessionKey
 from agent_core.models import Message, ModelChunk, ToolDefinition
 from gateway.app import Overrides, build
-from gateway.queue.stores import Pending
 from gateway.settings import Settings
+from gateway.store.stores import Pending
 from gateway.supervision.gateway import Gateway
 from gateway.system.home import open_home
-from gateway.turns.kinds import TurnPolicy
+from gateway.turns.turn_kinds import TurnPolicy
 from tests.clock import ManualClock
 from tests.doubles.loopback import LoopbackChannel, LoopbackServer
 from tests.doubles.queue import wrapping
@@ -265,9 +265,9 @@ async def test_a_kill_behind_the_notice_doubles_nothing(tmp_path: Path) -> None:
 
 async def test_without_a_name_it_would_be_said_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Control: a notice that is posted as any other message."""
-    monkeypatch.setattr("gateway.queue.sql.outbox.claim_once", lambda *_: True)
+    monkeypatch.setattr("gateway.store.sql.outbox_store.claim_once", lambda *_: True)
     model, clock = Model(), ManualClock()
-    monkeypatch.setattr("gateway.queue.sql.outbox._origin", lambda once: f"{once} {clock.now()}")
+    monkeypatch.setattr("gateway.store.sql.outbox_store._origin", lambda once: f"{once} {clock.now()}")
     async with desk(tmp_path, model, clock) as at:
         await at.say(CHAT, "hello")
         await at.work(CHAT, for_s=HOUR)

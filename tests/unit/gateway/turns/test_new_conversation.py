@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from agent_core.messages import SessionKey
-from gateway.queue.sqlite.store import SqliteQueue
-from gateway.turns.commands.conversation import Histories
+from gateway.store.sqlite.sqlite_queue import SqliteQueue
+from gateway.turns.commands.conversation_commands import Histories
 from gateway.turns.commands.new_conversation import NewConversation
 from tests.clock import ManualClock
 from tests.contract.queue_data import OTHER, ROOM, accept, claim

@@ -17,8 +17,8 @@ from agent_core.messages import (
 )
 from agent_core.models import Purpose
 from agent_core.provenance import Trust, describe, trust_of
-from gateway.queue.stores import Turn
 from gateway.routing.access import Access, Alias
+from gateway.store.stores import Turn
 from gateway.turns.user_input import session_of, trusted_before, user_lines
 from tests.clock import EPOCH
 

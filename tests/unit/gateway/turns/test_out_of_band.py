@@ -8,9 +8,9 @@ import anyio
 import pytest
 
 from agent_core.messages import Audience, InboundMessage, Sender, SessionKey
-from gateway.queue.sqlite.store import SqliteQueue
-from gateway.queue.stores import Completion, Pending
-from gateway.queue.wakeups import Wakeups
+from gateway.store.sqlite.sqlite_queue import SqliteQueue
+from gateway.store.stores import Completion, Pending
+from gateway.store.wakeups import Wakeups
 from gateway.turns.dispatcher import SessionDispatcher
 from gateway.turns.out_of_band import OutOfBandTurns
 from tests.clock import EPOCH, LoopClock

@@ -7,11 +7,11 @@ from typing import cast
 import pytest
 
 from agent_core.messages import Audience, SessionKey
-from gateway.proactive.jobs.service import JobPlace, JobService
+from gateway.proactive.jobs.job_service import JobPlace, JobService
 from gateway.proactive.jobs.time_syntax import Ambiguous, NotATime
 from gateway.proactive.jobs.trigger_parsing import TriggerRequest, format_timing
 from gateway.proactive.jobs.triggers import Cron, TriggerInvalid, checked_cron
-from gateway.turns.commands.reminders import read_argument, reminder_of
+from gateway.turns.commands.reminder_command import read_argument, reminder_of
 
 
 @pytest.mark.parametrize(

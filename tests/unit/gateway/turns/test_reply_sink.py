@@ -9,8 +9,8 @@ import pytest
 
 from agent_core.messages import SessionKey
 from channels.base import Capabilities, Redelivery
-from channels.matrix.client.api import HttpAnswer
-from channels.matrix.sending.typing_receipts import TypingAndReceipts
+from channels.matrix.client.homeserver import HttpAnswer
+from channels.matrix.send.typing_and_receipts import TypingAndReceipts
 from gateway.turns.model_run import ReplySink
 from tests.doubles.homeserver import ScriptedHomeserver
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from agent_core.media.voice_config import SpeakSettings
 from agent_core.messages import (
     Attachment,
     Audience,
@@ -17,15 +18,14 @@ from agent_core.messages import (
     Speech,
 )
 from agent_core.models import Purpose
-from agent_core.voice.config import SpeakSettings
 from channels.base import Capabilities, Redelivery
 from gateway.observability.redaction import Redactor
-from gateway.queue.model import SPEECH_CHANNEL
-from gateway.queue.states import InboxState
-from gateway.queue.stores import InboxRow, NewOutbound, Turn
 from gateway.routing.access import Access, Alias
-from gateway.turns.kinds import Plan
+from gateway.store.model import SPEECH_CHANNEL
+from gateway.store.states import InboxState
+from gateway.store.stores import InboxRow, NewOutbound, Turn
 from gateway.turns.spoken_answers import SpokenAnswers
+from gateway.turns.turn_kinds import Plan
 from tests.clock import EPOCH
 
 SOUND = Attachment(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from gateway.operations import render
 from gateway.settings.accounts import RESERVED
 from gateway.system.terminal_text import LOCAL_PARTS
-from gateway.turns.commands.text import about_parts
+from gateway.turns.commands.command_text import about_parts
 
 SINCE = "2026-01-03T14:00:00+00:00"
 

@@ -11,14 +11,14 @@ import pytest
 from agent_core.messages import InboundMessage, Sender, SessionKey
 from agent_core.models import MemoryScope, ModelAnswer, ScopeKind, ToolCall, ToolResult, Usage
 from agent_core.provenance import untrusted_origin
-from agent_core.tools.attachments import ReadAttachmentTool, SendFileTool
+from agent_core.tools.attachment_tools import ReadAttachmentTool, SendFileTool
 from agent_core.tools.effects import Effect
 from agent_core.tools.memory_write import MemoryWriteTool
 from agent_core.tools.policy import Approval, Proposal
-from agent_core.tools.schedule import ScheduleTool
+from agent_core.tools.schedule_tool import ScheduleTool
 from agent_core.tools.search_history import SearchHistoryTool
-from gateway.queue.sqlite.store import SqliteQueue
-from gateway.queue.stores import Completion, Pending, Turn
+from gateway.store.sqlite.sqlite_queue import SqliteQueue
+from gateway.store.stores import Completion, Pending, Turn
 from gateway.turns.step_journal import Resumable, StoreStepJournal
 from tests.clock import EPOCH, ManualClock
 from tests.doubles.in_memory_storage import InMemoryMemory

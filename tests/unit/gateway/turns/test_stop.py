@@ -6,7 +6,7 @@ import pytest
 
 from agent_core.messages import Audience, InboundMessage, Sender, SessionKey
 from gateway.turns.commands import parse_command
-from gateway.turns.commands.stop import is_stop, stopped_text
+from gateway.turns.commands.stop_command import is_stop, stopped_text
 from tests.clock import EPOCH
 
 

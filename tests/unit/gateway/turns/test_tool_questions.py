@@ -12,7 +12,7 @@ from agent_core.errors import AwaitsApproval
 from agent_core.messages import InboundMessage, MessageContext, MessageNotes, Sender, SessionKey
 from agent_core.models import ToolCall, ToolResult
 from agent_core.provenance import Trust, person, untrusted_origin
-from agent_core.tools.attachments import ReadAttachmentTool, SendFileTool
+from agent_core.tools.attachment_tools import ReadAttachmentTool, SendFileTool
 from agent_core.tools.effects import Effect, Review
 from agent_core.tools.files import file_tools
 from agent_core.tools.files.change_tools import DeleteFileTool, EditFileTool, MoveFileTool, WriteFileTool
@@ -20,17 +20,17 @@ from agent_core.tools.files.read_tools import ListFilesTool, ReadFileTool, Searc
 from agent_core.tools.memory_write import MemoryWriteTool
 from agent_core.tools.policy import Approval, Permission, PolicyVerdict, Proposal
 from agent_core.tools.read_skill import ReadSkillTool
-from agent_core.tools.schedule import ScheduleTool
+from agent_core.tools.schedule_tool import ScheduleTool
 from agent_core.tools.search_history import SearchHistoryTool
-from agent_core.tools.shell.tool import ShellTool
-from agent_core.tools.web.fetch import WebFetchTool
-from agent_core.tools.web.search import WebSearchTool
-from gateway.queue.model import ToolQuestionRow
-from gateway.queue.stores import Step, Turn
+from agent_core.tools.shell.shell_tool import ShellTool
+from agent_core.tools.web.web_fetch import WebFetchTool
+from agent_core.tools.web.web_search import WebSearchTool
 from gateway.routing.access import Access, Alias
 from gateway.settings.cross_checks import TOOLS
-from gateway.turns.approvals.tool_decisions import ToolDecisions, clean_name, is_call, name_of
-from gateway.turns.approvals.tool_questions import ApprovalPending, ToolQuestions
+from gateway.store.model import ToolQuestionRow
+from gateway.store.stores import Step, Turn
+from gateway.turns.questions.decisions import ToolDecisions, clean_name, is_call, name_of
+from gateway.turns.questions.tool_questions import ApprovalPending, ToolQuestions
 from tests.clock import EPOCH, ManualClock
 from tests.doubles.agent import FakeTool, Journey, call
 

@@ -15,16 +15,16 @@ from agent_core.errors import (
     ModelUnavailable,
     StorageUnavailable,
 )
-from agent_core.llm.config import LLMSpec, ProviderSpec
-from agent_core.llm.litellm.process import LiteLLMProcess
+from agent_core.llm.litellm.litellm_process import LiteLLMProcess
+from agent_core.llm.model_config import LLMSpec, ProviderSpec
 from agent_core.media.media_client import build_transcriber
+from agent_core.media.transcript import StoredTranscript, Transcript
+from agent_core.media.voice_config import TranscribeSettings
 from agent_core.messages import Attachment, InboundMessage, MessageContext, MessageNotes
 from agent_core.models import Purpose, Usage
-from agent_core.voice.config import TranscribeSettings
-from agent_core.voice.transcript import StoredTranscript, Transcript
 from devservers.transcription import Reply, TranscriptionServer
-from gateway.budget.policy import BudgetTier
-from gateway.queue.stores import StoreUnavailable, Turn
+from gateway.budget.budget_policy import BudgetTier
+from gateway.store.stores import StoreUnavailable, Turn
 from gateway.system.clock import SystemClock
 from gateway.turns.transcription import STEP, Transcription, TranscriptionLimits, sound_files
 from gateway.turns.user_input import user_input

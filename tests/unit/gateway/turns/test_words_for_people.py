@@ -10,8 +10,8 @@ import pytest
 from agent_core.messages import Attachment, Audience, Background, FileTranscript, InboundMessage, MessageNotes
 from agent_core.models import Message
 from agent_core.prompt import CORRECTED, words_for_people
-from gateway.operations.views import message_line
-from gateway.turns.commands.conversation import as_markdown
+from gateway.operations.operation_views import message_line
+from gateway.turns.commands.conversation_commands import as_markdown
 from gateway.turns.user_input import question_text
 from tests.unit.gateway.turns.test_failure_and_deferral import message
 

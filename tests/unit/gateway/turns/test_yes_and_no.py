@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.turns.approvals.yes_and_no import _TABLE, AnswerReading, Sign, asks, read_answer, yes_or_no
+from gateway.turns.questions.yes_and_no import _TABLE, AnswerReading, Sign, asks, read_answer, yes_or_no
 
 YES = {
     "en": "yes to all|Yes, all of them please|yes, all right|yes please|Yes.|YES!|yes, thank you|ok do it|okay|sure, go ahead|`yes`|👍|👍🏽|✅ thanks|approve",

@@ -7,7 +7,7 @@ import io
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_core.tools.files.reading import diff_text, replace_text, reviewed_change, window
+from agent_core.tools.files.file_reading import diff_text, replace_text, reviewed_change, window
 
 LINES = st.lists(st.text(alphabet="ab \t", max_size=5), max_size=30)
 

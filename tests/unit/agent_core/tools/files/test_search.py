@@ -8,8 +8,8 @@ import time
 
 import pytest
 
-from agent_core.tools.files.search import search_below
-from agent_core.tools.files.search_child import glob_pattern
+from agent_core.tools.files.file_search import search_below
+from agent_core.tools.files.file_search_child import glob_pattern
 
 
 async def _search(folder, pattern="", glob="", **how):

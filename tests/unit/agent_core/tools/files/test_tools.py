@@ -15,7 +15,7 @@ from agent_core.errors import ToolError
 from agent_core.provenance import Trust, person, trust_of, untrusted_origin
 from agent_core.tools.effects import Effect, effect_of, review_of
 from agent_core.tools.files.journaled_files import By
-from agent_core.tools.registry import definition_of
+from agent_core.tools.tool_registry import definition_of
 from tests.file_tools_world import FileDesk
 
 _ROOT = Path(__file__).resolve().parents[5]
@@ -425,7 +425,7 @@ def test_nothing_of_it_is_imported_before_it_is_used():
         "import json, sys\n"
         "import gateway.app\n"
         "from agent_core.tools.files import file_tools\n"
-        "from agent_core.tools.registry import definition_of\n"
+        "from agent_core.tools.tool_registry import definition_of\n"
         "[definition_of(tool) for tool in file_tools(lambda: None, None)]\n"
         "print(json.dumps([name for name in sys.modules if name.startswith('agent_core.tools.files.')]))\n"
     )

@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 import anyio
 import pytest
 
-from agent_core.tools.mcp.connection import McpConnection
-from agent_core.tools.mcp.link import ServerError, ServerLost
+from agent_core.tools.mcp.server_connection import McpConnection
+from agent_core.tools.mcp.server_link import ServerError, ServerLost
 
 pytestmark = pytest.mark.virtual_time
 

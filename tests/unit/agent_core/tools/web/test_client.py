@@ -18,8 +18,8 @@ from itertools import repeat
 import pytest
 import trustme
 
-from agent_core.tools.web.client import WebFailed, is_own_address
 from agent_core.tools.web.ip_rules import AddressReach
+from agent_core.tools.web.web_client import WebFailed, is_own_address
 from tests.web_world import OPEN, PRIVATE, PUBLIC, SAFE, Names, client, http, redirect, server
 
 pytestmark = pytest.mark.virtual_time

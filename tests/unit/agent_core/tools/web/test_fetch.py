@@ -12,11 +12,11 @@ from agent_core.errors import ToolFailed
 from agent_core.html_to_text import html_to_text, read_web_page
 from agent_core.provenance import Trust, calling, person, trust_of, untrusted_origin
 from agent_core.tools.effects import Effect, effect_of, targets_of
-from agent_core.tools.web import page
-from agent_core.tools.web.fetch import WebFetchTool
+from agent_core.tools.web import readable_page as page
 from agent_core.tools.web.ip_rules import AddressReach
-from agent_core.tools.web.page import read_content
+from agent_core.tools.web.readable_page import read_content
 from agent_core.tools.web.urls import addresses_in
+from agent_core.tools.web.web_fetch import WebFetchTool
 from tests.clock import EPOCH, ManualClock
 from tests.unit.channels.email.test_html_to_text import steps
 from tests.web_world import PRIVATE, Names, client, http, redirect, server

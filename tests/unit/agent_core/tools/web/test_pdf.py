@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from agent_core.tools.web import pdf
-from agent_core.tools.web.fetch import WebFetchTool
 from agent_core.tools.web.pdf import read_pdf
+from agent_core.tools.web.web_fetch import WebFetchTool
 from tests.clock import ManualClock
 from tests.web_world import client, http, server
 

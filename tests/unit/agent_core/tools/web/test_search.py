@@ -13,9 +13,9 @@ from agent_core.models import MemoryScope, ScopeKind, Session
 from agent_core.provenance import Trust, trust_of
 from agent_core.tools.effects import Effect, effect_of, targets_of
 from agent_core.tools.web.config import SearchSettings, WebSettings
-from agent_core.tools.web.offer import WebTools, web_client
-from agent_core.tools.web.search import WebSearchTool
+from agent_core.tools.web.plugin import WebTools, web_client
 from agent_core.tools.web.urls import addresses_in
+from agent_core.tools.web.web_search import WebSearchTool
 from tests.clock import ManualClock
 from tests.web_world import PRIVATE, client, http, redirect, server
 

@@ -4,12 +4,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from agent_core.voice.sound_file import sound_file_of
+from agent_core.media.sound_file import sound_file_of
 from devservers.provider import Trouble
 from devservers.speech import SpeechServer
 from devservers.transcription import Reply, TranscriptionServer
-from gateway.cli.check.report import CheckReport, FindingLevel
-from gateway.cli.check.voice import check_listening, check_speaking, silence
+from gateway.cli.check.check_report import CheckReport, FindingLevel
+from gateway.cli.check.voice_checks import check_listening, check_speaking, silence
 from gateway.operations.render import _speech
 from gateway.settings import Settings
 from gateway.system.clock import SystemClock

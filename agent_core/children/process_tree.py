@@ -1,0 +1,184 @@
+"""
+Everything that a runner has started, by /proc: what it takes, and how it is ended (Linux).
+
+The runner is the subreaper of its descendants (prctl(2)), so whoever loses their parent is its child.
+"""
+
+from __future__ import annotations
+
+import _signal as signal  # type: ignore[import-not-found]  # see agent_core.children.confined_child
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import os
+    from typing import Any
+else:
+    import posix as os  # all that is needed here, without what `os` loads
+
+_END_LIMIT_S, _PAUSE_S = 4.0, 0.005
+_WRAPPER_MOMENTS, _MOMENT_S = 20, 0.0005
+"""What ends by itself is given a moment: to look for everything takes longer."""
+_PIECE = 65536
+_USED, _THREADS = 11, 17
+"""The words of /proc/PID/stat after the name."""
+
+
+def end_all(report: dict[str, Any]) -> None:
+    """Kill descendants until there are none; what becomes our child meanwhile goes with the next round."""
+    give_up_at = time.monotonic() + _END_LIMIT_S
+    moments = _WRAPPER_MOMENTS
+    while time.monotonic() < give_up_at:
+        try:
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        except ChildProcessError:
+            return  # whoever loses their parent is our child, so there is nobody left
+        if moments and (children := own_children()) and all(map(_is_wrapper, children)):
+            moments -= 1
+            time.sleep(_MOMENT_S)
+            continue
+        tree = descendants()
+        report.setdefault("ended", sum(_state(pid) not in ("", "Z") and not _is_wrapper(pid) for pid in tree))
+        send_signal(signal.SIGKILL, tree)
+        time.sleep(_PAUSE_S)
+    report["left"] = "processes"
+
+
+def end_below(root: int) -> None:
+    """Kill all descendants of another process, which must be their subreaper and is ended afterwards."""
+    give_up_at = time.monotonic() + _END_LIMIT_S
+    while time.monotonic() < give_up_at:
+        tree = [pid for pid in descendants(root) if _state(pid) not in ("", "Z")]
+        if not tree:
+            return
+        send_signal(signal.SIGKILL, tree)
+        time.sleep(_PAUSE_S)
+
+
+def send_signal(number: int, processes: list[int]) -> None:
+    """To each that is still there."""
+    for pid in processes:
+        try:
+            os.kill(pid, number)
+        except OSError:
+            continue
+
+
+def _is_wrapper(pid: int) -> bool:
+    """Return True for the first process of bubblewrap's namespace, which ends by itself after the last."""
+    return content_of(f"/proc/{pid}/comm").strip() == b"bwrap"
+
+
+def descendants(root: int = 0) -> list[int]:
+    """
+    All that live below ``root``, by itself this process, by their parents in /proc.
+
+    Where others' processes are hidden, one that cannot be dumped is not shown there; as the child of one that
+    is shown, or our own, it is.
+    """
+    children: dict[int, list[int]] = {}
+    root = root or os.getpid()
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            words = content_of(f"/proc/{name}/stat").rpartition(b")")[2].split()
+            if len(words) > 1:
+                children.setdefault(int(words[1]), []).append(int(name))
+    found, seen = [root], {root}
+    for pid in found:
+        new = [child for child in (*children.get(pid, []), *_children(pid)) if child not in seen]
+        found += dict.fromkeys(new)
+        seen.update(new)
+    return found[1:]
+
+
+def own_children() -> list[int]:
+    """Return the pids of the children of this process."""
+    return _children(os.getpid())
+
+
+def _children(pid: int) -> list[int]:
+    try:
+        threads = os.listdir(f"/proc/{pid}/task")
+    except OSError:
+        return []
+    return [
+        int(word) for thread in threads for word in content_of(f"/proc/{pid}/task/{thread}/children").split()
+    ]
+
+
+def _state(pid: int) -> str:
+    return content_of(f"/proc/{pid}/stat").rpartition(b")")[2][1:2].decode("ascii")
+
+
+def processor_time(tree: list[int]) -> list[tuple[int, int]]:
+    """Return pid and processor time (hundredths of a second) of each process that still exists."""
+    used = []
+    for pid in tree:
+        words = content_of(f"/proc/{pid}/stat").rpartition(b")")[2].split()
+        if words:
+            used.append((pid, int(words[_USED]) + int(words[_USED + 1])))
+    return used
+
+
+def threads_in(pid: int, states: bytes) -> int:
+    """Return the number of a process's threads in one of these states."""
+    words = content_of(f"/proc/{pid}/stat").rpartition(b")")[2].split()
+    if not words:
+        return 0
+    if words[_THREADS] == b"1":
+        return int(words[0] in states)
+    try:
+        threads = os.listdir(f"/proc/{pid}/task")
+    except OSError:
+        return 0
+    found = [content_of(f"/proc/{pid}/task/{one}/stat").rpartition(b")")[2][1:2] for one in threads]
+    return sum(one in states for one in found if one)
+
+
+def threads_of(user: int) -> int:
+    """Count the threads of a user: RLIMIT_NPROC counts them all."""
+    count = 0
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            fields = content_of(f"/proc/{name}/status").partition(b"\nUid:")[2]
+            if fields and int(fields.split(None, 1)[0]) == user:
+                count += int(fields.partition(b"\nThreads:")[2].split(None, 1)[0])
+    return count
+
+
+def holds_more_than(most: int, tree: list[int]) -> bool:
+    """
+    True if processes hold more bytes together, in memory or swapped out.
+
+    What several of them hold counts once. The kernel takes longer to say so, and is asked only if it matters.
+    """
+    if sum(map(_held_kilobytes, tree)) * 1024 <= most:
+        return False
+    parts = [
+        _kilobytes(f"/proc/{pid}/smaps_rollup", b"Pss", b"SwapPss") or _held_kilobytes(pid) for pid in tree
+    ]
+    return sum(parts) * 1024 > most
+
+
+def _held_kilobytes(pid: int) -> int:
+    return _kilobytes(f"/proc/{pid}/status", b"VmRSS", b"VmSwap")
+
+
+def _kilobytes(path: str, *names: bytes) -> int:
+    words = [line.split() for line in content_of(path).split(b"\n")]
+    return sum(int(each[1]) for each in words if len(each) == 3 and each[0][:-1] in names)
+
+
+def content_of(path: str) -> bytes:
+    """The first piece of a file; nothing if it cannot be read."""
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return b""
+    try:
+        return os.read(handle, _PIECE)
+    except OSError:
+        return b""
+    finally:
+        os.close(handle)

@@ -1,1 +1,0 @@
-"""Image generation by a provider, for the owner."""

@@ -1,0 +1,187 @@
+"""Reads histories into the search index: from where it stopped, or from the end within a budget."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from os import O_CLOEXEC, O_NOFOLLOW, O_NONBLOCK, O_RDONLY, close, fstat, pread
+from os import open as open_file
+from pathlib import Path
+from typing import Any
+
+from agent_core.models import SearchHit
+from agent_core.provenance import to_json
+from agent_core.storage import history_lines as codec
+from agent_core.storage.reverse_lines import lines_backwards, lines_forwards
+from agent_core.storage.search_index.index_rows import SearchLine, line_time
+from agent_core.storage.search_index.ranking import BestSentences, Candidate, Statistics
+from agent_core.storage.search_index.word_splitting import Filters, Query, Term, fold
+
+Found = tuple[str, list[SearchLine], int]
+"""The session of a hit, the lines to show, and which of them it is."""
+
+
+@dataclass(slots=True)
+class Budget:
+    """The bytes that may still be scanned, in total and per history; ``cut``: something was left out."""
+
+    bytes: int = 1024 * 1024
+    bytes_each: int = 256 * 1024
+    cut: bool = False
+
+    @property
+    def is_spent(self) -> bool:
+        """Return True if no byte is left."""
+        return self.bytes <= 0
+
+
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """A history whose part from ``start`` on is not indexed."""
+
+    session: str
+    path: Path
+    start: int
+
+
+def read_on(handle: int, position: int, byte: int, size: int) -> Iterator[tuple[SearchLine | None, int, int]]:
+    """Each complete line from a place on (None: no text of a conversation), and the place after it."""
+    at, held = -1, None
+    for following, raw in lines_forwards(handle, byte, max_line_bytes=codec.MAX_LINE_BYTES):
+        if at >= 0:
+            line, position = _next_line(held, position, at)
+            yield line, position, following
+        at, held = following, raw
+    end = size if held is None else at + len(held) + 1
+    if at >= 0 and pread(handle, 1, end - 1) == b"\n":  # otherwise the rest of it is still to come
+        line, position = _next_line(held, position, at)
+        yield line, position, end
+
+
+def _next_line(raw: bytes | None, position: int, byte: int) -> tuple[SearchLine | None, int]:
+    """The line that begins at ``byte`` and the position after it; it stands at ``position`` at least."""
+    value = codec.as_object(raw) if raw else None
+    number = codec.position_in(value, byte)
+    here = number if number is not None and number >= position else position
+    return searched_line(value, here) or _mark_in(value, here), here + 1
+
+
+def undone_turn(value: dict[str, Any] | None) -> str:
+    """Return the turn or the message that the object of a line takes back, or an empty text."""
+    undone = None if value is None else value.get("undoes")
+    return undone if isinstance(undone, str) else ""
+
+
+def _mark_in(value: dict[str, Any] | None, position: int) -> SearchLine | None:
+    undone = undone_turn(value)
+    return SearchLine(position, 0, "system", None, "", "", undoes=undone) if undone else None
+
+
+def searched_line(value: dict[str, Any] | None, position: int) -> SearchLine | None:
+    """A line of a history in the form for searching; None if nobody may find it."""
+    if value is None or value.get("role") not in ("user", "assistant"):
+        return None
+    message = codec.from_object(value)
+    if message is None or message.scope is None or not message.content.strip():
+        return None
+    return SearchLine(
+        position,
+        line_time(message.timestamp),
+        message.role,
+        codec.storable(message.sender) if message.sender is not None else None,
+        codec.storable(message.content),
+        message.scope,
+        None if message.origins is None else json.dumps(to_json(message.origins)),
+        message.turn,
+        None if message.id is None else codec.storable(message.id),
+    )
+
+
+def look_through(
+    unread: Unread,
+    query: Query,
+    scope: str,
+    *,
+    filters: Filters,
+    budget: Budget,
+    statistics: Statistics,
+    undone: set[str],
+) -> list[tuple[list[Term], Found]]:
+    """
+    Scan what is not indexed for candidates of a scope, from the end of the file as far as the budget goes.
+
+    Each comes with its terms, and they are counted in ``statistics``. What was taken back is left out and
+    added to ``undone``.
+    """
+    lines: list[SearchLine] = []
+    # Most lines of other scopes need not be decoded. A line that is encoded otherwise says so.
+    marks = (codec.encode_object({"": scope})[5:-3], b'"undoes"', b'"enc"')
+    try:
+        handle = open_file(unread.path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC)
+    except OSError:
+        return []
+    try:
+        size = fstat(handle).st_size
+        for byte, raw in lines_backwards(handle, size, max_line_bytes=codec.MAX_LINE_BYTES):
+            if byte < unread.start:
+                break
+            budget.bytes -= len(raw or b"") + 1
+            if budget.is_spent or size - byte > budget.bytes_each:
+                budget.cut = True
+                break
+            if raw is None or not any(mark in raw for mark in marks):
+                continue
+            value = codec.as_object(raw)
+            undone.add(undone_turn(value))
+            number = codec.position_in(value, byte)
+            before = lines[-1].position if lines else byte
+            line = searched_line(value, number if number is not None else before - 1)
+            if line is not None and line.scope == scope and not line.is_in(undone):
+                lines.append(line)
+    finally:
+        close(handle)
+    lines.reverse()
+    statistics.total += len(lines)
+    found: list[tuple[list[Term], Found]] = []
+    for at, line in enumerate(lines):
+        terms = query.terms_in(fold(line.text))
+        statistics.counts.update(terms)
+        if filters.is_said(line.ms, line.sender) and query.is_hit(terms):
+            found.append((terms, (unread.session, lines[max(0, at - 1) : at + 2], min(at, 1))))
+    return found
+
+
+def candidate_of(line: SearchLine, beside: SearchLine | None) -> Candidate:
+    """Return a line with its question or answer as they are rated."""
+    return Candidate(line.ms, fold(line.text), "" if beside is None else fold(beside.text))
+
+
+def answer_in(lines: Sequence[SearchLine], at: int) -> SearchLine | None:
+    """Return the answer to a line, or its question, where that is the next or the one before."""
+    other = at - 1 if lines[at].role == "assistant" else at + 1
+    found = lines[other] if 0 <= other < len(lines) else None
+    return found if found is not None and lines[at].is_turn_with(found) else None
+
+
+def chosen(
+    found: Iterable[Found | None], limit: int, sentences: BestSentences
+) -> tuple[tuple[SearchHit, ...], int]:
+    """Return the first hits and the number of lines in them, without neighbours of better ones."""
+    shown: set[tuple[str, int]] = set()
+    hits: list[SearchHit] = []
+    used = 0
+    for each in found:
+        used += 1
+        if each is None:
+            continue
+        session, lines, at = each
+        if (session, lines[at].position) in shown:
+            continue
+        shown.update((session, line.position) for line in lines)
+        shown_lines = tuple(line.message() for line in lines)
+        parts = tuple(sentences.best(session, line.position, line.text) for line in lines)
+        hits.append(SearchHit(session, shown_lines, at, lines[at].position, parts))
+        if len(hits) >= limit:
+            break
+    return tuple(hits), used

@@ -1,0 +1,242 @@
+"""
+The connection to a server: one task talks to it.
+
+`McpConnection.run` enters and leaves it, because the SDK's contexts belong to one task and a lost server
+cancels whoever is inside. Turns put requests into its queue and wait with limits of their own. A begun
+request is lost with the connection and never repeated, as its effect is unknown; others are refused or made
+on the next connection.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from typing import Any, TypeVar, cast
+
+import anyio
+import structlog
+
+from agent_core.backoff import Backoff, BackoffPolicy
+from agent_core.errors import AgentError
+from agent_core.tools.mcp.server_link import Link, ServerLost, ServerUnavailable
+
+_MOST_WAITING = 32
+_MOST_AT_ONCE = 4
+_LEAVE_LIMIT_S = 15.0
+_PATIENCE_S = 5.0
+"""What is asked waits for the next try, if that is so near."""
+_LOOK_PAUSE_S, _LONGEST_LOOK_PAUSE_S = 5.0, 300.0
+_RETRY = BackoffPolicy(first_s=2.0, cap_s=300.0)
+_T = TypeVar("_T")
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(eq=False)
+class _Request:
+    work: Callable[[Link], Awaitable[Any]]
+    seconds: float
+    scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
+    done: anyio.Event = field(default_factory=anyio.Event)
+    begun: bool = False
+    result: Any = None
+    error: AgentError | None = None
+
+    def settle(self, *, result: Any = None, error: AgentError | None = None) -> None:
+        if not self.done.is_set():
+            self.result, self.error = result, error
+            self.done.set()
+
+
+class McpConnection:
+    """
+    A connection to one server, made on demand.
+
+    Args:
+        connect: Connects; raises `ServerUnavailable`.
+        on_connected: Receives each new connection first.
+        on_changed: Called when the server's offers change.
+        idle_s: The unused time after which it ends; infinite: never.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        connect: Callable[[], AbstractAsyncContextManager[Link]],
+        *,
+        on_connected: Callable[[Link], Awaitable[None]],
+        on_changed: Callable[[Link], Awaitable[None]],
+        start_s: float,
+        idle_s: float,
+    ) -> None:
+        self._name = name
+        self._connect = connect
+        self._on_connected = on_connected
+        self._on_changed = on_changed
+        self._start_s = start_s
+        self._idle_s = idle_s
+        self._waiting: list[_Request] = []
+        self._running: set[_Request] = set()
+        self._news = anyio.Event()
+        self._backoff = Backoff(_RETRY)
+        self._again_at = -math.inf
+        self._ready_at: float | None = None
+        self.is_up = False
+        self.trouble = ""
+        """Why it could not be used when it was last tried; empty if it could."""
+
+    @property
+    def wait_s(self) -> float:
+        """Return the seconds until the next attempt."""
+        return max(0.0, self._again_at - anyio.current_time())
+
+    async def ask(self, work: Callable[[Link], Awaitable[_T]], *, seconds: float) -> _T:
+        """
+        Run ``work`` on the connection, made on demand.
+
+        Raises ServerUnavailable (nothing was asked), ServerLost (unknown if it was done), and what ``work``
+        raises.
+        """
+        if len(self._waiting) >= _MOST_WAITING:
+            raise ServerUnavailable("it has too many requests at the same time")
+        if not self.is_up and self.wait_s > _PATIENCE_S:
+            raise ServerUnavailable(f"{self.trouble}; it is not tried again for {self.wait_s:.0f} s")
+        request = _Request(work, seconds)
+        self._waiting.append(request)
+        self._wake()
+        try:
+            with anyio.move_on_after(seconds + self._start_s):
+                await request.done.wait()
+        finally:
+            request.scope.cancel()
+            if request in self._waiting:
+                self._waiting.remove(request)
+        if request.error is not None:
+            raise request.error
+        if not request.done.is_set():
+            if request.begun:
+                raise ServerLost(f"there was no answer within {seconds:g} seconds")
+            raise ServerUnavailable("it was busy with other calls until the time was up")
+        return cast("_T", request.result)
+
+    async def run(self, *, eager: bool = False) -> None:
+        """Connect on demand, or with ``eager`` always, until cancelled; ends the work in progress."""
+        try:
+            while True:
+                while not self._waiting and not eager:
+                    await self._sleep(math.inf)
+                await anyio.sleep(self.wait_s)
+                self._ready_at = None
+                try:
+                    await self._one()
+                except AgentError as error:
+                    self._failed(ServerUnavailable(str(error)))
+                except Exception as error:  # noqa: BLE001 - whatever a server brings about, it stays here
+                    _log.exception("mcp.defective", server=self._name)
+                    self._failed(ServerUnavailable(f"a defect: {type(error).__name__}"))
+        finally:
+            for request in [*self._waiting, *self._running]:
+                request.settle(error=self._end_of(request, "squidbot was stopped"))
+
+    def _failed(self, error: ServerUnavailable) -> None:
+        self.trouble = str(error)
+        up_s = 0.0 if self._ready_at is None else anyio.current_time() - self._ready_at
+        delay_s = self._backoff.note_failure(random=random.random(), up_s=up_s)
+        self._again_at = anyio.current_time() + delay_s
+        _log.warning("mcp.unavailable", server=self._name, reason=self.trouble, again_s=round(delay_s, 1))
+        if self._ready_at is not None and self.wait_s <= _PATIENCE_S:
+            return  # it worked until now: what was not begun is made on the next connection
+        waiting, self._waiting = self._waiting, []
+        for request in waiting:
+            request.settle(error=error)
+
+    async def _one(self) -> None:
+        """One connection, from its start to its end."""
+        try:
+            with anyio.CancelScope(deadline=anyio.current_time() + self._start_s) as limit:
+                async with self._connect() as link:
+                    await self._on_connected(link)
+                    limit.deadline, self._ready_at = math.inf, anyio.current_time()
+                    self.is_up, self.trouble = True, ""
+                    _log.info("mcp.connected", server=self._name)
+                    await self._serve(link)
+                    self.is_up = False
+                    limit.deadline = anyio.current_time() + _LEAVE_LIMIT_S
+                    if link.why:
+                        raise ServerUnavailable(link.why)
+        finally:
+            self.is_up = False
+        if self._ready_at is None:
+            raise ServerUnavailable(f"it was not ready within {self._start_s:g} seconds")
+        self._backoff.reset()
+        _log.info("mcp.ended", server=self._name)
+
+    async def _serve(self, link: Link) -> None:
+        """Carry requests out until the connection ends or nobody needs it."""
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._watch, link, tasks.cancel_scope)
+            tasks.start_soon(self._look_again, link)
+            while True:
+                while self._waiting and len(self._running) < _MOST_AT_ONCE:
+                    request = self._waiting.pop(0)
+                    self._running.add(request)
+                    tasks.start_soon(self._carry_out, request, link)
+                idle_s = math.inf if self._running else self._idle_s
+                if not await self._sleep(idle_s) and not self._running and not self._waiting:
+                    tasks.cancel_scope.cancel()
+                    return
+
+    async def _watch(self, link: Link, scope: anyio.CancelScope) -> None:
+        await link.wait_end()
+        for request in list(self._running):
+            request.settle(error=self._end_of(request, link.why))
+        scope.cancel()
+
+    async def _look_again(self, link: Link) -> None:
+        """However often a server says that something has changed, it is asked now and then."""
+        pause_s = _LOOK_PAUSE_S
+        while True:
+            await link.wait_change()
+            await anyio.sleep(1.0)  # they come in threes
+            _log.info("mcp.offer_changed", server=self._name)
+            try:
+                await self._on_changed(link)
+            except (AgentError, OSError) as error:
+                _log.warning("mcp.not_listed", server=self._name, reason=str(error))
+            await anyio.sleep(pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_LOOK_PAUSE_S)
+
+    async def _carry_out(self, request: _Request, link: Link) -> None:
+        try:
+            with request.scope:
+                if request.scope.cancel_called:
+                    return  # nobody waits for it any more
+                request.begun = True
+                request.scope.deadline = anyio.current_time() + request.seconds
+                request.settle(result=await request.work(link))
+            request.settle(error=ServerLost(f"there was no answer within {request.seconds:g} seconds"))
+        except AgentError as error:
+            request.settle(error=error)
+        except Exception:  # noqa: BLE001 - whatever a server brings about, it stays here
+            _log.exception("mcp.defective", server=self._name)
+            request.settle(error=ServerLost("a defect in talking to it"))
+        finally:
+            request.settle(error=self._end_of(request, "the connection ended"))
+            self._running.discard(request)
+            self._wake()
+
+    def _end_of(self, request: _Request, why: str) -> AgentError:
+        return ServerLost(why) if request.begun else ServerUnavailable(why)
+
+    def _wake(self) -> None:
+        self._news.set()
+
+    async def _sleep(self, seconds: float) -> bool:
+        """Wait for news; whether there was any."""
+        with anyio.move_on_after(seconds):
+            await self._news.wait()
+            self._news = anyio.Event()
+            return True
+        return False

@@ -1,1 +1,0 @@
-"""Speech: transcribes sound files (`transcription`) and speaks answers."""

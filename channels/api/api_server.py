@@ -1,0 +1,238 @@
+"""
+``/v1/``: chat completions, responses and models, as OpenAI's clients call them.
+
+Nothing is read of a request without a token. Bodies, their time and open requests are bounded; an answer that
+takes long keeps its connection alive by comments. Errors have OpenAI's shape.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from contextlib import aclosing
+from functools import partial
+from typing import Any
+
+import anyio
+import structlog
+from aiohttp import web
+from anyio import to_thread
+
+from channels.api.channel import ApiChannel, KeyReused, OpenRequest, TooManyRequests
+from channels.api.replies import ChatReply, ReplyShape, ResponsesReply
+from channels.api.request import BadRequest, read_body
+from channels.api.token_store import ApiToken
+from channels.attachments import AttachmentRefused, AttachmentsUnavailable
+from channels.base import ChannelUnavailable
+
+_BODY_BYTES = 8 * 1_048_576
+_BODY_LIMIT_S = 30.0
+_ANSWER_LIMIT_S = 3600.0
+_ALIVE_EVERY_S = 10.0
+_RETRY_AFTER_S = 10
+_MOST_KEY = 255
+_TOO_LONG = "there is no answer yet; send the request again with the same Idempotency-Key"
+_log = structlog.get_logger(__name__)
+
+
+class ApiServer:
+    """The routes of one endpoint."""
+
+    def __init__(self, channel: ApiChannel) -> None:
+        self._channel = channel
+
+    def routes(self) -> list[web.AbstractRouteDef]:
+        """Return everything below ``/v1/``."""
+        return [
+            web.post("/v1/chat/completions", self._guarded(self._chat)),
+            web.post("/v1/responses", self._guarded(self._responses)),
+            web.get("/v1/models", self._guarded(self._models)),
+            web.get("/v1/models/{name}", self._guarded(self._model)),
+            web.route("*", "/v1/{rest:.*}", self._guarded(self._unknown)),
+        ]
+
+    def _guarded(
+        self, handler: Callable[[web.Request, ApiToken], Awaitable[web.StreamResponse]]
+    ) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+        """Let nobody in without a token, and say what goes wrong in OpenAI's shape."""
+
+        async def handle(request: web.Request) -> web.StreamResponse:
+            try:
+                return await handler(request, await self._token_of(request))
+            except BadRequest as error:
+                return _failed(error.status, str(error), error.code, param=error.param)
+            except KeyReused as error:
+                return _failed(422, str(error), "idempotency_key_reused")
+            except TooManyRequests as error:
+                return _failed(429, str(error), "rate_limit_exceeded")
+            except AttachmentRefused as error:
+                return _failed(413, str(error), "request_too_large")
+            except ConnectionError:
+                raise  # the client has gone, and nobody reads an answer
+            except (ChannelUnavailable, AttachmentsUnavailable, OSError) as error:
+                return _failed(503, str(error) or _TOO_LONG, "unavailable")
+
+        return handle
+
+    async def _token_of(self, request: web.Request) -> ApiToken:
+        scheme, _, text = request.headers.get("Authorization", "").strip().partition(" ")
+        token = None
+        if scheme.lower() == "bearer" and text.strip():
+            token = await to_thread.run_sync(self._channel.tokens.find, text.strip())
+        if token is None:
+            _log.warning("api.refused", channel=self._channel.name)
+            text = "No valid token was given. Make one with: squidbot tokens add NAME"
+            raise BadRequest(text, status=401, code="invalid_api_key")
+        if not self._channel.services.may_talk(token.person):
+            text = f"The person of the token {token.name!r} may not talk to squidbot any more."
+            raise BadRequest(text, status=403, code="permission_denied")
+        return token
+
+    async def _chat(self, request: web.Request, token: ApiToken) -> web.StreamResponse:
+        return await self._answered(request, token, "messages", ChatReply)
+
+    async def _responses(self, request: web.Request, token: ApiToken) -> web.StreamResponse:
+        return await self._answered(request, token, "input", ResponsesReply)
+
+    async def _models(self, request: web.Request, token: ApiToken) -> web.StreamResponse:
+        return _json({"object": "list", "data": [self._described()]})
+
+    async def _model(self, request: web.Request, token: ApiToken) -> web.StreamResponse:
+        if request.match_info["name"] != self._channel.model:
+            text = f"The model does not exist; here it is called '{self._channel.model}'."
+            raise BadRequest(text, "model", status=404, code="model_not_found")
+        return _json(self._described())
+
+    async def _unknown(self, request: web.Request, token: ApiToken) -> web.StreamResponse:
+        path = f"{request.method} {request.path[:100]}"
+        raise BadRequest(f"There is no {path} here.", status=404, code="unknown_url")
+
+    def _described(self) -> Mapping[str, Any]:
+        return {"id": self._channel.model, "object": "model", "created": 0, "owned_by": "squidbot"}
+
+    async def _answered(
+        self, request: web.Request, token: ApiToken, key: str, shape: type[ReplyShape]
+    ) -> web.StreamResponse:
+        read = partial(
+            read_body,
+            await _body_of(request),
+            key=key,
+            model=self._channel.model,
+            person=token.person,
+            ours=self._channel.account,
+            conversation=request.headers.get("X-OpenWebUI-Chat-Id", ""),
+        )
+        words = await to_thread.run_sync(read)  # megabytes of images would hold up everybody
+        async with self._channel.ask(token, _key_of(request), words) as asked:
+            name = hashlib.sha256(asked.native_id.encode()).hexdigest()[:29]
+            reply = shape(name, self._channel.model, self._channel.services.clock.now())
+            if words.stream:
+                return await self._streamed(request, asked, reply)
+            with anyio.fail_after(_ANSWER_LIMIT_S):
+                async for _ in self._texts(request, asked):
+                    pass
+            return _json(reply.complete(asked.text))
+
+    async def _streamed(
+        self, request: web.Request, asked: OpenRequest, reply: ReplyShape
+    ) -> web.StreamResponse:
+        headers = {
+            "Content-Type": "text/event-stream",
+            "Cache-Control": "no-cache",
+            "X-Accel-Buffering": "no",
+        }
+        response = web.StreamResponse(headers=headers)
+        await response.prepare(request)
+        await response.write(_events(reply.beginning()))
+        shown, sent = "", self._channel.services.clock.monotonic()
+        try:
+            with anyio.fail_after(_ANSWER_LIMIT_S):
+                async for text in self._texts(request, asked):
+                    more = addition(shown, text)
+                    now = self._channel.services.clock.monotonic()
+                    if more:
+                        await response.write(_events(reply.delta(more)))
+                    elif now - sent >= _ALIVE_EVERY_S:
+                        await response.write(b": still working\n\n")
+                    else:
+                        continue
+                    shown, sent = text or shown, now
+            await response.write(_events(reply.end(asked.text)))
+        except (ChannelUnavailable, TimeoutError) as error:
+            await response.write(_events([_error(str(error) or _TOO_LONG, "unavailable", 503)]))
+        await response.write_eof()
+        return response
+
+    async def _texts(self, request: web.Request, asked: OpenRequest) -> AsyncIterator[str]:
+        """The answer so far, as long as the client is there; what it leaves goes on without it."""
+        async with aclosing(self._channel.watch(asked)) as texts:
+            async for text in texts:
+                if request.transport is None or request.transport.is_closing():
+                    raise ConnectionResetError("the client has gone")
+                yield text
+
+
+def addition(shown: str, text: str) -> str:
+    """Return what turns the shown text into this one; a text that does not continue it is a new paragraph."""
+    if text.startswith(shown):
+        return text[len(shown) :]
+    return "" if shown.startswith(text) else f"\n\n{text}"
+
+
+def _key_of(request: web.Request) -> str:
+    """A name for the request: of its Idempotency-Key, else a new one."""
+    given = request.headers.get("Idempotency-Key", "")
+    if len(given) > _MOST_KEY:
+        raise BadRequest(f"The Idempotency-Key must have at most {_MOST_KEY} characters.")
+    digest = hashlib.sha256(given.encode("utf-8", "surrogateescape")).hexdigest()
+    return digest[:32] if given else secrets.token_hex(16)
+
+
+async def _body_of(request: web.Request) -> bytes:
+    """Return the body. Raises BadRequest if it is too long or too slow."""
+    body = bytearray()
+    try:
+        with anyio.fail_after(_BODY_LIMIT_S):
+            async for piece in request.content.iter_any():
+                body += piece
+                if len(body) > _BODY_BYTES:
+                    text = f"The body is longer than {_BODY_BYTES} bytes."
+                    raise BadRequest(text, status=413, code="request_too_large")
+    except TimeoutError:
+        raise BadRequest("The body did not come in time.", status=408) from None
+    return bytes(body)
+
+
+def _events(values: Iterable[Mapping[str, Any] | str]) -> bytes:
+    """Return server-sent events: each a text as it is, or JSON; one with a ``type`` is named by it."""
+    lines = []
+    for value in values:
+        if isinstance(value, str):
+            lines.append(f"data: {value}\n\n")
+            continue
+        name = f"event: {value['type']}\n" if "type" in value else ""
+        lines.append(f"{name}data: {json.dumps(value, ensure_ascii=False)}\n\n")
+    return "".join(lines).encode()
+
+
+def _json(value: Mapping[str, Any], status: int = 200) -> web.Response:
+    headers = {"Cache-Control": "no-store"}
+    return web.json_response(value, status=status, headers=headers)
+
+
+def _error(text: str, code: str | None, status: int, param: str | None = None) -> dict[str, Any]:
+    kind = (
+        "rate_limit_error" if status == 429 else "server_error" if status >= 500 else "invalid_request_error"
+    )
+    return {"error": {"message": text, "type": kind, "param": param, "code": code}}
+
+
+def _failed(status: int, text: str, code: str | None, *, param: str | None = None) -> web.Response:
+    answer = _json(_error(text, code, status, param), status)
+    if status == 401:
+        answer.headers["WWW-Authenticate"] = "Bearer"
+    if status in (429, 503):
+        answer.headers["Retry-After"] = str(_RETRY_AFTER_S)
+    return answer

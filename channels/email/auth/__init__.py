@@ -1,1 +1,0 @@
-"""Credentials for mail servers: passwords, OAuth tokens, TLS."""

@@ -1,1 +1,0 @@
-"""Limits on sending: rates, the circuit breaker, the loop guard."""

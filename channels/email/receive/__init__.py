@@ -1,0 +1,1 @@
+"""From a mailbox to the inbox: fetching, verification, what is accepted and as what."""

@@ -1,0 +1,157 @@
+"""
+Tracks whose device lists are known, and fetches those of others.
+
+A query is answered when the slowest server in it has answered, or has been given up. So there is one for each
+server, and nobody waits for people whom they do not write to: a room in which somebody's server is slow does
+not hold up the others. Who is just being asked for is not asked for again, and nobody goes on without them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import structlog
+
+from channels.base import ChannelClock
+from channels.matrix.client.homeserver import AnswerTooLong
+from channels.matrix.client.json_access import JsonObject, object_of
+from channels.matrix.crypto.key_api import KeyRequests
+
+RETRY_S = 60.0
+"""So long what is known has to do, where somebody's server did not answer ours."""
+AT_ONCE = 100
+_QUERIES = 8
+_log = structlog.get_logger(__name__)
+Learn = Callable[[str, JsonObject, Mapping[str, Any]], Awaitable[None]]
+"""Takes a person, their devices, and the whole answer."""
+
+
+def group_by_server(user_ids: Iterable[str], own: str = "") -> list[list[str]]:
+    """
+    People in groups by their servers, each of at most `AT_ONCE`; beyond a few, servers share a group.
+
+    ``own``, who is in every room, is alone.
+    """
+    servers: dict[str, list[str]] = {}
+    for user_id in sorted(user_ids):
+        key = "" if user_id == own else user_id.partition(":")[2]
+        servers.setdefault(key, []).append(user_id)
+    shared: list[list[str]] = []
+    for number, users in enumerate(servers.values()):
+        if number < _QUERIES:
+            shared.append(users)
+        else:
+            shared[number % _QUERIES] = shared[number % _QUERIES] + users
+    return [users[start : start + AT_ONCE] for users in shared for start in range(0, len(users), AT_ONCE)]
+
+
+class DeviceLists:
+    """The device lists of the people that an account knows."""
+
+    def __init__(self, requests: KeyRequests, clock: ChannelClock, learn: Learn) -> None:
+        self._requests = requests
+        self._clock = clock
+        self._learn = learn
+        self._known: set[str] = set()
+        self._asked: dict[str, anyio.Event] = {}
+        self._query_at: dict[str, float] = {}
+
+    def forget(self) -> None:
+        """Forget all device lists."""
+        self._known.clear()
+
+    def note_changes(self, user_ids: Iterable[str]) -> None:
+        """The device lists of these people have changed."""
+        self._known.difference_update(user_ids)
+
+    def mark_outdated(self, user_id: str) -> None:
+        """Somebody's devices are asked for anew, even if their server did not answer a moment ago."""
+        self._known.discard(user_id)
+        self._query_at.pop(user_id, None)
+
+    async def know(self, user_ids: Iterable[str], own: str = "") -> None:
+        """Wait until devices are known or servers failed. Raises ChannelError, TokenRefused, LinkBroken."""
+        left = set(user_ids)
+        while left := {one for one in left if one in self._asked or self._may_ask(one)}:
+            mine = left - self._asked.keys()
+            left -= mine  # nobody is asked for here twice, however often they change
+            if mine:
+                await self._ask(mine, own)
+            for event in {self._asked[one] for one in left & self._asked.keys()}:
+                await event.wait()
+
+    def knows(self, user_id: str) -> bool:
+        """Return True if somebody's device list is known."""
+        return user_id in self._known
+
+    def is_open(self, user_id: str) -> bool:
+        """Return True if a person's devices are unknown and may be queried now."""
+        return self._may_ask(user_id)
+
+    def _may_ask(self, user_id: str) -> bool:
+        return user_id not in self._known and self._query_at.get(user_id, 0.0) <= self._clock.monotonic()
+
+    async def _ask(self, user_ids: set[str], own: str) -> None:
+        failed: list[Exception] = []
+        begun = [(users, anyio.Event()) for users in group_by_server(user_ids, own)]
+        for users, done in begun:
+            self._asked.update(dict.fromkeys(users, done))
+
+        async def ask(users: list[str], done: anyio.Event) -> None:
+            try:
+                await self._query(users)
+            except Exception as error:  # noqa: BLE001 - raised below, and not wrapped in a group
+                failed.append(error)
+            finally:
+                self._ended(users, done)
+
+        try:
+            async with anyio.create_task_group() as group:
+                for users, done in begun:
+                    group.start_soon(ask, users, done)
+        finally:
+            for users, done in begun:
+                self._ended(users, done)  # those that were cancelled before they had begun
+        if failed:
+            raise failed[0]
+
+    def _ended(self, users: list[str], done: anyio.Event) -> None:
+        for user_id in users:
+            if self._asked.get(user_id) is done:
+                del self._asked[user_id]
+        done.set()
+
+    async def _query(self, users: list[str]) -> None:
+        # Before the request: who changes meanwhile is asked for again.
+        self._known.update(users)
+        try:
+            answer = await self._answer_about(users)
+            if answer is None:
+                for half in (users[::2], users[1::2]):
+                    await self._query(half)
+                return
+            found = object_of(answer, "device_keys")
+            for user_id in users:
+                if user_id in found:
+                    await self._learn(user_id, object_of(found, user_id), answer)
+                    await anyio.lowlevel.checkpoint()  # many devices take their time
+                    continue
+                self._known.discard(user_id)  # their server did not answer ours; what is known has to do
+                self._query_at[user_id] = self._clock.monotonic() + RETRY_S
+                _log.info("matrix.devices_unknown", user=user_id)
+        except BaseException:
+            self._known.difference_update(users)
+            raise
+
+    async def _answer_about(self, users: list[str]) -> Mapping[str, Any] | None:
+        """Query these people's keys; None if the answer is too long because of one of several people."""
+        try:
+            return await self._requests.query(users)
+        except AnswerTooLong:
+            if len(users) > 1:
+                return None
+            _log.warning("matrix.keys_too_long", user=users[0])
+            return {}

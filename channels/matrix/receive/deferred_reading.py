@@ -1,0 +1,298 @@
+"""
+Fetches the files and quoted events of messages outside the receiving loop, because a server can be slow.
+
+Such a message moves to a queue of its room and sender, with all that follows from them. `_AT_ONCE` queues are
+worked on, `_AT_ONCE_PER_SENDER` and `_AT_ONCE_PER_SERVER` of one sender and homeserver, whose owner has any
+number of accounts; the owner is exempt. Redactions are never queued. The position `FETCHING` holds the token
+from which a room is read again after a crash. Beyond `_MAX_WAITING` fetching stops: text matters more. While
+the store takes no files, queues that need it give their places back, and one of them asks.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+
+import anyio
+import structlog
+
+from agent_core.backoff import Backoff
+from agent_core.messages import Amendment, InboundMessage
+from channels.attachments import AttachmentsUnavailable
+from channels.base import Inbox
+from channels.matrix.client.homeserver import RETRY
+from channels.matrix.events.inbound_events import Skip
+from channels.matrix.receive.downloads import Downloads
+from channels.matrix.receive.event_handler import Unfinished
+
+FETCHING = "fetching"
+_AT_ONCE = 32
+_AT_ONCE_PER_SENDER = 2
+_AT_ONCE_PER_SERVER = _AT_ONCE // 2
+_MAX_WAITING = 200
+_log = structlog.get_logger(__name__)
+Read = InboundMessage | Amendment | Unfinished
+Place = Callable[[InboundMessage], InboundMessage]
+
+
+@dataclass(eq=False, slots=True)
+class _Item:
+    read: Read
+    placed: Place
+    """Puts the message into its session."""
+    late: str = ""
+    """The message's key had come late: this event is waited for until the message is accepted."""
+
+
+@dataclass(eq=False, slots=True)
+class _SenderQueue:
+    items: deque[_Item] = field(default_factory=deque)
+    scope: anyio.CancelScope | None = None
+    """Of what is being fetched at this moment."""
+    hurried: bool = False
+    """Nothing more is fetched."""
+    dropped: bool = False
+    """The bot has left the room."""
+    places: ExitStack = field(default_factory=ExitStack)
+    """What it takes from others while something is fetched."""
+    has_places: bool = False
+
+    async def take_place(self, share: anyio.CapacityLimiter) -> None:
+        """Wait for a place; it can be left by anybody."""
+        await share.acquire_on_behalf_of(self)
+        self.places.callback(share.release_on_behalf_of, self)
+
+    def leave_places(self) -> None:
+        """Give back all of them."""
+        self.has_places = False
+        self.places.close()
+
+
+class DeferredReading:
+    """
+    The fetch queues of one account.
+
+    ``is_gone``: an event was withdrawn; ``accepted`` is called per message, ``late`` per event with a late
+    key, returning what to commit.
+    """
+
+    def __init__(
+        self,
+        inbox: Inbox,
+        downloads: Downloads,
+        *,
+        is_gone: Callable[[str, str, str], bool],
+        accepted: Callable[[InboundMessage], None],
+        late: Callable[[str], Mapping[str, str]],
+        is_owner: Callable[[str], bool] = lambda _user: False,
+    ) -> None:
+        self._inbox = inbox
+        self._downloads = downloads
+        self._is_gone = is_gone
+        self._accepted = accepted
+        self._late = late
+        self._is_owner = is_owner
+        self.commit = anyio.Lock()
+        """Held while positions are put together and committed: no older ones overtake them."""
+        self._queues: dict[tuple[str, str], _SenderQueue] = {}
+        self._idle: list[tuple[str, str]] = []
+        """Lanes that nobody works off yet."""
+        self._since: dict[str, str] = {}
+        """By room, from where it is to be read again."""
+        self._held: set[str] = set()
+        """Rooms that are being read by somebody else."""
+        self._kept = json.dumps({})
+        self._slots = anyio.CapacityLimiter(_AT_ONCE)
+        self._shares: dict[str, anyio.CapacityLimiter] = {}
+        """Of people, and of the servers that they are at."""
+        self._asking = anyio.Lock()
+        """Held by the one queue that asks the store whether it answers again."""
+        self._news = anyio.Event()
+
+    def load(self, text: str | None) -> dict[str, str]:
+        """Load what an earlier run committed: the rooms to read again, and from where."""
+        try:
+            kept = json.loads(text or "{}")
+            self._since = {room: since for room, since in kept.items() if isinstance(since, str) and since}
+        except (ValueError, AttributeError) as error:
+            _log.error("matrix.fetching_unreadable", error=type(error).__name__)
+        self._kept = json.dumps(self._since)
+        return dict(self._since)
+
+    def note_reread(self, room_id: str) -> None:
+        """Note that a room's messages of an earlier run were read."""
+        if room_id not in self._held and not any(room == room_id for room, _ in self._queues):
+            self._since.pop(room_id, None)
+
+    def pin_room(self, room_id: str, since: str) -> None:
+        """Until `release`, a room is to be read again from ``since`` on, whatever becomes of its queues."""
+        self._since.setdefault(room_id, since)
+        self._held.add(room_id)
+
+    def unpin_room(self, room_id: str) -> None:
+        """The reason of `hold` is over: its messages are committed."""
+        self._held.discard(room_id)
+        self.note_reread(room_id)
+
+    def position(self) -> dict[str, str]:
+        """The text to commit; empty if nothing has changed. Call it with `commit` held."""
+        text = json.dumps(self._since)
+        if text == self._kept:
+            return {}
+        self._kept = text
+        return {FETCHING: text}
+
+    def must_defer(self, room_id: str, read: Read) -> bool:
+        """Return True if a message must wait for a download or for its sender's earlier messages."""
+        if isinstance(read, Unfinished):
+            return True
+        if isinstance(read, Amendment):
+            return read.kind == "replace" and (room_id, read.sender) in self._queues
+        waits = (room_id, read.sender.address) in self._queues
+        return read.kind == "message" and (waits or self._downloads.wants(read))
+
+    def enqueue(self, room_id: str, read: Read, placed: Place, *, since: str, late: str = "") -> None:
+        """Queue this message; after a loss the room is read again from ``since`` on."""
+        sender = read.sender if isinstance(read, Amendment) else _message(read).sender.address
+        if not late:
+            self._since.setdefault(room_id, since)
+        key = (room_id, sender)
+        queue = self._queues.get(key)
+        if queue is None:
+            queue = self._queues[key] = _SenderQueue()
+            self._idle.append(key)
+            self._news.set()
+        queue.items.append(_Item(read, placed, late))
+        if len(queue.items) > _MAX_WAITING and not queue.hurried:
+            _log.warning("matrix.fetching_hurried", room=room_id, sender=sender, waiting=len(queue.items))
+            queue.hurried = True
+            if queue.scope is not None:
+                queue.scope.cancel()
+
+    def drop_room(self, room_id: str) -> None:
+        """The bot has left this room: nothing of it is answered."""
+        for (room, _), queue in self._queues.items():
+            if room == room_id:
+                queue.dropped = queue.hurried = True
+                if queue.scope is not None:
+                    queue.scope.cancel()
+
+    async def run(self) -> None:
+        """Work queues off until cancelled."""
+        async with anyio.create_task_group() as tasks:
+            while True:
+                while self._idle:
+                    tasks.start_soon(self._work_off, *self._idle.pop(0))
+                await self._news.wait()
+                self._news = anyio.Event()
+
+    async def _work_off(self, room_id: str, sender: str) -> None:
+        queue = self._queues[room_id, sender]
+        backoff = Backoff(RETRY)
+        while self._queues.get((room_id, sender)) is queue:
+            try:
+                await self._work_on(room_id, sender, queue)
+            except AttachmentsUnavailable as error:
+                _log.error("matrix.file_blocked", error=str(error), room=room_id)
+                with anyio.CancelScope() as queue.scope:
+                    if not queue.hurried:
+                        await self._store_answers(backoff)
+                queue.scope = None
+
+    async def _store_answers(self, backoff: Backoff) -> None:
+        """Wait until it seems worth trying again; a queue that becomes too long waits no longer."""
+        await anyio.sleep(backoff.note_failure(random=random.random()))
+        async with self._asking:
+            while True:
+                with suppress(AttachmentsUnavailable):
+                    return await self._downloads.ready()
+                await anyio.sleep(backoff.note_failure(random=random.random()))
+
+    async def _work_on(self, room_id: str, sender: str, queue: _SenderQueue) -> None:
+        """Work off a queue until it is empty or has no places. Raises AttachmentsUnavailable."""
+        server = sender.partition(":")[2]
+        try:
+            await queue.take_place(self._share(sender, _AT_ONCE_PER_SENDER))
+            if not self._is_owner(sender):
+                await queue.take_place(self._share(server, _AT_ONCE_PER_SERVER))
+                await queue.take_place(self._slots)
+            queue.has_places = True
+            while queue.has_places and self._queues.get((room_id, sender)) is queue:
+                item = queue.items[0]
+                read = await self._fetched(queue, item)
+                await self._hand_over(room_id, sender, queue, item, read)
+        finally:
+            queue.leave_places()
+            self._shares = {one: share for one, share in self._shares.items() if _is_used(share)}
+
+    def _share(self, of: str, queues: int) -> anyio.CapacityLimiter:
+        return self._shares.setdefault(of, anyio.CapacityLimiter(queues))
+
+    async def _fetched(self, queue: _SenderQueue, item: _Item) -> InboundMessage | Amendment | Skip:
+        """Return what was read, with everything it needs that can be fetched."""
+        if isinstance(item.read, Amendment):
+            return item.read
+        read: InboundMessage | Skip = _message(item.read)
+        if isinstance(item.read, Unfinished):
+            read = (
+                None if queue.hurried else await self._quoted(queue, item.read.finish)
+            ) or item.read.without
+        if isinstance(read, Skip):
+            return read
+        item.read = message = read  # it is not asked for again
+        brought = None
+        if not queue.hurried:  # it may have become so meanwhile
+            with anyio.CancelScope() as queue.scope:
+                brought = await self._downloads.bring_one(message, slow=queue.leave_places)
+        queue.scope = None
+        if brought is None:
+            brought = self._downloads.without(message)
+        return item.placed(brought)
+
+    async def _quoted(
+        self, queue: _SenderQueue, finish: Callable[[], Awaitable[InboundMessage | Skip]]
+    ) -> InboundMessage | Skip | None:
+        message = None
+        try:
+            with anyio.move_on_after(12.0) as queue.scope:
+                message = await finish()
+        except Exception as error:  # noqa: BLE001 - strangers write events; none may stop the others
+            _log.error("matrix.event_unreadable", error=type(error).__name__)
+        return message
+
+    async def _hand_over(
+        self,
+        room_id: str,
+        sender: str,
+        queue: _SenderQueue,
+        item: _Item,
+        read: InboundMessage | Amendment | Skip,
+    ) -> None:
+        async with self.commit:
+            queue.items.popleft()
+            if not queue.items:
+                del self._queues[room_id, sender]
+                self.note_reread(room_id)
+            gone = isinstance(read, InboundMessage) and self._is_gone(
+                room_id, read.native_id, read.sender.address
+            )
+            taken = [] if gone or queue.dropped else [read]
+            messages = [one for one in taken if isinstance(one, InboundMessage)]
+            amendments = [one for one in taken if isinstance(one, Amendment)]
+            positions = {**self.position(), **(self._late(item.late) if item.late else {})}
+            if messages or amendments or positions:
+                await self._inbox.accept(messages, positions or None, amendments)
+        for message in messages:
+            self._accepted(message)
+
+
+def _is_used(share: anyio.CapacityLimiter) -> bool:
+    return share.borrowed_tokens > 0 or share.statistics().tasks_waiting > 0
+
+
+def _message(read: InboundMessage | Unfinished) -> InboundMessage:
+    return read.message if isinstance(read, Unfinished) else read

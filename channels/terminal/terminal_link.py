@@ -1,0 +1,171 @@
+"""
+The person's side of the terminal channel: typed text goes in, events come out.
+
+An answer is delivered when the link's holder asks for the next event or leaves in order; after an exception
+it goes to the next link again. A link never shows an id twice. The newest `MAX_WAITING` answers and the
+newest hint of each kind are kept.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections import deque
+from types import TracebackType
+from typing import Protocol, Self
+
+import anyio
+
+from agent_core.bounded import Bounded
+from agent_core.messages import SessionKey
+from channels.terminal.terminal_event import Answer, Preview, Typing
+
+MAX_WAITING = 64
+REMEMBERED = 1000
+
+
+class LinkOwner(Protocol):
+    """The part of its channel that a link uses."""
+
+    async def accept_line(self, session: SessionKey, text: str, native_id: str) -> None:
+        """Hand over what was typed; returns once it is accepted, else raises `ChannelUnavailable`."""
+        ...
+
+    def dealt_with(self, answer_id: str) -> None:
+        """A link has confirmed an answer."""
+        ...
+
+    def detach(self, link: TerminalLink) -> None:
+        """A link is closed."""
+        ...
+
+
+class Handover:
+    """One attempt to deliver one answer to the links of a session."""
+
+    def __init__(self, event: Answer) -> None:
+        self.event = event
+        self.holders: set[TerminalLink] = set()
+        self.received = False
+        """A link has given it to its holder."""
+        self.taken = False
+        """A holder has dealt with it."""
+        self.over = anyio.Event()
+
+    def confirm(self) -> None:
+        """A link has confirmed it."""
+        self.taken = True
+        self.over.set()
+
+    def drop(self, link: TerminalLink) -> None:
+        """A link does not have it any more; when none has, the wait ends."""
+        self.holders.discard(link)
+        if not self.holders:
+            self.over.set()
+
+
+class TerminalLink:
+    """
+    One screen and keyboard, attached to one session. Use it as an async context manager and iterate over it.
+
+    Only one task may iterate. Leaving the ``async with`` block with an exception means that the event at
+    hand was not dealt with; leaving it in order means that it was.
+    """
+
+    def __init__(self, owner: LinkOwner, session: SessionKey) -> None:
+        self.session = session
+        self.closed = False
+        self._owner = owner
+        self._queue: deque[Handover | Preview | Typing] = deque()
+        self._at_hand: Handover | None = None
+        self._shown: Bounded[str, None] = Bounded(REMEMBERED)
+        self._arrived = anyio.Event()
+
+    async def say(self, text: str, *, native_id: str | None = None) -> str:
+        """Send the text; return its id once accepted. Raises ChannelUnavailable: repeat with the same id."""
+        native_id = native_id or secrets.token_hex(16)
+        await self._owner.accept_line(self.session, text, native_id)
+        return native_id
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Answer | Preview | Typing:
+        """The next event; ends when the link or the channel is closed."""
+        self._confirm()
+        while not self._queue:
+            if self.closed:
+                raise StopAsyncIteration
+            self._arrived = anyio.Event()
+            await self._arrived.wait()
+        entry = self._queue.popleft()
+        if not isinstance(entry, Handover):
+            return entry
+        entry.received = True
+        self._at_hand = entry
+        self._shown[entry.event.id] = None
+        return entry.event
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self._confirm()
+        self.close()
+
+    def close(self) -> None:
+        """Detach. An unconfirmed answer is delivered again to the next link."""
+        if self.closed:
+            return
+        self.closed = True
+        self._owner.detach(self)
+        for entry in [*self._queue, self._at_hand]:
+            if isinstance(entry, Handover):
+                entry.drop(self)
+        self._queue.clear()
+        self._at_hand = None
+        self._arrived.set()
+
+    # ── for the channel ──
+    def offer(self, handover: Handover) -> None:
+        """Queue an answer. One that is at hand already is only waited for; one that was dealt with, is."""
+        handover.holders.add(self)
+        if self._at_hand is not None and self._at_hand.event.id == handover.event.id:
+            handover.received = True
+            self._at_hand = handover
+        elif handover.event.id in self._shown:
+            handover.confirm()
+        else:
+            # The preview that waits is of this answer, or of an older one.
+            self._forget(Preview)
+            if len(self._queue) >= MAX_WAITING:
+                oldest = next(entry for entry in self._queue if isinstance(entry, Handover))
+                self.withdraw(oldest)
+                oldest.drop(self)
+            self._put(handover)
+
+    def hint(self, event: Preview | Typing) -> None:
+        """Queue a hint; it replaces the last one of its kind."""
+        self._forget(type(event))
+        self._put(event)
+
+    def withdraw(self, handover: Handover) -> None:
+        """Withdraw an answer that has not been received. A received one stays, for the next attempt."""
+        if handover in self._queue:
+            self._queue.remove(handover)
+
+    # ── inside ──
+    def _forget(self, kind: type[Preview | Typing]) -> None:
+        self._queue = deque(entry for entry in self._queue if not isinstance(entry, kind))
+
+    def _put(self, entry: Handover | Preview | Typing) -> None:
+        self._queue.append(entry)
+        self._arrived.set()
+
+    def _confirm(self) -> None:
+        if self._at_hand is not None:
+            handover, self._at_hand = self._at_hand, None
+            self._owner.dealt_with(handover.event.id)
+            handover.confirm()

@@ -1,0 +1,19 @@
+"""The operation on channels of any kind; those of one kind are its plugin's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from agent_core.operation import operation
+from gateway.operations.operation_context import OperationContext
+
+RETRY = "channel_retry"
+
+
+@operation("channel retry", writes=True)
+async def retry_channel(context: OperationContext, channel: str) -> dict[str, Any]:
+    """Connect a channel again that waits after a failure, as when somebody has logged in."""
+    if context.retry is None or channel not in context.channels:
+        raise context.missing(f"channel {channel!r}")
+    context.retry(channel)
+    return {"channel": channel}

@@ -1,0 +1,247 @@
+"""Operations on drafts and tool calls that wait for approval."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from agent_core.models import ToolCall
+from agent_core.operation import operation
+from agent_core.provenance import describe, from_json
+from agent_core.tools.forms import Form, NotAnAnswer, form_of
+from agent_core.tools.grants import DEFAULT, Grant, describe_scope
+from gateway.errors import GatewayError, NotFound
+from gateway.operations.operation_arguments import RequestInvalid, within
+from gateway.operations.operation_context import OperationContext
+from gateway.operations.operation_views import draft
+from gateway.routing.access import LOCAL_ADDRESS
+from gateway.store.model import ToolQuestionRow
+from gateway.store.states import IllegalMove, OutboxState
+from gateway.store.stores import OutboxRow
+from gateway.turns.questions.approval_text import extra_fields
+from gateway.turns.questions.decisions import (
+    DECLINED,
+    Terms,
+    clean_name,
+    decision,
+    grant_of,
+    has_ended,
+    is_call,
+    parse_scope,
+    verdict_from_answer,
+)
+from gateway.turns.questions.question_text import whole_text
+
+_BY = "somebody at the machine"
+
+
+class CallEnded(GatewayError):
+    """The call that asked this has ended, so nothing was sent to its server. Its outcome may be unknown."""
+
+    exit_code = 1
+
+
+@operation("calls list", writes=False)
+async def list_calls(context: OperationContext) -> dict[str, Any]:
+    """The tool calls that wait for approval, and those whose servers wait for an answer, oldest first."""
+    asked = await _asked(context)
+    return {"rows": [_shown(one) for one in asked if one.verdict is None and not _has_ended(context, one)]}
+
+
+@operation("calls decide", writes=True, done="Decided.")
+async def decide_call(context: OperationContext, call: str, *, yes: bool, why: str = "") -> dict[str, Any]:
+    """Approve or reject a call; the first decision counts, and it can be too late."""
+    question = await _asked_about(context, clean_name(call))
+    told: Mapping[str, Any] = decision(yes=yes, by=_BY, owner=True, why=why)
+    if question.form is not None and not yes:
+        told = {**told, "verdict": DECLINED}
+    elif question.form is not None:
+        if form_of(question.form).fields:
+            raise RequestInvalid(f"{question.name} needs more than a yes: {_how(question.name)}")
+        told = verdict_from_answer(question, "yes", by=_BY, owner=True)
+    return await _settled(context, question, told)
+
+
+@operation("calls grant", writes=True, done="Approved, and calls like it there for an hour.")
+async def grant_call(context: OperationContext, call: str) -> dict[str, Any]:
+    """Approve a call, and calls like it in its conversation for an hour; the first decision counts."""
+    question = await _asked_about(context, clean_name(call))
+    given = grant_of(question, Terms(DEFAULT.total_seconds()), by=_BY, now=datetime.now(UTC))
+    if given is None:
+        raise RequestInvalid(f"calls like {question.name} cannot be granted in advance")
+    return await _settled(context, question, decision(yes=True, by=_BY, owner=True), given)
+
+
+@operation("calls change", writes=True, done="Approved as you changed it.")
+async def change_call(context: OperationContext, call: str, arguments: dict[str, str]) -> dict[str, Any]:
+    """Approve a call with other arguments, each as text; the first decision counts."""
+    question = await _asked_about(context, clean_name(call))
+    known = _arguments(question)
+    if known is None:
+        raise RequestInvalid(f"{question.name} cannot be changed: it is no single call")
+    shown = _argument_texts(known)
+    if unknown := sorted(set(arguments) - set(known)):
+        raise RequestInvalid(f"{question.name} has no argument {unknown[0]}")
+    given = {name: text for name, text in arguments.items() if text != shown[name]}
+    changed = {**known, **{name: _parsed(name, text, known[name]) for name, text in given.items()}}
+    told = decision(yes=True, by=_BY, owner=True)
+    return await _settled(context, question, told if changed == known else {**told, "arguments": changed})
+
+
+@operation("calls answer", writes=True, done="Answered.")
+async def answer_call(context: OperationContext, call: str, text: str) -> dict[str, Any]:
+    """Answer the question of a server; the first answer counts, and it can be too late."""
+    question = await _asked_about(context, clean_name(call))
+    if question.form is None:
+        raise RequestInvalid(
+            f"{question.name} needs a yes or a no: squidbot inbox approve|reject {question.name}"
+        )
+    try:
+        told = verdict_from_answer(question, text, by=_BY, owner=True)
+    except NotAnAnswer as error:
+        raise RequestInvalid(f"nothing was sent to the server: {error} {_how(question.name)}") from error
+    return await _settled(context, question, told)
+
+
+def is_call_name(name: str | int) -> bool:
+    """Return True for the name of a call of a tool."""
+    return is_call(clean_name(str(name)))
+
+
+async def _asked_about(context: OperationContext, name: str) -> ToolQuestionRow:
+    for one in await _asked(context):
+        if one.name == name:
+            if _has_ended(context, one):
+                raise CallEnded
+            return one
+    raise NotFound(
+        f"no tool call {name} waits for a decision; `squidbot inbox list --held` lists those that do"
+    )
+
+
+async def _settled(
+    context: OperationContext, question: ToolQuestionRow, told: Mapping[str, Any], grant: Grant | None = None
+) -> dict[str, Any]:
+    assert context.questions is not None
+    now = await context.questions.decide(question.name, told, grant=grant)
+    if now is None:
+        raise NotFound(f"the tool call {question.name} no longer waits for a decision")
+    changed = question.verdict is None and now.verdict is not None
+    return {"changed": changed, "running": context.running, "call": _shown(now)}
+
+
+def _has_ended(context: OperationContext, question: ToolQuestionRow) -> bool:
+    return has_ended(question, context.waiting)
+
+
+async def _asked(context: OperationContext) -> list[ToolQuestionRow]:
+    return [] if context.questions is None else await context.questions.questions()
+
+
+def _shown(question: ToolQuestionRow) -> Mapping[str, Any]:
+    return {
+        "name": question.name,
+        "session": str(question.session),
+        "asked": list(question.asked),
+        "tool": question.tool,
+        "text": _whole_text(question),
+        "because": describe(from_json(question.origins)),
+        "offer": None if (offer := parse_scope(question.offer)) is None else describe_scope(offer),
+        "arguments": None if (known := _arguments(question)) is None else _argument_texts(known),
+        "form": None if question.form is None else _form(form_of(question.form)),
+        "until": question.until.isoformat(),
+        "verdict": None if question.verdict is None else question.verdict.get("verdict"),
+    }
+
+
+def _whole_text(question: ToolQuestionRow) -> str:
+    if question.form is not None:  # what its server asks stands in the form, and no call is behind it
+        return ""
+    calls = [(ToolCall.model_validate(call), review) for call, review in question.calls]
+    return whole_text(*calls[0], calls[1:]) if calls else ""
+
+
+def _form(form: Form) -> dict[str, Any]:
+    fields = [{"name": each.name, "wants": each.describe()} for each in form.fields]
+    return {"message": form.message, "address": form.address, "fields": fields}
+
+
+def _arguments(question: ToolQuestionRow) -> dict[str, Any] | None:
+    """The arguments of a question's one call; None: it is about several, or about none."""
+    if question.form is not None or len(question.calls) != 1:
+        return None
+    return ToolCall.model_validate(question.calls[0][0]).arguments
+
+
+def _argument_texts(arguments: Mapping[str, Any]) -> dict[str, str]:
+    """The arguments as a person edits them: text as it is, with the line ends of forms, all else as JSON."""
+    return {
+        name: value.replace("\r\n", "\n") if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        for name, value in arguments.items()
+    }
+
+
+def _parsed(name: str, text: str, before: Any) -> Any:
+    if isinstance(before, str):
+        return text
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise RequestInvalid(f"{name} is not valid JSON, such as {json.dumps(before)[:60]}") from error
+
+
+def _how(name: str) -> str:
+    return f"squidbot inbox answer {name} VALUE"
+
+
+@operation("drafts list", writes=False)
+async def list_held(context: OperationContext, limit: int = 50) -> dict[str, Any]:
+    """List what waits for approval, newest first; words of others only in `drafts_show`."""
+    rows = await context.store.outbox.rows(states=[OutboxState.HELD], limit=within(limit))
+    drafts = [draft(row, words=await _is_owners(context, row)) for row in rows]
+    return {"rows": drafts, "calls": (await list_calls(context))["rows"]}
+
+
+async def _is_owners(context: OperationContext, row: OutboxRow) -> bool:
+    found = None if row.inbox_id is None else await context.store.inbox.row(row.inbox_id)
+    if found is None:
+        return context.access.may_show(row.message.session, LOCAL_ADDRESS)
+    said = found[0].message
+    return context.access.may_show(said.session, said.sender.address, verified=said.sender.verified)
+
+
+@operation("drafts show", writes=False)
+async def show_draft(context: OperationContext, id: int) -> dict[str, Any]:
+    """One draft, in whatever state."""
+    row = await context.store.outbox.row(id)
+    if row is None:
+        raise NotFound(f"there is no draft {id}; `squidbot inbox list --held` lists the drafts")
+    return {**draft(row), "also": extra_fields(row.message, sender="")}
+
+
+@operation("drafts approve", writes=True, done="Approved; it is being sent.")
+async def approve_draft(context: OperationContext, id: int, text: str | None = None) -> dict[str, Any]:
+    """Send a draft, with another text if one is given."""
+    return await _decided(context, id, context.store.outbox.approve(id, text))
+
+
+@operation("drafts reject", writes=True, done="Rejected; nothing is sent.")
+async def reject_draft(context: OperationContext, id: int, why: str = "") -> dict[str, Any]:
+    """Discard a draft, or a message that could not be sent."""
+    return await _decided(context, id, context.store.outbox.reject(id, why))
+
+
+async def _decided(context: OperationContext, number: int, decision: Awaitable[OutboxRow]) -> dict[str, Any]:
+    running = context.running
+    try:
+        row = await decision
+    except IllegalMove as error:
+        known = await context.store.outbox.row(number)
+        if known is None:
+            raise NotFound(
+                f"there is no draft {number}; `squidbot inbox list --held` lists the drafts"
+            ) from error
+        return {"id": number, "changed": False, "running": running, "draft": draft(known)}
+    return {"id": number, "changed": True, "running": running, "draft": draft(row)}

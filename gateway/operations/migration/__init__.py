@@ -1,0 +1,1 @@
+"""Moves a home from one engine to the other."""

@@ -1,0 +1,74 @@
+"""Operations on people: who may write, and letting somebody in beside the settings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from agent_core.operation import InChat, Who, operation
+from agent_core.text import one_line
+from gateway.operations.operation_arguments import RequestInvalid
+from gateway.operations.operation_context import OperationContext
+from gateway.operations.render import chat_text, table
+
+
+def _people_text(answer: Mapping[str, Any]) -> str:
+    rows = [
+        (row["address"], row["channel"], row["role"], "let in" if row["let_in"] else "settings")
+        for row in answer["rows"]
+    ]
+    return table(("ADDRESS", "CHANNEL", "ROLE", "BY"), rows) if rows else "nobody"
+
+
+@operation("person list", key="people_list", writes=False, render=_people_text)
+async def list_people(context: OperationContext) -> dict[str, Any]:
+    """List who may write to squidbot, by channel, and who was let in beside the settings."""
+    from gateway.routing.let_in import load
+
+    await load(context.store, context.access)
+    return {
+        "rows": [
+            {"channel": channel, "address": address, "role": role.value, "let_in": extra}
+            for channel in context.access.channels()
+            for address, role, extra in context.access.people(channel)
+        ]
+    }
+
+
+def _allowed_text(answer: Mapping[str, Any]) -> str:
+    told = f"{answer['address']} may {'write now' if answer['allowed'] else 'not write any more'}"
+    kept = f"; {answer['messages']} kept messages are answered" if answer["messages"] else ""
+    return f"{told} ({', '.join(answer['channels'])}){kept}"
+
+
+@operation(
+    "inbox allow",
+    writes=True,
+    render=_allowed_text,
+    done="Done. What was kept of somebody who may write now is being answered.",
+    chats=[
+        InChat("allow ADDRESS", Who.OWNER, chat_text.allow_text),
+        InChat("allow remove ADDRESS", Who.OWNER, chat_text.allow_text, {"remove": True}),
+    ],
+)
+async def allow_person(context: OperationContext, address: str, *, remove: bool = False) -> dict[str, Any]:
+    """
+    Let somebody write to squidbot beside `allow_from`, and answer what was kept of them.
+
+    Args:
+        address: A mail address or a Matrix id.
+        remove: Take that back; who stands in `allow_from` stays in.
+    """
+    from gateway.routing.let_in import admit_person, shut_out
+
+    done = await (shut_out if remove else admit_person)(context.store, context.access, address)
+    if done.problem:
+        raise RequestInvalid(f"`{one_line(done.address, 120)}` {done.problem}")
+    return {
+        "address": done.address,
+        "allowed": not remove,
+        "channels": list(done.channels),
+        "messages": done.messages,
+        "invitations": done.invitations,
+        "running": context.running,
+    }

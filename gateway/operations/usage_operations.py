@@ -1,0 +1,134 @@
+"""`squidbot usage`: what models cost by day, purpose, session or model, and the budget."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Literal
+
+from agent_core.operation import InChat, Who, operation
+from gateway.errors import NotFound
+from gateway.operations.operation_arguments import RequestInvalid
+from gateway.operations.operation_context import OperationContext
+from gateway.operations.render import chat_text
+from gateway.operations.render import usage_text as usage
+
+if TYPE_CHECKING:
+    from agent_core.messages import SessionKey
+    from gateway.store.model import Spent
+    from gateway.store.stores import InboxRow, UsageStore
+
+_MOST_SESSIONS = 50
+_MOST_DAYS = 3660
+
+
+@operation(
+    "usage", writes=False, render=usage.usage, chats=[InChat("usage", Who.PERSON, chat_text.usage_text)]
+)
+async def show_usage(
+    context: OperationContext,
+    *,
+    days: int = 30,
+    by: Literal["day", "purpose", "session", "model", "person"] = "day",
+) -> dict[str, Any]:
+    """
+    Show what the models cost, and what is left of today's budget.
+
+    Args:
+        days: Number of days, including today.
+        by: How to group the costs.
+    """
+    # By person, a private conversation counts for its last author, and a room stays a room. By day, days
+    # without calls have rows; by session, those beyond fifty are one row.
+    from agent_core.models import Usage
+    from gateway.budget.budget_policy import Amount, budget_state, day_of
+    from gateway.store.model import Spent
+
+    if context.costs is None:
+        raise NotFound("no usage is recorded here")
+    if not 1 <= days <= _MOST_DAYS:
+        raise RequestInvalid(f"the days must be 1 to {_MOST_DAYS}, not {days}")
+    limits, now = context.costs.limits, context.costs.clock.now()
+    known = [day_of(now - timedelta(days=ago), limits.zone) for ago in range(days)]
+    since = min(known)
+    if (guest := context.guest) is not None:
+        rows = await _spent_by(guest.session, context.costs.store, days)
+    else:
+        rows = await context.costs.store.usage_since(since=since, by="session" if by == "person" else by)
+    if by == "person":
+        rows = await _by_person(context, rows)
+    told = [_row(row) for row in rows[: None if by == "day" else _MOST_SESSIONS]]
+    if by in ("session", "person"):
+        told = [{**row, "session": row["name"]} for row in told]
+    if by == "day":
+        found = {row["name"]: row for row in told}
+        nothing = Usage()
+        told = [found.get(name, _row(Spent(name, nothing, priced=True))) for name in sorted({*known, *found})]
+    elif len(rows) > _MOST_SESSIONS:
+        rest = rows[_MOST_SESSIONS:]
+        told.append({**_row(_sum(f"{len(rest)} others", rest)), "gathered": True})
+    today = Amount.from_usage(await context.costs.store.usage_on(day_of(now, limits.zone)))
+    purposes = await context.costs.store.usage_since(since=since, by="purpose")
+    return {
+        "days": days,
+        "by": by,
+        "since": since,
+        "rows": told,
+        "purposes": [_row(row) for row in purposes],
+        "total": {name: value for name, value in _row(_sum("", purposes)).items() if name != "name"},
+        "budget": budget_state(today, limits, now),
+    }
+
+
+async def _spent_by(session: str, store: UsageStore, days: int) -> list[Spent]:
+    """The costs of a conversation by day."""
+    from gateway.store.model import Spent
+
+    rows = [row for row in await store.rows(days=days) if row.session == session]
+    return [
+        _sum(day, [Spent("", row.usage, priced=True) for row in rows if row.day == day])
+        for day in sorted({row.day for row in rows})
+    ]
+
+
+async def _by_person(context: OperationContext, sessions: Sequence[Spent]) -> list[Spent]:
+    from gateway.operations.operation_views import key_of
+
+    keys = {spent.name: key_of(spent.name) for spent in sessions}
+    newest = await context.store.inbox.newest_messages({key for key in keys.values() if key is not None})
+    found: dict[str, list[Spent]] = {}
+    for spent in sessions:
+        found.setdefault(_person_of(context, spent.name, keys[spent.name], newest), []).append(spent)
+    sums = [_sum(name, rows) for name, rows in found.items()]
+    return sorted(sums, key=lambda one: -(one.usage.prompt_tokens + one.usage.completion_tokens))
+
+
+def _person_of(
+    context: OperationContext, name: str, session: SessionKey | None, newest: Mapping[SessionKey, InboxRow]
+) -> str:
+    from agent_core.messages import Audience
+    from gateway.routing.access import normalise
+    from gateway.store.shared import SHARED
+
+    if session is None or session.channel == "heartbeat":
+        return name
+    if session == SHARED:
+        return "owner"
+    row = newest.get(session)
+    if row is None or row.message.audience is not Audience.DIRECT:
+        return name
+    sender = row.message.sender.address
+    return "owner" if normalise(sender) in context.access.owner_on(session.channel) else sender
+
+
+def _sum(name: str, rows: Sequence[Spent]) -> Spent:
+    from agent_core.models import Usage
+    from gateway.store.model import Spent
+
+    usage = sum((row.usage for row in rows[1:]), rows[0].usage) if rows else Usage()
+    return Spent(name, usage, priced=all(row.priced for row in rows))
+
+
+def _row(spent: Spent) -> dict[str, Any]:
+    numbers = spent.usage.model_dump(exclude={"model"})
+    return {"name": spent.name, **numbers, "priced": spent.priced}

@@ -1,0 +1,304 @@
+"""
+Alerts to the owner: a channel that needs them, unreadable data, messages in quarantine.
+
+An alert is sent as soon as the store takes it, at most hourly; the quarantine is reported once a day if it
+has news, because a forger can send a thousand messages. An alert is a text of the store until the transaction
+that posts it (``owner_notifier.py``); ``status`` counts waiting ones.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime, timedelta
+from math import inf
+from typing import Any
+
+import anyio
+import structlog
+
+from agent_core.backoff import BackoffPolicy
+from agent_core.errors import ModelError
+from agent_core.messages import OutboundKind
+from agent_core.ports import Clock
+from agent_core.text import one_line
+from channels.base import LinkState
+from channels.status import ChannelStatus
+from gateway.proactive.owner_contact import OwnerContact
+from gateway.proactive.owner_notifier import OwnerNotifier
+from gateway.store.states import UNINVITED, InboxState
+from gateway.store.stores import InboxRow, Queue, StoreUnavailable
+from gateway.store.wakeups import Alert, Wakeups
+
+LOOK_EVERY_S = 600.0
+DIGEST_EVERY = timedelta(hours=24)
+ALERT_AGAIN_S = 3600.0
+EMAIL_AGAIN_S = 900.0
+"""After an alert by mail the next ones are collected for so long, and are one mail."""
+MAX_ALERTS = 50
+MAX_LINES = 20
+MAX_ROWS = 500
+ASK_AGAIN_S = 60.0
+"""If it cannot be said now where the owner reads alone."""
+_DIGEST_TOLD = "owner.quarantine_digest"
+_ALERTS = "owner.alerts/"
+_LONGEST = 2000
+_TOPIC = "notes"
+_RETRY = BackoffPolicy(first_s=5.0, cap_s=300.0)
+_log = structlog.get_logger(__name__)
+
+
+def is_for_daily_note(row: InboxRow) -> bool:
+    """Return True if a quarantined message belongs in the daily digest, not in a question of its own."""
+    told_daily = row.error == UNINVITED or bool(row.message.context.quarantine)
+    return row.state is InboxState.QUARANTINED and told_daily
+
+
+def memory_unusable(what: str) -> Alert:
+    """Alert: a memory document is not a file."""
+    return Alert(
+        f"memory {what}",
+        f"I cannot read my notes: {what}. Until you move that away, I answer without them. At the "
+        "machine, stop me and run `squidbot check --data --repair`: it sets that aside and restores the "
+        "last text.",
+    )
+
+
+def history_set_aside(what: str) -> Alert:
+    """Alert: something that is not a file was moved out of the place of a history."""
+    return Alert(
+        f"history {what}",
+        f"A history in `sessions/` was not a file ({what}). I moved it away and continue with a new "
+        "history. If you have the old one, stop me, replace the new one with it, and start me again.",
+    )
+
+
+def credit_alert(error: ModelError, now: datetime) -> Alert:
+    """Alert: a model's provider gives no more answers, because the account has nothing left."""
+    return Alert(
+        f"credit {error.fields.get('model')}",
+        f"A model's provider gives me no more answers: {str(error).rstrip('.')}. Until you mend that there, "
+        "the next model of the pool answers. Without one, questions wait; I look again every half hour, or "
+        "at `!retry`.",
+        once=f"{now:%Y-%m-%d}",
+    )
+
+
+def prompt_cut(model: str, text: str, now: datetime) -> Alert:
+    """Alert: a server reads less of a request than it is sent, or than the configuration says."""
+    return Alert(
+        f"window {model}",
+        f"A language model reads less than it should: {text}. Until then I send it less.",
+        once=f"{now:%Y-%m-%d}",
+    )
+
+
+class OwnerAlerts:
+    """Sends alerts to the owner: ``target`` starts the conversation, ``wakeups`` bring alerts."""
+
+    def __init__(
+        self,
+        *,
+        store: Queue,
+        target: OwnerContact,
+        notifier: OwnerNotifier,
+        clock: Clock,
+        wakeups: Wakeups | None = None,
+        look_every_s: float = LOOK_EVERY_S,
+    ) -> None:
+        self._wakeups = wakeups or Wakeups()
+        self._store = store
+        self._target = target
+        self._notifier = notifier
+        self._clock = clock
+        self._look_every_s = look_every_s
+        self._email_again_at = -inf
+        self._new: dict[str, Alert] = {}
+        """What is not in the store yet, by what it is about."""
+        self._stored: dict[str, str] = {}
+        """What the store had at the last look, by topics."""
+        self._begun = False
+        """Whether there is a place where the owner can be told something, or none can be made."""
+        self._why_not = ""
+        self._sent_at: dict[str, float] = {}
+        self._news = anyio.Event()
+        self._wakeups.alert.connect(lambda one: self.alert(one.about, one.text, one.once))
+        self._wakeups.owner.connect(lambda _: self.send_due())
+        self._wakeups.channel.connect(self.note_channel)
+
+    def alert(self, about: str, text: str, once: str = "") -> None:
+        """Report something that needs a person, without secrets; at most hourly per ``about``."""
+        now, what = self._clock.monotonic(), f"{about} {once}"
+        if now - self._sent_at.get(what, now - ALERT_AGAIN_S) < ALERT_AGAIN_S:
+            return
+        if about not in self._waiting() and len(self._new) >= MAX_ALERTS:
+            _log.warning("owner.alert_dropped", about=about)
+            return
+        self._sent_at = {each: at for each, at in self._sent_at.items() if now - at < ALERT_AGAIN_S}
+        self._sent_at[what] = now
+        self._new[about] = Alert(about, text[:_LONGEST], once)
+        self._news.set()
+
+    async def store_now(self, about: str, text: str) -> None:
+        """Do `alert`, but stored on return. Raises StoreUnavailable."""
+        await self._store_alerts([Alert(about, text[:_LONGEST])])
+        self._news.set()
+
+    def send_due(self) -> None:
+        """Try again: there may be a place now. Returns at once."""
+        if self._waiting() or not self._begun:
+            self._news.set()
+
+    def state(self) -> dict[str, Any]:
+        """For ``status``: how many alerts wait, and why; no texts, no people."""
+        waiting = len(self._waiting())
+        return {"alerts_waiting": waiting, "why": self._why_not if waiting else ""}
+
+    def note_channel(self, status: ChannelStatus) -> None:
+        """Note a channel's state; report one that needs a person."""
+        self._notifier.note_channel(status)
+        if status.state is LinkState.UP:
+            self.send_due()
+        if status.state is LinkState.FAILED and status.detail:
+            self.alert(f"channel {status.name}", f"The channel {status.name} needs you: {status.detail}")
+
+    async def run(self) -> None:
+        """Send alerts until cancelled. Raises nothing but cancellation."""
+        failures = 0
+        while True:
+            self._news = anyio.Event()
+            wait_s = self._look_every_s
+            try:
+                wait_s = min(wait_s, await self._send_next())
+                failures = 0
+            except StoreUnavailable as error:
+                failures += 1
+                wait_s = _RETRY.delay(failures, random=random.random())
+                _log.warning("owner.not_notified", error=str(error), retry_in_s=round(wait_s, 1))
+            with anyio.move_on_after(wait_s):
+                await self._news.wait()
+
+    async def _send_next(self) -> float:
+        if not self._begun:
+            self._begun = await self._target.begin()
+        wait_s = await self._deliver_alerts()
+        await self._deliver_digest()
+        return wait_s
+
+    async def _deliver_alerts(self) -> float:
+        """Post waiting alerts in one message and forget them; return the seconds mails are collected."""
+        wait_s, new = self._email_again_at - self._clock.monotonic(), list(self._new.values())
+        await self._store_alerts(new)
+        for alert in new:
+            if self._new.get(alert.about) is alert:
+                del self._new[alert.about]
+        waiting = _alerts_in(self._stored)
+        if not waiting or wait_s > 0:
+            return max(wait_s, 0.0) if waiting else inf
+        # One with a key goes alone: whether it was told is known of it alone.
+        told = [alert for alert in waiting if not alert.once] or waiting[:1]
+        once = (f"alert {told[0].about}", told[0].once) if told[0].once else None
+        text = told[0].text
+        if len(told) > 1:
+            text = f"{len(told)} things need you:\n\n" + "\n".join(f"- {alert.text}" for alert in told)
+        texts = {topic: self._stored[topic] for topic in (f"{_ALERTS}{alert.about}" for alert in told)}
+        reached = await self._notifier.notify(_TOPIC, text, once=once, kind=OutboundKind.ALERT, texts=texts)
+        self._why_not = reached.why
+        if reached.target is None:
+            return ASK_AGAIN_S
+        if self._notifier.is_email_style(reached.target):
+            self._email_again_at = self._clock.monotonic() + EMAIL_AGAIN_S
+        self._stored = await self._store.state.read_below(_ALERTS)
+        return inf if not self._waiting() else max(self._email_again_at - self._clock.monotonic(), 0.0)
+
+    def _waiting(self) -> set[str]:
+        """Return what is not told yet, as far as is known."""
+        return self._new.keys() | {alert.about for alert in _alerts_in(self._stored)}
+
+    async def _store_alerts(self, alerts: Sequence[Alert]) -> None:
+        """Add alerts to the stored ones, as many as there is room for; a newer text replaces an older one."""
+        self._stored = await self._store.state.read_below(_ALERTS)
+        known = {alert.about: alert for alert in _alerts_in(self._stored)}
+        for number, alert in enumerate(alerts):
+            topic = f"{_ALERTS}{alert.about}"
+            has_room = topic in self._stored or len(self._stored) < MAX_ALERTS
+            if has_room and known.get(alert.about) != alert:
+                order = [self._clock.now().isoformat(), number]
+                self._stored[topic] = json.dumps([*order, alert.text, alert.once])
+                await self._store.state.write(topic, self._stored[topic])
+
+    async def _deliver_digest(self) -> None:
+        last_at, told = _read(await self._store.state.read(_DIGEST_TOLD))
+        now = self._clock.now()
+        if last_at is not None and timedelta(0) <= now - last_at < DIGEST_EVERY:
+            return
+        rows = await self._store.inbox.rows(states=[InboxState.QUARANTINED], limit=MAX_ROWS)
+        waiting = [row for row in rows if is_for_daily_note(row)]
+        ids = sorted(row.id for row in waiting)
+        if told.issuperset(ids):  # what is committed later may have a lower id
+            return
+        once = ("quarantine digest", hashlib.sha256(json.dumps(ids).encode()).hexdigest())
+        if (await self._notifier.notify(_TOPIC, _digest(waiting), once=once)).target is None:
+            return
+        await self._store.state.write(_DIGEST_TOLD, json.dumps({"at": now.isoformat(), "ids": ids}))
+        _log.info("owner.quarantine_notified", waiting=len(waiting))
+
+
+def _alerts_in(stored: Mapping[str, str]) -> list[Alert]:
+    """Return stored alerts, oldest first; one that cannot be read is left out."""
+    found = []
+    for topic, value in stored.items():
+        with suppress(ValueError, TypeError):
+            at, number, text, once = json.loads(value)
+            found.append((str(at), int(number), Alert(topic.removeprefix(_ALERTS), str(text), str(once))))
+    return [alert for _, _, alert in sorted(found, key=lambda each: each[:2])]
+
+
+def _read(text: str | None) -> tuple[datetime | None, frozenset[int]]:
+    try:
+        kept = json.loads(text or "")
+        return datetime.fromisoformat(kept["at"]), frozenset(map(int, kept["ids"]))
+    except (ValueError, KeyError, TypeError):
+        return None, frozenset()
+
+
+def _digest(rows: list[InboxRow]) -> str:
+    """One line for each, newest first; what senders wrote stands in code marks and cannot pose as ours."""
+    uninvited = [row for row in rows if row.error == UNINVITED]
+    others = [row for row in rows if row.error != UNINVITED]
+    parts = []
+    if others:
+        count = "One message is" if len(others) == 1 else f"{len(others)} messages are"
+        parts.append(
+            f"{count} quarantined, because the senders are not verified (or the circuit breaker was open). I "
+            "answered nobody and showed nothing of it to a model.\n\n"
+            + "\n".join(_lines(others))
+            + "\n\nWrite `!approve NAME` to see the whole message and then let it in, or `!reject NAME`."
+        )
+    if uninvited:
+        count = "One message is" if len(uninvited) == 1 else f"{len(uninvited)} messages are"
+        parts.append(
+            f"{count} from people who may not write to me. I answered nobody, and keep it for 14 days.\n\n"
+            + "\n".join(_lines(uninvited))
+            + "\n\nWrite `!allow ADDRESS` to let somebody in and have what they wrote answered, or "
+            "`!reject NAME`."
+        )
+    return "\n\n".join([*parts, "I report this once a day; `!allow` lists all that I refused."])
+
+
+def _lines(rows: list[InboxRow]) -> list[str]:
+    lines = []
+    for row in rows[:MAX_LINES]:
+        subject = _plain(row.message.context.subject or row.message.text)
+        doubt = _plain(row.message.context.doubt)
+        why = (row.error or "").replace("_", " ") + (f": {doubt}" if doubt else "")
+        at = f"{row.message.received_at:%Y-%m-%d %H:%M}"
+        lines.append(f"- **m{row.id}**, {at}, `{_plain(row.message.sender.address)}` ({why}): `{subject}`")
+    return [*lines, f"- and {len(rows) - MAX_LINES} more"] if len(rows) > MAX_LINES else lines
+
+
+def _plain(text: str) -> str:
+    return one_line(text, 80).replace("`", "'") or "-"

@@ -1,1 +1,0 @@
-"""The embedded engine of the queue: one SQLite file, ``gateway.db``. The stores are in ``queue/sql``."""

@@ -1,0 +1,227 @@
+"""Converts histories, records and memory documents between the files of a home and the rows of the tables."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from agent_core import files
+from agent_core.messages import SessionKey
+from agent_core.models import MemoryScope
+from agent_core.ports import Clock
+from agent_core.storage import file_access
+from agent_core.storage.history_lines import (
+    MAX_LINE_BYTES,
+    as_object,
+    encode_object,
+    from_object,
+    position_in,
+)
+from agent_core.storage.history_paging import Numbering, PageMark
+from agent_core.storage.layout import Layout
+from agent_core.storage.memory_files import DocumentFile, Version
+from agent_core.storage.reverse_lines import lines_forwards
+from agent_core.storage.session_files import SessionFiles
+from agent_core.storage.session_record import Record, session_of
+
+_BEFORE, _AFTER = '{"bytes_of_a_broken_line":"', '"}'
+
+
+def as_text(raw: bytes) -> str:
+    """Return the line as text."""
+    try:
+        text = raw.decode()
+    except UnicodeDecodeError:
+        value = as_object(raw)
+        if value is not None:  # readable nevertheless: half a surrogate pair in raw form
+            return encode_object(value).rstrip(b"\n").decode()
+    else:
+        if "\0" not in text and not text.startswith(_BEFORE):
+            return text
+    return f"{_BEFORE}{base64.b64encode(raw).decode()}{_AFTER}"
+
+
+def as_bytes(text: str) -> bytes:
+    """Return the bytes that `as_text` was given."""
+    if text.startswith(_BEFORE) and text.endswith(_AFTER):
+        try:
+            return base64.b64decode(text[len(_BEFORE) : -len(_AFTER)], validate=True)
+        except binascii.Error:
+            pass
+    return text.encode()
+
+
+@dataclass(slots=True)
+class MovedConversation:
+    """One session to move. Read its lines first; its record and cursor are correct only after that."""
+
+    key: SessionKey
+    path: Path
+    record: Record | None
+    notes: list[str]
+    scopes: set[str]
+    cursor: int = 0
+    count: int = 0
+
+    def lines(self) -> Iterator[str]:
+        """Yield each line as text, in order; an empty string for a line that is too long to be read."""
+        place = self.record.place if self.record is not None else PageMark()
+        try:
+            handle = file_access.open_regular(self.path, os.O_NOFOLLOW)
+        except FileNotFoundError:
+            return
+        self.count, self.cursor = 0, 0
+        by_offset: int | None = None
+        by_number: int | None = None
+        numbering = Numbering(-1)
+        try:
+            for offset, raw in lines_forwards(handle, 0, max_line_bytes=MAX_LINE_BYTES):
+                value = as_object(raw) if raw else None
+                number = position_in(value, offset)
+                position = numbering.next(
+                    number, readable=value is not None and from_object(value) is not None
+                )
+                if offset == place.offset and number in (None, place.position):
+                    by_offset = self.count
+                if by_number is None and position >= place.position:
+                    by_number = self.count
+                if raw is None:
+                    self.notes.append(
+                        f"{self.path.name}: line {self.count} is longer than {MAX_LINE_BYTES >> 20} MiB,"
+                        " which squidbot does not read: its place stays, empty"
+                    )
+                if value is not None and isinstance(value.get("scope"), str):
+                    self.scopes.add(value["scope"])
+                self.count += 1
+                yield "" if raw is None else as_text(raw)
+            if by_offset is None and place.offset == os.fstat(handle).st_size:
+                by_offset = self.count
+        finally:
+            os.close(handle)
+        if place.position:
+            found = by_offset if by_offset is not None else by_number
+            self.cursor = self.count if found is None else found
+
+
+def write_conversation(
+    layout: Layout, key: SessionKey, each: Iterable[str], record: Record | None, clock: Clock
+) -> int:
+    """Write a session's history, and its record, whose cursor counts lines; return the number of lines."""
+    cursor = record.cursor if record is not None else 0
+    path, place, offset, count = layout.history(key), PageMark(cursor, -1), 0, 0
+    files.make_folder(path.parent)
+    if record is None and "=~" in layout.name(key):
+        record = Record()
+    with path.open("xb") as file:
+        for text in each:
+            raw = as_bytes(text) + b"\n"
+            if count == cursor and cursor:
+                value = as_object(raw)
+                number = position_in(value, offset)
+                place = PageMark(cursor if number is None else number, offset)
+            file.write(raw)
+            offset, count = offset + len(raw), count + 1
+    path.chmod(0o600)
+    session = SessionFiles(key, layout, clock, read_at=os.pread, sync=os.fdatasync)
+    if not count:
+        path.unlink()
+    elif cursor >= count:
+        place = PageMark(session.history.end(), offset)
+    if record is not None:
+        session.record_file.save(replace(record, place=place))
+    return count
+
+
+def write_document(layout: Layout, scope: MemoryScope, versions: Iterable[str]) -> int:
+    """Write a memory document from its versions, the last readable one; return their number."""
+    text: str | None = None
+    count = 0
+    path = layout.versions(scope)
+    files.make_folder(path.parent)
+    with path.open("xb") as file:
+        for each in versions:
+            raw = as_bytes(each)
+            file.write(raw + b"\n")
+            count += 1
+            if (version := Version.parse_or_none(raw)) is not None:
+                text = version.document.text
+    path.chmod(0o600)
+    if text is not None:
+        files.replace(layout.document(scope), text.encode())
+    return count
+
+
+@dataclass(slots=True)
+class HomeFiles:
+    """The files of a home beside its database. ``notes`` collects what is not moved."""
+
+    layout: Layout
+    clock: Clock
+    notes: list[str] = field(default_factory=list)
+    scopes: set[str] = field(default_factory=set)
+
+    def conversations(self) -> Iterator[MovedConversation]:
+        """Yield every session, in the order of its files' names."""
+        folder = self.layout.sessions
+        stems = {path.stem for path in folder.glob("*.jsonl")}
+        stems |= {path.name.removesuffix(".meta.json") for path in folder.glob("*.meta.json")}
+        for stem in sorted(stems):
+            key = self._key(stem)
+            if key is None:
+                self.notes.append(f"{folder / stem}: it is no session's, and stays where it is")
+                continue
+            session = SessionFiles(key, self.layout, self.clock, read_at=os.pread, sync=os.fdatasync)
+            has_record = session.record_file.exists() or self.layout.summary(key).exists()
+            record = session.record() if has_record else None
+            yield MovedConversation(key, self.layout.history(key), record, self.notes, self.scopes)
+
+    def _key(self, stem: str) -> SessionKey | None:
+        key = session_of(self.layout.sessions / f"{stem}.jsonl")
+        return key if key is not None and key.is_named(stem) else None
+
+    def documents(self) -> Iterator[tuple[MemoryScope, list[tuple[int, str]]]]:
+        """
+        Yield each memory document with all versions and their numbers.
+
+        Call it after `conversations`: only the lines contain the names that are too long for a folder.
+        """
+        scopes = {str(scope): scope for scope in self.layout.scopes()}
+        for name in self.scopes - set(scopes):
+            with suppress(ValueError, OSError):
+                scope = MemoryScope.parse(name)
+                if self.layout.document(scope).exists() or self.layout.versions(scope).exists():
+                    scopes[name] = scope
+        known = {self.layout.versions(scope).parent.name for scope in scopes.values()}
+        for folder in sorted((self.layout.home / "memory").glob("[pr][eo]o[pm]*/*=~*")):
+            if folder.name not in known:
+                self.notes.append(f"{folder}: whose memory it is cannot be told, so it stays where it is")
+        for _, scope in sorted(scopes.items()):
+            if versions := self._versions(scope):
+                yield scope, versions
+
+    def _versions(self, scope: MemoryScope) -> list[tuple[int, str]]:
+        path = self.layout.versions(scope)
+        current = DocumentFile(self.layout.document(scope), path).load()
+        found: dict[int, str] = {}
+        with suppress(FileNotFoundError):
+            handle = file_access.open_regular(path, os.O_NOFOLLOW)
+            try:
+                for offset, raw in lines_forwards(handle, 0, max_line_bytes=MAX_LINE_BYTES):
+                    version = Version.parse_or_none(raw)
+                    number = 0 if version is None else version.document.version
+                    if version is None or number < 1 or number in found:
+                        what = "is no version" if version is None else f"repeats the number {number}"
+                        self.notes.append(f"{path}: the line at byte {offset} {what}, and stays where it is")
+                    else:
+                        found[number] = as_text(raw or b"")
+            finally:
+                os.close(handle)
+        if current.version and current.version not in found:  # too long for a line of the file
+            made = Version(current, self.clock.now())
+            found[current.version] = made.line().rstrip(b"\n").decode()
+        return sorted(found.items())

@@ -1,0 +1,345 @@
+"""
+Searches history lines: each line has its words as a set, and each term of a query is asked for by itself.
+
+`agent_core.storage.search_index.word_splitting` splits both, as in the embedded index. The set of a line has
+one more lexeme, which stands for the home and the scope, so that the index finds the words of one scope only.
+A phrase, or a word longer than a lexeme may be, is checked again in the text of the rows found. It is ranked
+as in the embedded index. The index of words has no order, so that the newest lines with a common word are
+looked for among the newest lines first: else all lines with it would be read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import Any, TypeAlias
+
+from agent_core.storage.history_lines import as_object, storable
+from agent_core.storage.search_index.index_rows import SearchLine
+from agent_core.storage.search_index.indexed_files import (
+    Found,
+    answer_in,
+    candidate_of,
+    searched_line,
+    undone_turn,
+)
+from agent_core.storage.search_index.ranking import (
+    MOST_CANDIDATES,
+    MOST_POSTINGS,
+    Candidate,
+    Likeness,
+    Statistics,
+    choose_candidates,
+)
+from agent_core.storage.search_index.vectors import Nearest
+from agent_core.storage.search_index.word_splitting import TAIL, Filters, Query, Term, fold, index_words
+from gateway.store.sql.engine import ConnectionPort
+
+RowId: TypeAlias = tuple[int, str, int]
+"""A line: its time in milliseconds, its session and its number in it."""
+MOST_TEXT = 20_000
+"""How many characters of a text are searched and shown."""
+_LONGEST_WORD = 2000
+"""The maximum length in bytes; the server's limit is 2,046."""
+_AT_ONCE = 500
+_LOOKED_AT_FIRST = 8_000
+"""The number of newest lines in which the newest ones with a word are looked for first."""
+_TIMES = 10
+"""So many times as long a time is looked through next; for rarer words all lines, which are few."""
+_SENDER = "@@"
+_BEGIN = (
+    # The words decide which plan is best. More processes would cost more than they save.
+    "SELECT set_config('plan_cache_mode', 'force_custom_plan', true),"
+    " set_config('max_parallel_workers_per_gather', '0', true),"
+    " set_config('random_page_cost', '1.1', true),"
+    " (SELECT count(*) FROM (SELECT 1 FROM history WHERE scope = ? LIMIT ?) AS few),"
+    " (SELECT max(at) FROM history WHERE scope = ?),"
+    " (SELECT at FROM history WHERE scope = ? ORDER BY at DESC OFFSET ? LIMIT 1)"
+)
+
+
+def label(home: int, scope: str) -> str:
+    """Return the lexeme for the rows of a scope; no word of a text contains such a character."""
+    return f"@{home}:{hashlib.sha256(scope.encode('utf-8', 'surrogatepass')).hexdigest()[:40]}"
+
+
+def _cut(word: str) -> str:
+    raw = word.encode()
+    return word if len(raw) <= _LONGEST_WORD else raw[:_LONGEST_WORD].decode("utf-8", "ignore")
+
+
+def folded_text(text: str) -> str:
+    """Return the searched part of a text, with a blank before and after each word."""
+    return f" {fold(storable(text)[:MOST_TEXT])} "
+
+
+def text_of(raw: str, seq: int) -> str:
+    """Return the searched part of a line's text as it was said."""
+    line = _searched(raw, seq)
+    return "" if line is None else line.text
+
+
+@dataclass(frozen=True, slots=True)
+class Searched:
+    """The indexed part of a line. ``said`` has a blank before and after each word."""
+
+    said: str
+    words: list[str]
+
+    @classmethod
+    def from_line(cls, home: int, line: SearchLine) -> Searched:
+        """Return the indexed part of a searchable line."""
+        said = folded_text(line.text)
+        words = {_cut(word) for word in index_words(said)}
+        words |= {_cut(_SENDER + word) for word in fold(storable(line.sender or "")).split()}
+        return cls(said, [*sorted(words), label(home, line.scope)])
+
+
+def _lexeme(word: str) -> str:
+    doubled = word.replace("\\", "\\\\").replace("'", "''")
+    return f"'{doubled}'"
+
+
+def _words(term: Term) -> str:
+    """Return the words of a term as a ``tsquery``; their order is not in it."""
+    return f"({' & '.join(_lexeme(_cut(word)) for word in term.words.split())})"
+
+
+def _expression(term: Term) -> str:
+    """Return a term and the words like it as a ``tsquery``."""
+    wanted = [_words(term), *map(_lexeme, sorted(term.parts))]
+    wanted += [f"{_lexeme(_cut(term.beginning))}:*"] if term.beginning is not None else []
+    wanted += [f"{_lexeme(_cut(TAIL + term.ending[::-1]))}:*"] if term.ending is not None else []
+    return f"({' | '.join(wanted)})"
+
+
+def _as_said(term: Term) -> str:
+    """Return a term without the words like it; empty if there are none."""
+    return "" if _expression(term) == f"({_words(term)})" else _words(term)
+
+
+def _alike(begin: str, end: str) -> str:
+    """Return the words that begin or end so."""
+    return f"({_lexeme(begin)}:* | {_lexeme(TAIL + end[::-1])}:*)"
+
+
+def _in_order(term: Term) -> list[str]:
+    """Return the phrase or long word, which the set of words cannot match."""
+    return [f" {term.words} "] if " " in term.words or _cut(term.words) != term.words else []
+
+
+@dataclass(slots=True)
+class _Wanted:
+    """Rows to look for: with ``words``, a ``tsquery``, and ``phrases``, said since ``oldest_ms``."""
+
+    words: str
+    phrases: Sequence[str]
+    exact: str
+    oldest_ms: int
+
+
+@dataclass(slots=True)
+class Searching:
+    """A search in a scope of a home."""
+
+    db: ConnectionPort
+    home: int
+    scope: str
+    filters: Filters
+    _newest_ms: int = 0
+    _first_ms: int = 0
+
+    def candidates(self, query: Query) -> tuple[dict[RowId, Candidate], Statistics]:
+        """Return the lines that may be hits, by their row, and what rates them."""
+        must = [term for term in query.terms if term.quoted]
+        limits = (self.scope, 4 * MOST_POSTINGS, self.scope, self.scope, _LOOKED_AT_FIRST)
+        *_, total, newest, first = self.db.execute(_BEGIN, limits).fetchone()
+        self._newest_ms, self._first_ms = newest or 0, first or 0
+        asked = [self._wanted([*must, term], exact=_as_said(term)) for term in query.terms]
+        rows = dict(zip(query.terms, self._matching(asked), strict=True))
+        found = {term: [row for row, _ in each] for term, each in rows.items()}
+        as_said = {term: [row for row, is_exact in each if is_exact] for term, each in rows.items()}
+        statistics = Statistics.from_matches(found, total)
+        are_common = all(len(ids) == MOST_POSTINGS for ids in found.values())
+        more = {
+            term: self._wanted(must, _words(term))  # older ones may be exact, too
+            for term, ids in found.items()
+            if len(as_said[term]) < len(ids) == MOST_POSTINGS
+        }
+        more |= {
+            term: self._wanted(must, _alike(*term.alike))
+            for term, ids in found.items()
+            if not ids and term.alike
+        }
+        every = [self._wanted(query.terms)] * are_common  # else those of the rarest have them all
+        *others, last = [*self._matching([*more.values(), *every]), []][: len(more) + 1]
+        as_said |= {term: [row for row, _ in each] for term, each in zip(more, others, strict=True)}
+        weighed = [(statistics.rarity(term), ids) for term, ids in found.items()]
+        weighed += [
+            (statistics.rarity(term), as_said[term]) for term in found if len(found[term]) > MOST_CANDIDATES
+        ]
+        weighed += [(statistics.rarity(term), as_said[term]) for term in found if not found[term]]
+        weighed.append((sum(weight for weight, _ in weighed), [row for row, _ in last]))
+        chosen = choose_candidates(weighed)
+        return _lines(self.db, chosen, self.scope), statistics
+
+    def _wanted(self, terms: Sequence[Term], *more: str, exact: str = "") -> _Wanted:
+        """Return the rows with all of the terms, and with ``more``, expressions."""
+        said_by = (f"{_lexeme(_cut(_SENDER + word))}:*" for word in self.filters.person)
+        words = [_lexeme(label(self.home, self.scope)), *said_by, *map(_expression, terms), *more]
+        phrases = [phrase for term in terms for phrase in _in_order(term)]
+        return _Wanted(" & ".join(words), phrases, exact, self._first_ms)
+
+    def _matching(self, wanted: Sequence[_Wanted]) -> list[list[tuple[RowId, bool]]]:
+        """
+        Return for each the newest rows, and whether they are exact.
+
+        They are looked for in the newest lines first, and in as many more as seem to have enough of them.
+        """
+        found: list[list[tuple[RowId, bool]]] = [[] for _ in wanted]
+        pending = list(range(len(wanted)))
+        since_ms = self.filters.since_ms
+        while pending:
+            selects, parameters = zip(
+                *(self._newest(number, wanted[number]) for number in pending), strict=True
+            )
+            rows = self.db.execute(" UNION ALL ".join(selects), list(chain.from_iterable(parameters)))
+            for number in pending:
+                found[number] = []
+            for number, at, session, seq, is_exact in rows.fetchall():
+                found[number].append(((at, session, seq), is_exact))
+            pending = [
+                number
+                for number in pending
+                if len(found[number]) < MOST_POSTINGS and wanted[number].oldest_ms > since_ms
+            ]
+            for number in pending:
+                times = 1.3 * MOST_POSTINGS / max(1, len(found[number]))
+                age_ms = self._newest_ms - wanted[number].oldest_ms
+                wanted[number].oldest_ms = self._newest_ms - int(times * age_ms) if times < _TIMES else 0
+        return found
+
+    def _newest(self, number: int, wanted: _Wanted) -> tuple[str, list[Any]]:
+        """Return the query for the newest rows from a time on, with a number, and its parameters."""
+        since_ms = max(wanted.oldest_ms, self.filters.since_ms)
+        # With `+ 0` the server does not look for a rare word in one line after the other.
+        order = "at" if since_ms > self.filters.since_ms else "at + 0"
+        there = [] if self.filters.sessions is None else [sorted(self.filters.sessions)]
+        text = (
+            f"(SELECT {number}, at, session, seq, {'words @@ CAST(? AS tsquery)' if wanted.exact else 'TRUE'}"  # noqa: S608 - of our own constants
+            " FROM history"
+            " WHERE words @@ CAST(? AS tsquery) AND scope = ? AND at >= ?"
+            f"{' AND session = ANY(?)' * len(there)}{' AND strpos(said, ?) > 0' * len(wanted.phrases)}"
+            f" ORDER BY {order} DESC, session DESC, seq DESC LIMIT {MOST_POSTINGS})"
+        )
+        return text, [
+            *filter(None, [wanted.exact]),
+            wanted.words,
+            self.scope,
+            since_ms,
+            *there,
+            *wanted.phrases,
+        ]
+
+    def rows_of(self, vectors: Nearest) -> dict[RowId, Likeness]:
+        """Return the lines of vectors that are there, in the scope and searched."""
+        rows = self.db.execute(
+            "SELECT v.id, h.at, h.session, h.seq, h.line FROM vectors AS v"
+            " JOIN history AS h ON h.session = v.session AND h.seq = v.seq"
+            " WHERE v.id = ANY(?) AND h.scope = ? AND h.said IS NOT NULL",
+            (list(vectors), self.scope),
+        )
+        there: dict[RowId, Likeness] = {}
+        for number, at, session, seq, raw in rows.fetchall():
+            line = _searched(raw, seq)
+            if line is None or not self.filters.accepts(session):
+                continue
+            if self.filters.is_said(at, line.sender):
+                there[int(at), session, seq] = Likeness(session, seq, *vectors[number])
+        return there
+
+
+def _lines(db: ConnectionPort, chosen: Sequence[RowId], scope: str) -> dict[RowId, Candidate]:
+    """Read lines, each with its answer or its question."""
+    near = ", ".join(
+        f"(SELECT b.line FROM history AS b WHERE b.session = h.session AND b.seq {where} h.seq"  # noqa: S608 - of our own constants
+        f" AND b.scope = ? AND b.said IS NOT NULL ORDER BY b.seq {order} LIMIT 1)"
+        for where, order in (("<", "DESC"), (">", "ASC"))
+    )
+    rows = db.execute(
+        f"SELECT h.at, h.session, h.seq, h.line, {near} FROM history AS h"  # noqa: S608
+        " JOIN unnest(CAST(? AS text[]), CAST(? AS bigint[])) AS hit (session, seq)"
+        " ON h.session = hit.session AND h.seq = hit.seq",
+        (scope, scope, [session for _, session, _ in chosen], [seq for *_, seq in chosen]),
+    )
+    found: dict[RowId, Candidate] = {}
+    for at, session, seq, raw, before, after in rows.fetchall():
+        if (line := _searched(raw, seq)) is not None:
+            lines = [_searched(before, seq - 1), line, _searched(after, seq + 1)]
+            told = [each for each in lines if each is not None]
+            found[int(at), session, seq] = candidate_of(line, answer_in(told, told.index(line)))
+    return found
+
+
+def _searched(raw: str | None, seq: int) -> SearchLine | None:
+    line = None if raw is None else searched_line(as_object(raw.encode()), seq)
+    return None if line is None else replace(line, text=line.text[:MOST_TEXT])
+
+
+def around(db: ConnectionPort, scope: str, row: RowId) -> Found | None:
+    """Return the session of a line, the line with its neighbours, and which of them it is."""
+    _, session, seq = row
+    text = " UNION ALL ".join(_near(*each) for each in (("<", "DESC"), ("=", "ASC"), (">", "ASC")))
+    lines: list[SearchLine] = []
+    for number, raw in db.execute(text, (session, seq, scope) * 3).fetchall():
+        if (line := _searched(raw, number)) is not None:
+            lines.append(line)
+    lines.sort(key=lambda line: line.position)
+    at = next((place for place, line in enumerate(lines) if line.position == seq), None)
+    return None if at is None else (session, lines, at)
+
+
+def _near(where: str, order: str) -> str:
+    """Return the query of the line before a hit, the hit, or the line after it, in the same scope."""
+    return (
+        "(SELECT h.seq, h.line FROM history AS h WHERE h.session = ?"  # noqa: S608 - of our own constants
+        f" AND h.seq {where} ? AND h.scope = ? AND h.said IS NOT NULL ORDER BY h.seq {order} LIMIT 1)"
+    )
+
+
+def withdraw(db: ConnectionPort, session: str, undone: str) -> None:
+    """Take a turn or a single message out of the search, because a later line takes it back."""
+    rows = db.execute(
+        "SELECT seq, line FROM history WHERE session = ? AND said IS NOT NULL AND strpos(line, ?) > 0",
+        (session, undone),
+    ).fetchall()
+    for seq, raw in rows:
+        value = as_object(raw.encode()) or {}
+        if undone in {value.get("turn"), value.get("id")}:
+            db.execute(
+                "UPDATE history SET said = NULL, words = NULL WHERE session = ? AND seq = ?", (session, seq)
+            )
+
+
+def recut(db: ConnectionPort, home: int, after: tuple[str, int]) -> tuple[int, tuple[str, int] | None]:
+    """Index some lines after a position again; return their number and the last position or None."""
+    rows = db.execute(
+        "SELECT session, seq, line FROM history WHERE (session, seq) > (?, ?) ORDER BY session, seq LIMIT ?",
+        (*after, _AT_ONCE),
+    ).fetchall()
+    count = 0
+    for session, seq, raw in rows:
+        value = as_object(raw.encode())
+        if undone := undone_turn(value):
+            withdraw(db, session, undone)
+        line = searched_line(value, seq)
+        told = None if line is None else Searched.from_line(home, line)
+        count += told is not None
+        db.execute(
+            "UPDATE history SET said = ?, words = array_to_tsvector(CAST(? AS text[]))"
+            " WHERE session = ? AND seq = ?",
+            (None if told is None else told.said, None if told is None else told.words, session, seq),
+        )
+    return count, None if len(rows) < _AT_ONCE else (str(rows[-1][0]), int(rows[-1][1]))

@@ -1,0 +1,97 @@
+"""Reads and writes the embedded database as one side of a move between engines."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Self
+
+from gateway.store.copied_tables import COLUMNS
+from gateway.store.copy_marker import NAME, Marker
+from gateway.store.sqlite import sqlite_schema
+from gateway.store.sqlite.sqlite_errors import is_damage
+from gateway.store.store_errors import StoreUnavailable, StoreUnusable
+
+_BUSY_TIMEOUT_S = 5.0
+
+
+class EmbeddedTables:
+    """An open ``gateway.db`` that nobody works on. Created by `opened`."""
+
+    def __init__(self, db: sqlite3.Connection) -> None:
+        self._db = db
+
+    @classmethod
+    @contextmanager
+    def open(cls, file: Path, *, new: bool = False) -> Iterator[Self]:
+        """Open an existing or new file. Raises StoreUnusable, StoreUnavailable."""
+        if new:
+            sqlite_schema.create_file(file)
+        if not file.exists():
+            raise StoreUnusable(f"there is no queue in {file}, so there is nothing to move", path=str(file))
+        try:
+            with closing(sqlite_schema.open_writer(file, busy_timeout_s=_BUSY_TIMEOUT_S)) as db:
+                db.execute("PRAGMA synchronous = FULL")
+                sqlite_schema.prepare(db, file)
+                yield cls(db)
+                if new:
+                    db.execute("PRAGMA journal_mode = DELETE")  # one file, without a log beside it
+        except sqlite3.Error as error:
+            if is_damage(error):
+                raise sqlite_schema.corrupt(file, error) from error
+            raise StoreUnavailable(
+                f"the database cannot be read or written: {error}", path=str(file), operation="move"
+            ) from error
+
+    @property
+    def secret(self) -> str:
+        """The identity of the database."""
+        return str(self._meta("secret"))
+
+    @property
+    def marker(self) -> Marker | None:
+        """The marker of a move of the content; None if it was not moved."""
+        text = self._meta(NAME)
+        return None if text is None else Marker.read(text)
+
+    def set_marker(self, marker: Marker | None) -> None:
+        """Write the marker durably; None removes it."""
+        self._db.execute("BEGIN IMMEDIATE")
+        self._db.execute("DELETE FROM meta WHERE name = ?", (NAME,))
+        if marker is not None:
+            self._db.execute("INSERT INTO meta VALUES (?, ?)", (NAME, marker.text()))
+        self._db.execute("COMMIT")
+
+    def _meta(self, name: str) -> str | None:
+        row = self._db.execute("SELECT value FROM meta WHERE name = ?", (name,)).fetchone()
+        return None if row is None else str(row[0])
+
+    def rows(self, table: str) -> Iterator[tuple[object, ...]]:
+        """Yield all rows of a table."""
+        columns = ", ".join(COLUMNS[table])
+        yield from self._db.execute(f"SELECT {columns} FROM {table}")  # noqa: S608 - constants
+
+    def has_rows(self) -> bool:
+        """Return True if any table has rows."""
+        return any(next(self.rows(table), None) is not None for table in COLUMNS)
+
+    def fill(self, secret: str, last_line: int, rows: Callable[[str], Iterable[Sequence[object]]]) -> None:
+        """Insert the rows of every table, and set the identity and the journal's last number."""
+        self._db.execute("BEGIN IMMEDIATE")
+        for table, columns in COLUMNS.items():
+            marks = ", ".join("?" * len(columns))
+            self._db.executemany(
+                f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({marks})",  # noqa: S608 - constants
+                rows(table),
+            )
+        self._db.execute("DELETE FROM sqlite_sequence WHERE name = 'history_journal'")
+        self._db.execute("INSERT INTO sqlite_sequence VALUES ('history_journal', ?)", (last_line,))
+        self._db.execute("UPDATE meta SET value = ? WHERE name = 'secret'", (secret,))
+        self._db.execute("COMMIT")
+
+    def last_line(self) -> int:
+        """Return the highest number that the journal has assigned."""
+        row = self._db.execute("SELECT seq FROM sqlite_sequence WHERE name = 'history_journal'").fetchone()
+        return 0 if row is None else int(row[0])

@@ -1,0 +1,115 @@
+"""
+The stores of the durable queue: `Queue` combines them over one open database of either engine.
+
+No caller sees SQL, and delays are in seconds of the queue's clock. Methods may raise `StoreUnavailable`, and
+then nothing has happened, except for a remote commit's lost connection, which keys and fences make harmless
+to repeat; cancelled calls may have happened. Forbidden moves raise `IllegalMove`. A *turn* is one or more
+inbox rows of a session answered together; the latest claim owns it and older ones get `LostTurn`.
+"""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Self
+
+from gateway.store.model import (
+    Accepted,
+    Completion,
+    InboxRow,
+    JournalLine,
+    Lease,
+    Machine,
+    NewOutbound,
+    OutboxRow,
+    Pending,
+    Step,
+    Stopped,
+    Suspect,
+    Turn,
+    UsageRow,
+)
+from gateway.store.snapshots import SnapshotStore
+from gateway.store.sql.grant_store import GrantStore
+from gateway.store.sql.inbox_store import InboxStore
+from gateway.store.sql.job_store import JobStore
+from gateway.store.sql.maintenance_store import MaintenanceStore
+from gateway.store.sql.outbox_store import OutboxStore
+from gateway.store.sql.question_store import QuestionStore
+from gateway.store.sql.receipt_store import ReceiptStore
+from gateway.store.sql.sql_store import Database
+from gateway.store.sql.state_store import HistoryJournal, StateStore
+from gateway.store.sql.turn_store import TurnStore
+from gateway.store.sql.usage_store import UsageStore
+from gateway.store.states import StoreStats
+from gateway.store.store_errors import LostTurn, StoreCorrupt, StoreTooNew, StoreUnavailable, StoreUnusable
+
+__all__ = [
+    "Accepted",
+    "Completion",
+    "GrantStore",
+    "HistoryJournal",
+    "InboxRow",
+    "InboxStore",
+    "JobStore",
+    "JournalLine",
+    "Lease",
+    "LostTurn",
+    "Machine",
+    "MaintenanceStore",
+    "NewOutbound",
+    "OutboxRow",
+    "OutboxStore",
+    "Pending",
+    "QuestionStore",
+    "Queue",
+    "ReceiptStore",
+    "StateStore",
+    "Step",
+    "Stopped",
+    "StoreCorrupt",
+    "StoreStats",
+    "StoreTooNew",
+    "StoreUnavailable",
+    "StoreUnusable",
+    "Suspect",
+    "Turn",
+    "TurnStore",
+    "UsageRow",
+    "UsageStore",
+]
+
+
+class Queue:
+    """
+    The stores of one queue in one database; each call is one transaction.
+
+    All calls come from the event loop on which it was opened.
+    """
+
+    def __init__(self, database: Database, snapshots: SnapshotStore) -> None:
+        self.database = database
+        self.inbox = InboxStore(database)
+        self.turns = TurnStore(database)
+        self.journal = HistoryJournal(database)
+        self.outbox = OutboxStore(database)
+        self.approvals = QuestionStore(database)
+        self.jobs = JobStore(database)
+        self.usage = UsageStore(database)
+        self.receipts = ReceiptStore(database)
+        self.grants = GrantStore(database)
+        self.state = StateStore(database)
+        self.maintenance = MaintenanceStore(database)
+        self.snapshots = snapshots
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Finish the queued calls and close the database."""
+        await self.database.reader.aclose()
+        await self.database.writer.aclose()

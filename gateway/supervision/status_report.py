@@ -1,0 +1,110 @@
+"""Collects the status of a running gateway: its channels, its queue, what runs, its models, its size."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from agent_core.llm.factory import Models
+from agent_core.memory_ports import MemoryPort
+from agent_core.ports import Clock
+from gateway.budget.budget_alerts import BudgetAlerts
+from gateway.store.lease import LeaseKeeper, machine_facts
+from gateway.store.stores import Queue
+from gateway.supervision.supervisor import Supervisor
+from gateway.supervision.turn_watchdog import TurnWatchdog
+from gateway.system.version import version, version_of
+from gateway.turns.dispatcher import SessionDispatcher
+from gateway.turns.post_turn import PostTurn
+
+
+class StatusReport:
+    """Reads the parts of a gateway that report a state, since the start of the process."""
+
+    def __init__(
+        self,
+        *,
+        store: Queue,
+        memory: MemoryPort,
+        models: Models,
+        dispatcher: SessionDispatcher,
+        post_turn: PostTurn,
+        supervisor: Supervisor,
+        proactive: Callable[[], Awaitable[Mapping[str, Any]]],
+        budget: BudgetAlerts,
+        watchdog: TurnWatchdog,
+        clock: Clock,
+        tools: Callable[[], Mapping[str, Any]] = dict,
+        lease: LeaseKeeper | None = None,
+    ) -> None:
+        self._lease = lease
+        self._store = store
+        self._memory = memory
+        self._models = models
+        self._dispatcher = dispatcher
+        self._post_turn = post_turn
+        self._supervisor = supervisor
+        self._proactive = proactive
+        self._budget = budget
+        self._watchdog = watchdog
+        self._clock = clock
+        self._tools = tools
+        self._started_at = clock.now()
+
+    async def read(self) -> dict[str, Any]:
+        """Return states, counts and ages as JSON, no texts or people. Raises StoreUnavailable."""
+        stats = await self._store.maintenance.stats()
+        process: dict[str, Any] = {
+            "version": version(),
+            "pid": os.getpid(),
+            "started_at": self._started_at.isoformat(),
+            "uptime_s": round((self._clock.now() - self._started_at).total_seconds(), 1),
+            "memory_mb": _resident_mb(),
+        }
+        if self._lease is not None:
+            process |= await machine_facts(self._store.maintenance, here=self._lease.holder)
+            if not self._lease.is_held:  # what the parts know is not read before they begin
+                return {**process, "standing_by": True, "channels": {}, "work": stats.as_work()}
+        return {
+            **process,
+            "ready": self._supervisor.all_up,
+            "channels": {status.name: status.as_dict() for status in self._supervisor.statuses()},
+            "work": {**stats.as_work(), "turns_running": len(self._dispatcher.running())},
+            "models": {
+                name: [asdict(member) for member in pool.state()] for name, pool in self._models.pools.items()
+            },
+            **self._post_turn.state(),
+            **await self._proactive(),
+            "budget": await self._budget.state(),
+            "sessions": len(await self._memory.sessions()),
+            **self._tools(),
+            "stuck_because": self._watchdog.reason(),
+            "blocked": self._watchdog.is_blocked,
+            "python": platform.python_version(),
+            "versions": {
+                "python": platform.python_version(),
+                "nio": version_of("matrix-nio"),
+                "aioimaplib": version_of("aioimaplib"),
+                "litellm": version_of("litellm"),
+            },
+        }
+
+    def one_line(self) -> str:
+        """The channels, and how many turns are in flight, in one line, for the service manager."""
+        if self._lease is not None and not self._lease.is_held:
+            return "standing by"
+        states = ", ".join(f"{status.name} {status.state.value}" for status in self._supervisor.statuses())
+        running = len(self._dispatcher.running())
+        return f"{states}; {running} in hand" if running else states
+
+
+def _resident_mb() -> float | None:
+    try:
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    except (OSError, ValueError, IndexError):
+        return None
+    return round(pages * os.sysconf("SC_PAGE_SIZE") / 2**20, 1)

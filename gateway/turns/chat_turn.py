@@ -1,0 +1,102 @@
+"""A turn of a conversation: what people have written is one question, and its answer goes back to them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+import structlog
+
+from agent_core.errors import BudgetSpent
+from agent_core.messages import InboundMessage, OutboundKind
+from agent_core.models import Purpose, TurnResult
+from channels.heartbeat.silence import without_thoughts
+from gateway.budget.metering import UsageMeter
+from gateway.proactive.owner_contact import OwnerContact
+from gateway.store.stores import Completion, NewOutbound, StoreUnavailable, Turn
+from gateway.turns.commands.command_service import CommandService
+from gateway.turns.commands.new_conversation import NewConversation
+from gateway.turns.commit import TurnCommit
+from gateway.turns.failure_and_deferral import Deferral
+from gateway.turns.questions.review_questions import ReviewQuestions
+from gateway.turns.spoken_answers import SpokenAnswers
+from gateway.turns.turn_kinds import Plan, TurnFailureText, TurnPolicy
+from gateway.turns.user_input import NO_REPLY, may_be_silent
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(eq=False, kw_only=True)
+class ChatTurns:
+    """
+    Implements `TurnKind` for messages: a command needs no model, all else is a question.
+
+    ``target`` learns the owner's conversation; ``spoken`` adds speech to answers.
+    """
+
+    commands: CommandService
+    conversations: NewConversation
+    turn_commit: TurnCommit
+    deferral: Deferral
+    target: OwnerContact
+    channels: Collection[str]
+    approvals: ReviewQuestions
+    spoken: SpokenAnswers | None
+
+    async def plan(self, turn: Turn) -> Plan | None:
+        """The question is what was written; None: the turn needed no model and has been answered."""
+        asked = await self.commands.serve(turn)
+        if asked is None:
+            await self._learn(turn.rows[-1].message)
+            return None
+        await self.conversations.begin(turn)
+        seen, note = asked
+        # Nobody sees the bot begin with what it may leave alone.
+        quiet = may_be_silent(turn)
+        return Plan(seen, Purpose.CHAT, hold=self.approvals.needs_review(turn), note=note, quiet=quiet)
+
+    async def commit(self, turn: Turn, plan: Plan, result: TurnResult, meter: UsageMeter) -> None:
+        """Reply, or be silent where that is allowed, and note where the owner has written."""
+        reply = "" if _is_silence(turn, result) else result.reply
+        text = "\n\n".join(filter(None, (reply, plan.note)))
+        if not text and not result.attachments:
+            await self.turn_commit.complete(turn, Completion(history=result.history), meter)
+            await self._learn(turn.rows[-1].message)
+            return
+        outbound = self.turn_commit.replies(turn, text, attachments=result.attachments, hold=plan.hold)
+        if self.spoken is not None:
+            outbound += self.spoken.rows_to_speak(turn, plan, reply, parts=len(outbound))
+        await self.turn_commit.complete(turn, Completion(outbound=outbound, history=result.history), meter)
+        await self._learn(turn.rows[-1].message)
+
+    async def _learn(self, message: InboundMessage) -> None:
+        """The owner may have written here; the next message makes good what the store does not take now."""
+        try:
+            await self.target.learn(message)
+        except StoreUnavailable as error:
+            _log.warning("owner_contact.not_learned", channel=message.channel, error=str(error))
+
+    async def defer_to_budget(self, turn: Turn, error: BudgetSpent) -> None:
+        """Defer the message until the budget opens again, and notify its sender once a day."""
+        text, whom = self.deferral.budget_text(error), [turn.rows[-1].message.sender.address]
+        notice = self.turn_commit.replies(turn, text, OutboundKind.NOTICE, rings_for=whom)
+        await self.deferral.defer_to_budget(turn, error, notice)
+
+    async def report_failure(self, turn: Turn, failure: TurnFailureText) -> None:
+        """Apologise."""
+        outbound: Sequence[NewOutbound] = ()
+        if turn.channel in self.channels:
+            text = f"Sorry, I could not answer this. {failure.public}"
+            outbound = self.turn_commit.replies(turn, text, OutboundKind.APOLOGY)
+        await self.turn_commit.dead_letter(turn, failure, outbound)
+
+    def policy(self, policy: TurnPolicy) -> TurnPolicy:
+        """The default limits."""
+        return policy
+
+
+def _is_silence(turn: Turn, result: TurnResult) -> bool:
+    """Say if the model leaves alone what was not put to it: the mark has to be the whole answer."""
+    if not may_be_silent(turn) or result.attachments:
+        return False
+    return without_thoughts(result.reply).strip("*_`.\"' \n") == NO_REPLY

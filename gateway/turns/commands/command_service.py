@@ -1,0 +1,188 @@
+"""
+Turns that need no model: commands, reactions, and the questions that the owner is asked.
+
+`gateway.turns.chat_turn` offers every turn of a conversation here first, so that such turns are answered
+while no model can be reached.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+
+import structlog
+
+from agent_core.messages import InboundMessage, LineNote
+from agent_core.models import Message, Purpose
+from agent_core.prompt import CORRECTED
+from gateway.observability import metrics
+from gateway.routing.access import Access, is_admitted
+from gateway.store.stores import Completion, Turn
+from gateway.turns.commands.chat_commands import CommandHandlers
+from gateway.turns.commands.command_parsing import Command, Misread, is_only_read, parse_command
+from gateway.turns.commands.ingest_only import IngestOnly
+from gateway.turns.commands.stop_command import is_stop
+from gateway.turns.commands.worded_answers import answer_note, recorded_reply
+from gateway.turns.commit import TurnCommit
+from gateway.turns.questions.decisions import NOT_PROVED
+from gateway.turns.questions.review_questions import (
+    ASK_AGAIN_S,
+    OWNER_QUESTIONS,
+    CommandReply,
+    ReviewQuestions,
+)
+from gateway.turns.user_input import session_of, user_lines
+
+_EDITED = (
+    "(A message that was edited into a command does not run it. Please send the command as a separate "
+    "message.)"
+)
+_EDITED_LATE = (
+    "I do not run a command again when its message is edited, and what was done stays. Please send it as a "
+    "separate message."
+)
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(eq=False, kw_only=True)
+class CommandService:
+    """
+    Serves turns that need no model, in all sessions.
+
+    In ``email_style`` channels only the first line counts.
+    """
+
+    commit: TurnCommit
+    handlers: CommandHandlers
+    approvals: ReviewQuestions
+    ingest_only: IngestOnly
+    access: Access
+    email_style: Collection[str]
+
+    def is_command(self, message: InboundMessage) -> bool:
+        """Return True if a message is answered without a model, so that it gets a turn of its own."""
+        return (
+            self._command(message) is not None
+            or is_only_read(message)
+            or bool(message.context.unreadable)
+            or message.context.noted is not None
+            or recorded_reply(message) is not None
+        )
+
+    def is_stop(self, message: InboundMessage) -> bool:
+        """Return True if a message stops earlier work."""
+        return is_stop(self._command(message))
+
+    def is_quick(self, turn: Turn) -> bool:
+        """Return True if a turn is answered here without a model, out of band."""
+        head = turn.head.message
+        return head.kind == "reaction" or (len(turn.rows) == 1 and self.is_command(head))
+
+    async def serve(self, turn: Turn) -> tuple[Turn, str] | None:
+        """Answer a turn without model, else return it with a note. Raises LostTurn, StoreUnavailable."""
+        commands = [self._command(row.message) for row in turn.rows]
+        if turn.session == OWNER_QUESTIONS:
+            await self._ask(turn)
+            return None
+        if is_only_read(turn.head.message):
+            await self._file(turn)
+            return None
+        if turn.head.message.context.noted is not None:
+            if self._is_edited_into_command(turn.head.message):
+                await self._reply(turn, CommandReply(_EDITED_LATE))
+            else:
+                await self._note(turn)
+            return None
+        if (decision := await self._decision(turn, commands)) is not None:
+            await self._reply(turn, decision)
+            return None
+        if turn.head.message.kind == "reaction":
+            await self._file(turn)
+            return None
+        # A command is never put into a turn with others; only the edit of a message that waited can be. It is
+        # left out then, and whoever wrote it is told.
+        rows = tuple(row for row, command in zip(turn.rows, commands, strict=True) if command is None)
+        notes = [answer_note(row.message) or "" for row in rows]
+        notes += [] if len(rows) == len(turn.rows) else [_EDITED]
+        return replace(turn, rows=rows), "\n".join(filter(None, notes))
+
+    async def _decision(
+        self, turn: Turn, commands: Sequence[Command | Misread | None]
+    ) -> CommandReply | None:
+        """Execute a command or a reaction and return the reply; None: it decides nothing."""
+        head = turn.head.message
+        if head.kind == "reaction":
+            return await self.approvals.react(head)
+        if (answered := recorded_reply(head)) is not None:
+            return CommandReply(answered)
+        if len(commands) > 1:
+            return None if None in commands else CommandReply(_EDITED)
+        # Below a notice `!approve` means what the notice is about, and needs no name.
+        written = await self.approvals.decide_by_reply(head)
+        (command,) = commands
+        if written is not None or command is None:
+            return written
+        if isinstance(command, Misread) or is_admitted(head):
+            return CommandReply(command.text if isinstance(command, Misread) else NOT_PROVED)
+        return await self.handlers.to(turn, command, session_of(turn, self.access, Purpose.CHAT))
+
+    async def _file(self, turn: Turn) -> None:
+        """Let it stand in a history, and answer nobody."""
+        await self.commit.complete(turn, await self.ingest_only.completion(turn))
+        metrics.TURNS.labels(turn.channel, "filed").inc()
+        _log.info("turn.ingested", channel=turn.channel)
+
+    async def _note(self, turn: Turn) -> None:
+        """Note in the history what has become of an earlier message, and answer nobody."""
+        noted = turn.head.message.context.noted or LineNote()
+        (line,) = user_lines(turn, self.access)
+        update: dict[str, str | None] = {"scope": str(session_of(turn, self.access, Purpose.CHAT).scope)}
+        if noted.undoes:
+            update |= {"undoes": noted.undoes, "role": "system", "content": "[This was taken back.]"}
+        else:
+            update |= {"turn": noted.turn, "id": noted.id or line.id}
+        line = line.model_copy(update=update)
+        await self.commit.complete(turn, Completion(history=[line]))
+        metrics.TURNS.labels(turn.channel, "filed").inc()
+
+    async def _ask(self, turn: Turn) -> None:
+        """Ask the owner, as soon as there is a place to ask in."""
+        outbound = await self.approvals.questions(turn)
+        if outbound is None:
+            await self.commit.defer(turn, "the owner has no direct conversation yet", ASK_AGAIN_S)
+        else:
+            await self.commit.complete(turn, Completion(outbound=outbound))
+
+    async def _reply(self, turn: Turn, decision: CommandReply) -> None:
+        told = self.commit.replies(turn, decision.text, attachments=decision.attachments)
+        outbound = [
+            replace(one, context=replace(one.context, notes=replace(one.context.notes, is_command=True)))
+            for one in told
+            if decision.text
+        ]
+        others = () if decision.refused is None else ((decision.refused, (_not_sent(turn),)),)
+        await self.commit.complete(
+            turn, Completion(outbound=outbound, history=decision.history, others=others)
+        )
+        metrics.TURNS.labels(turn.channel, "command").inc()
+        _log.info("turn.commanded", channel=turn.channel, kind=turn.head.message.kind)
+
+    def _is_edited_into_command(self, note: InboundMessage) -> bool:
+        """Return True if a note is about an edit, after which an answered message says a command."""
+        before, _, now = note.text.partition("\n")
+        is_edit = before.startswith(CORRECTED)
+        return is_edit and self._command(note.model_copy(update={"text": now})) is not None
+
+    def _command(self, message: InboundMessage) -> Command | Misread | None:
+        return parse_command(message, email_style=message.channel in self.email_style)
+
+
+def _not_sent(turn: Turn) -> Message:
+    """A line of a history after an answer that its person never gets: the next answer must not rely on it."""
+    return Message(
+        role="assistant",
+        content="[My last answer was not sent: my owner has not approved it.]",
+        id=f"{turn.id}.not_sent",
+        turn=turn.id,
+        timestamp=turn.head.message.received_at,
+    )

@@ -1,0 +1,87 @@
+"""Numbers and states in words, for the answers of commands. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from agent_core.models import Message
+from agent_core.prompt import words_for_people
+from gateway.store.model import EffectReceipt, ReceiptOutcome
+from gateway.system.terminal_text import LOCAL_PARTS
+
+TAKEN_OVER = "[I go on here with what is taken over "
+"""How the line begins with which `!continue` goes on with another conversation."""
+
+_REFUSED_SHOWN = 20
+_CUT_OFF = " with an unknown outcome"
+_OUTCOMES = {
+    ReceiptOutcome.RUNNING: ("goes on", _CUT_OFF),
+    ReceiptOutcome.DONE: ("done", ""),
+    ReceiptOutcome.FAILED: ("failed", " without success"),
+    ReceiptOutcome.UNKNOWN: ("outcome unknown: it was cut off", _CUT_OFF),
+}
+"""By itself, and behind the name of the tool of a turn that has ended."""
+_COMMAND_ENDS = ("Exit status ", "Ended ")
+"""How the result of a command begins; what it has printed follows."""
+
+_WORK = {
+    "inbox": {
+        "ready": "waiting",
+        "running": "in progress",
+        "quarantined": "kept until you decide (`!approve` lists them)",
+        "dead": "that I could not answer, which I have told the sender (`!console` shows them)",
+    },
+    "outbox": {
+        "pending": "to be sent",
+        "uncertain": "perhaps sent",
+        "held": "waiting for your approval",
+        "dead": "not delivered (`!console` says why)",
+        "unknown": "that may not have arrived: please decide (`!console` lists them)",
+    },
+}
+"""What is said of a number of messages or answers that are in a state."""
+_STATES = {
+    "connecting": "is connecting",
+    "catching_up": "is catching up",
+    "up": "is connected",
+    "down": "is not connected",
+    "failed": "needs you",
+}
+
+
+def tool_line(receipt: EffectReceipt) -> str:
+    """A tool that a turn has used, and whether it succeeded, without its arguments."""
+    return f"{receipt.tool}{_OUTCOMES[receipt.outcome][1]}"
+
+
+def and_list(parts: Sequence[str]) -> str:
+    """``a, b and c``."""
+    return " and ".join(filter(None, [", ".join(parts[:-1]), *parts[-1:]]))
+
+
+def about_parts(report: Mapping[str, Any]) -> list[str]:
+    """For the owner: services and queue of a daemon's report, one per line, without the turn that asks."""
+    lines = [f"- version {report['version']}"] if report.get("version") else []
+    for name, channel in sorted((report.get("channels") or {}).items()):
+        detail = str(channel.get("detail") or "")
+        state = _STATES.get(str(channel.get("state")), str(channel.get("state")))
+        if name not in LOCAL_PARTS or channel.get("state") == "failed":
+            shown = LOCAL_PARTS.get(name, name)
+            lines.append(f"- {shown[:1].upper()}{shown[1:]} {state}" + (f": {detail}" if detail else ""))
+    work = report.get("work") or {}
+    for queue, words in (("inbox", "messages"), ("outbox", "answers")):
+        counts = Counter(work.get(queue) or {})
+        if queue == "inbox":
+            counts["running"] -= 1
+        counts = +counts
+        told = [f"{counts[state]} {told}" for state, told in _WORK[queue].items() if state in counts]
+        lines.append(f"- {words}: {and_list(told) if told else 'nothing waits'}")
+    return lines
+
+
+def for_people(said: Message) -> str:
+    """Return a message's text without what was added for the model."""
+    is_model = said.role == "assistant" and "<taken_over>" not in said.content
+    return said.content if is_model else words_for_people(said.content, said.sender or "")

@@ -1,0 +1,39 @@
+"""The command ``!persona``: the owner shows, sets and takes away the assistant's name and manner."""
+
+from __future__ import annotations
+
+import anyio.to_thread
+
+from agent_core.persona import Persona
+from gateway.turns.commands.asked import NOT_HERE, CommandContext
+from gateway.turns.questions.approval_text import visible
+
+_HOW = "`!persona You are Ada, warm and brief.` sets it; it counts for everybody who talks to me."
+
+
+class PersonaCommand:
+    """Answers ``!persona``."""
+
+    def __init__(self, persona: Persona) -> None:
+        self._persona = persona
+
+    async def answer(self, asked: CommandContext) -> str:
+        """Show the persona, or replace it by what stands behind the command; doing it twice is harmless."""
+        if not asked.owner:
+            return NOT_HERE
+        wanted = asked.command.argument
+        if not wanted:
+            text = await anyio.to_thread.run_sync(self._persona.text)
+            return f"{visible(text)}\n\n{_HOW}" if text else f"I have no persona of my own. {_HOW}"
+        remove = wanted.lower() == "remove"
+        try:
+            await anyio.to_thread.run_sync(self._persona.write, "" if remove else wanted)
+        except ValueError as error:
+            return f"Not changed: that is too long ({error})."
+        except OSError as error:
+            return f"Not changed: the file PERSONA.md cannot be written ({error.strerror})."
+        if remove:
+            return "Done: I have no persona of my own any more."
+        return (
+            "Done. I write like that from the next message on, to everybody. `!persona remove` takes it away."
+        )

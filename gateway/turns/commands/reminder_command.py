@@ -1,0 +1,192 @@
+"""``!remind``: makes, lists and removes reminders."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from agent_core.messages import EVERYBODY, Audience
+from agent_core.text import one_line
+from gateway.proactive.jobs.job_service import EVERYBODY_HERE, JobPlace, JobService
+from gateway.proactive.jobs.time_grammar import is_free_of_times, split_time_behind, split_when
+from gateway.proactive.jobs.time_syntax import Ambiguous, NotATime
+from gateway.proactive.jobs.trigger_parsing import TriggerRequest
+from gateway.proactive.jobs.triggers import TriggerInvalid
+from gateway.store.model import Job, JobKind
+from gateway.store.store_errors import TooManyJobs
+from gateway.store.stores import Step, TurnStore
+from gateway.turns.commands.asked import CommandContext
+from gateway.turns.questions.approval_text import safe_line
+
+_HOW = "`!remind tomorrow at 8 call Tom` makes one"
+_REMOVED = "`!remind cancel 2` or `!remind cancel call Tom` removes one"
+_FOR_ME = re.compile(r"\A(?:me|mich)\s+(?:(?:to|that|dass)\s+)?", re.IGNORECASE)
+_FILLING = re.compile(r"\A(?:to|that|dass)\s+", re.IGNORECASE)
+_NOT_PROVEN = "Your address is not verified, so you cannot schedule anything. Nothing was done."
+_LONGEST = 4000
+_MOST_WORDS = 20
+_REMOVES = frozenset({"cancel", "remove", "stop", "delete"})
+_ALL = frozenset({"all", "everything", "alle", "alles"})
+_WORDS = re.compile(r"\w+")
+_REMOVAL = "remind_removal"
+"""The kind of the step of a command that removes: a number in the list means another job afterwards."""
+
+
+def reminder_of(
+    argument: str, split: Callable[[str], tuple[str, str]] = split_when
+) -> tuple[TriggerRequest, str]:
+    """The time and the text of a reminder. Raises `NotATime` or `Ambiguous`."""
+    when, text = split(_FOR_ME.sub("", argument.strip(), count=1))
+    return TriggerRequest(at=when), _FILLING.sub("", text.strip(), count=1) or text
+
+
+async def about_reminders(jobs: JobService, place: JobPlace, asked: CommandContext, turns: TurnStore) -> str:
+    """Make, list or remove a reminder; return the answer. Raises StoreUnavailable; repeatable."""
+    told = await _answer(jobs, place, asked, turns)
+    # Nothing that somebody has written has a backtick here.
+    return told.replace("`!remind", f"`{safe_line(asked.bot_name)}: !remind") if asked.bot_name else told
+
+
+async def _answer(jobs: JobService, place: JobPlace, asked: CommandContext, turns: TurnStore) -> str:
+    argument = asked.command.argument.strip()
+    if not jobs.is_enabled:
+        return "My owner has switched off scheduling here. Nothing was done."
+    what, _, wanted = argument.partition(" ")
+    if what.lower() in _REMOVES and wanted.strip():
+        return await _remove(jobs, place, asked, turns, wanted.strip().strip("`\"'"))
+    if argument.lower() in ("", "list", *_REMOVES):
+        return await _listed(jobs, place)
+    if not asked.message.sender.verified:
+        return _NOT_PROVEN
+    return await _make(jobs, place, argument, key=asked.turn.id)
+
+
+async def _make(jobs: JobService, place: JobPlace, argument: str, *, key: str) -> str:
+    if len(argument) > _LONGEST:
+        return f"Nothing was scheduled: that is longer than {_LONGEST} characters."
+    try:
+        whom, (request, text) = await read_argument(jobs, argument, place)
+        job = await jobs.add(place, request, text=text, kind=JobKind.REMIND, key=key, whom=whom)
+    except (Ambiguous, TriggerInvalid) as error:
+        return f"Nothing was scheduled: {error}."
+    except NotATime as error:
+        example = safe_line(one_line(error.example, 100))
+        return f"Nothing was scheduled: {safe_line(str(error))}. Write for example `!remind {example}`."
+    except TooManyJobs as error:
+        return error.public
+    mentions = job.context.notes.mentions or ("you",)
+    who = "everybody" if EVERYBODY in mentions else ", ".join(mentions)
+    return (
+        f"I will remind {who}, {jobs.timing_text(job, is_new=True)}: {safe_line(job.text)}\n\n"
+        f"`!remind cancel {job.id}` removes it."
+    )
+
+
+async def read_argument(
+    jobs: JobService, argument: str, place: JobPlace
+) -> tuple[str, tuple[TriggerRequest, str]]:
+    """The people, the time and the text, in either order. Raises `NotATime` or `Ambiguous`."""
+    try:
+        return _parse_argument(argument, place)
+    except NotATime as problem:
+        try:
+            return await _parse_time_behind(jobs, argument, place)
+        except NotATime:
+            raise problem from None
+
+
+def _parse_argument(argument: str, place: JobPlace) -> tuple[str, tuple[TriggerRequest, str]]:
+    """The people named in front of the time, the time and the text. Raises `NotATime`."""
+    try:
+        return "", reminder_of(argument)
+    except NotATime as error:
+        problem = error
+    words = argument.split(" ")
+    for number in range(1, min(len(words), _MOST_WORDS)):
+        try:
+            request, text = reminder_of(" ".join(words[number:]))
+        except NotATime:
+            continue
+        whom = " ".join(words[:number]).rstrip(":,")
+        if place.audience is Audience.GROUP or whom.lower() in EVERYBODY_HERE:
+            return whom, (request, text)
+        if not is_free_of_times(whom):
+            break
+        raise NotATime(f"I do not understand {whom!r} before {request.at!r}", f"{request.at} {whom} {text}")
+    raise problem
+
+
+async def _parse_time_behind(
+    jobs: JobService, argument: str, place: JobPlace
+) -> tuple[str, tuple[TriggerRequest, str]]:
+    """As `_parse_argument`, with the time at the end. Raises `NotATime`."""
+    request, text = reminder_of(argument, split_time_behind)
+    first, _, others = text.partition(" ")
+    try:
+        is_for_others = first.rstrip(":,").lower() in EVERYBODY_HERE or bool(
+            place.audience is Audience.GROUP and await jobs.mentioned_addresses(place, first.rstrip(":,"))
+        )
+    except TriggerInvalid:
+        is_for_others = False
+    if not is_for_others:
+        return "", (request, text)
+    if not others.strip():
+        raise TriggerInvalid(f"I do not know what to say {request.at!r}")
+    return first.rstrip(":,"), (request, _FILLING.sub("", others.strip(), count=1))
+
+
+async def _listed(jobs: JobService, place: JobPlace) -> str:
+    lines = [_list_line(line) for line in await jobs.jobs_with_lines(place)]
+    if not lines:
+        return f"Nothing is scheduled for you here. {_HOW}."
+    whose = "your scheduled jobs" if place.audience is Audience.DIRECT else "the scheduled jobs of this room"
+    numbered = [f"{number}. {line}" for number, line in enumerate(lines, start=1)]
+    return "\n".join([f"These are {whose}:", "", *numbered, "", f"{_REMOVED}."])
+
+
+def _list_line(line: str) -> str:
+    return one_line(line, 200).replace("`", "'")
+
+
+async def _remove(
+    jobs: JobService, place: JobPlace, asked: CommandContext, turns: TurnStore, wanted: str
+) -> str:
+    """Remove one of the person's own, named by number, id or words; the same one if done again."""
+    done = next((step.request for step in await turns.steps(asked.turn) if step.kind == _REMOVAL), None)
+    if done is None:
+        listed = list((await jobs.jobs_with_lines(place)).items())
+        found = [(number, *each) for number, each in enumerate(listed, start=1)]
+        meant = _meant(wanted, [each for each in found if place.owns(each[2])])
+        others = () if meant else _meant(wanted, [each for each in found if not place.owns(each[2])])
+        if len(meant) > 1:
+            lines = [f"- `!remind cancel {number}`: {_list_line(line)}" for number, line, _ in meant]
+            return "\n".join(["Which one? Nothing was removed yet.", "", *lines])
+        if len(others) == 1:
+            return f"Only {safe_line(others[0][2].person)} can remove that. Nothing was removed."
+        if not meant:
+            named = safe_line(wanted)[:40]
+            return (
+                f"There is no reminder `{named}` of yours here; `!remind` lists them. Remove one at a time."
+            )
+        ((_, line, job),) = meant
+        done = {"id": job.id, "line": _list_line(line)}
+        await turns.record_step_result(asked.turn, Step(0, _REMOVAL, job.id, done, {}))
+    await jobs.plans.remove_job(done["id"])
+    return f"Removed: {done['line']}"
+
+
+def _meant(wanted: str, mine: list[tuple[int, str, Job]]) -> list[tuple[int, str, Job]]:
+    """Those that the id or the number names, else those with this text, else those with these words in it."""
+    said = wanted.casefold()
+    if said in _ALL:
+        return mine
+    for fits in (
+        lambda each: each[2].id == said,
+        lambda each: str(each[0]) == said,
+        lambda each: each[2].text.casefold() == said,
+        lambda each: set(_WORDS.findall(said)) <= set(_WORDS.findall(each[2].text.casefold())),
+        lambda each: all(word in each[2].text.casefold() for word in said.split()),
+    ):
+        if found := [each for each in mine if fits(each)]:
+            return found
+    return []

@@ -1,0 +1,615 @@
+"""
+Pauses a turn until a person has approved a tool call: which calls, and whom it asks.
+
+The policy (`agent_core.tools.policy`) decides which calls ask. The turn is left (`AwaitsApproval`): one
+transaction records the question as a step, posts the notice and lets the turn wait, without a place or model.
+A decision (``decisions.py``) makes it due, and it resumes by its journal as after a crash; without one
+it is due at the deadline. Check-ins and scheduled jobs are refused at once; a background job asks its person
+if alone there, else the owner's in private and others' not at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta, tzinfo
+from typing import Any
+
+import structlog
+
+from agent_core.errors import AwaitsApproval, ToolError
+from agent_core.memory.scopes import person_name
+from agent_core.messages import Attachment, Audience, MessageContext, MessageNotes, OutboundKind
+from agent_core.models import ToolCall, ToolResult
+from agent_core.ports import Clock
+from agent_core.provenance import Origins, from_json, person, to_json
+from agent_core.tools.effects import Effect
+from agent_core.tools.grants import scope_of
+from agent_core.tools.policy import (
+    DEFAULT_POLICY,
+    HARMLESS,
+    Approval,
+    Permission,
+    Policy,
+    PolicyVerdict,
+    Proposal,
+    verdict_on,
+)
+from channels.attachments import AttachmentRefused, AttachmentsUnavailable
+from channels.base import Channel, ChannelUnavailable
+from gateway.proactive.jobs.job_permissions import PlaceUnknown, can_others_read, role_now
+from gateway.proactive.owner_notifier import OwnerNotifier
+from gateway.routing.access import Access, Role, is_admitted
+from gateway.store.background_job_rows import KIND, order_of
+from gateway.store.model import APPROVAL, APPROVED, EXPIRED, WITHDRAWN
+from gateway.store.stores import NewOutbound, QuestionStore, Step, Turn
+from gateway.turns.commit import TurnCommit
+from gateway.turns.questions.approval_text import safe_line
+from gateway.turns.questions.decisions import (
+    REFUSED,
+    decision,
+    name_of,
+    parse_scope,
+    proof_level,
+)
+from gateway.turns.questions.question_text import (
+    asking_text,
+    attached_text,
+    expired_text,
+    subject_of,
+    ways_to_spare,
+)
+from gateway.turns.questions.tool_grants import ToolGrants
+
+_TOPIC = "approvals"
+_OWNERS_ALONE = frozenset({Effect.WRITE_WORKSPACE, Effect.SEND, Effect.NETWORK_SEND, Effect.EXECUTE})
+_WITHDRAWN = (
+    "The person was asked and wrote something else instead, which you will be shown after this turn. It was "
+    "not run; do not try it again now. Say in a sentence that it was not done."
+)
+_OWNER_HAS_NOT_ANSWERED = (
+    "This needs the owner's approval, and the owner has not answered this person's last question yet. It "
+    "was not run; the person may ask again later."
+)
+_NOBODYS_WISH = (
+    "It was approved, but the person who asked for it no longer has the right to it. It was not run; do "
+    "not try it again."
+)
+_CHANGED_IN_VAIN = (
+    "The owner changed its arguments, and with those the policy of this assistant does not allow it here; it "
+    "was not run."
+)
+_MOST_TOGETHER = 10
+_OWNER_IS_ASKED = "I have asked my owner, who sees who wants this and all that I would do."
+_log = structlog.get_logger(__name__)
+
+
+class ApprovalPending(AwaitsApproval):
+    """I wait for somebody's approval before I go on."""
+
+    def __init__(self, step: Step, call: ToolCall, until: datetime) -> None:
+        super().__init__(f"waits for approval: {step.request['name']}")
+        self.step = step
+        self.call = call
+        self.until = until
+
+
+@dataclass(eq=False, kw_only=True)
+class ToolQuestions:
+    """
+    Asks people about calls, in all sessions.
+
+    Args:
+        held: True if the owner reviews a turn's answer.
+        wait_s: The deadline of a question.
+        grants: The approvals in advance.
+        keep: Stores a file to go with a question.
+        policy: Decides which calls are asked about.
+        zone: The zone of shown times.
+    """
+
+    store: QuestionStore
+    commit: TurnCommit
+    channels: Mapping[str, Channel]
+    notifier: OwnerNotifier
+    held: Callable[[Turn], bool]
+    clock: Clock
+    wait_s: float
+    access: Access
+    grants: ToolGrants
+    keep: Callable[[str, bytes], Awaitable[Attachment]]
+    policy: Policy = field(default_factory=lambda: DEFAULT_POLICY)
+    zone: tzinfo | None = None
+
+    def consent(self, turn: Turn, steps: Sequence[Step]) -> Consent:
+        """Asks about the calls of one turn; ``steps`` is what its earlier starts have done."""
+        return Consent(self, turn, steps)
+
+    async def wait(self, turn: Turn, waiting: ApprovalPending) -> None:
+        """Ask once, in private of the owner under review, and wait. Raises LostTurn or PlaceUnknown."""
+        name, request = str(waiting.step.request["name"]), waiting.step.request
+        file = await self._whole(name, waiting)
+        if self.held(turn):
+            notice = await self._to_the_owner(turn, name, waiting, file)
+        elif not request["asked"]:
+            notice = [
+                *await self._to_the_owner(turn, name, waiting, file),
+                *await self.notice(turn, name, _OWNER_IS_ASKED),
+            ]
+        else:
+            place = await self.question_place(turn) or turn
+            origins = from_json(request.get("origins"))
+            spared_by = ways_to_spare(origins) if self._all_owner(turn) else "`!new`"
+            text = self._text(
+                waiting,
+                self.channels[place.channel],
+                file,
+                spared_by=spared_by,
+                is_group=place.head.message.audience is not Audience.DIRECT,
+            )
+            headline = subject_of(waiting.call, _shown_with(request))
+            notice = [
+                replace(one, context=replace(one.context, headline=headline))
+                for one in await self.notice(turn, name, text, file, rings_for=request["asked"])
+            ]
+        step = waiting.step
+        if step.result is None and "places" not in step.request:
+            places = list(dict.fromkeys(str(new.session) for new in notice))
+            step = replace(step, request={**step.request, "places": places})
+        delay_s = max((waiting.until - self.clock.now()).total_seconds(), 0.0)
+        rows = await self.commit.retry_until_stored(
+            lambda: self.store.ask(turn, step, notice, why=str(waiting), delay_s=delay_s)
+        )
+        _log.info(
+            "turn.approval_pending",
+            channel=turn.channel,
+            tool=waiting.call.name,
+            item=name,
+            told=bool(rows),
+        )
+
+    async def question(
+        self,
+        turn: Turn,
+        number: int,
+        digest: str,
+        proposal: Proposal,
+        changed: Step | None = None,
+        *,
+        further: bool = False,
+    ) -> ApprovalPending | Permission:
+        """
+        Build a question, or return why it is not asked.
+
+        The owner may decide, and the person who asked unless the effect leaves their conversation. The owner
+        has one open question per other person. ``changed`` was answered before its subject changed: the new
+        name keeps a late yes to it from counting. ``further``: not the turn's first.
+        """
+        times = 0 if changed is None else int(changed.request.get("again") or 0) + 1
+        call = proposal.call
+        until = self.clock.now() + timedelta(seconds=self.wait_s)
+        people = list(dict.fromkeys(row.message.sender.address for row in turn.rows))
+        asked = people
+        if self._is_the_owners_alone(turn, proposal):
+            asked = []
+            if await self._owner_is_busy_with(people):
+                return _refused(call, _OWNER_HAS_NOT_ANSWERED)
+        try:
+            review = None if proposal.review is None else await proposal.review()
+        except ToolError as error:
+            return _refused(call, str(error), error.origins)
+        also = [] if changed is not None else await self._also(turn, number, proposal)
+        offer = None if also else scope_of(proposal)
+        request = {
+            "name": name_of(digest, times),
+            "again": times,
+            "call": call.model_dump(mode="json"),
+            "asked": asked,
+            "people": people,
+            "until": until.isoformat(),
+            "at": self.clock.now().isoformat(),
+            "further": further,
+            "effect": proposal.effect.value,
+            "origins": to_json(proposal.origins),
+            "review": review.text if review else "",
+            "state": review.state if review else "",
+            "proof": max(proof_level(row.message) for row in turn.rows),
+            "also": also,
+            "offer": None if offer is None else offer._asdict(),
+        }
+        return ApprovalPending(Step(number, APPROVAL, digest, request, None), call, until)
+
+    def _is_the_owners_alone(self, turn: Turn, proposal: Proposal) -> bool:
+        by_policy = self.verdict(replace(proposal, guarded=False)) is not PolicyVerdict.ALLOW
+        return by_policy and proposal.effect in _OWNERS_ALONE and not self._all_owner(turn)
+
+    async def _also(self, turn: Turn, number: int, proposal: Proposal) -> list[dict[str, Any]]:
+        """Return the next calls that the same people would be asked about, for the same question."""
+        also, alone = list[dict[str, Any]](), self._is_the_owners_alone(turn, proposal)
+        for later, each in proposal.following():
+            if self.verdict(each) is PolicyVerdict.ASK and self._is_the_owners_alone(turn, each) is alone:
+                try:
+                    review = None if each.review is None else await each.review()
+                except ToolError:
+                    continue  # it is refused when it is its turn
+                also.append(
+                    {
+                        "number": number + later,
+                        "call": each.call.model_dump(mode="json"),
+                        "review": review.text if review else "",
+                        "state": review.state if review else "",
+                    }
+                )
+        return also[: _MOST_TOGETHER - 1]
+
+    async def _owner_is_busy_with(self, people: Sequence[str]) -> bool:
+        """Return True if the owner has not yet answered another question that these people's words led to."""
+        mine = {person_name(address) for address in people}
+        return any(
+            one.verdict is None and not one.asked and mine & set(map(person_name, one.people))
+            for one in await self.commit.retry_until_stored(self.store.questions)
+        )
+
+    async def find_grant(self, turn: Turn, proposal: Proposal) -> Approval | None:
+        """The grant that covers a call. It does not change what the call keeps, so no origin is lost."""
+        grant = await self.commit.retry_until_stored(lambda: self.grants.covering(turn, proposal))
+        if grant is None:
+            return None
+        _log.info("tool_approval.covered", item=grant.id, tool=proposal.call.name)
+        return Approval(f"{grant.by} (grant {grant.id})", proposal.origins)
+
+    async def decide_by_grant(self, turn: Turn, step: Step, proposal: Proposal) -> Mapping[str, Any] | None:
+        """Return the outcome of an open question if grants, given since, cover all of it; else None."""
+        also = {each["number"] - step.number for each in step.request.get("also", ())}
+        calls = [proposal, *(each for later, each in proposal.following() if later in also)]
+        given = [each for call in calls if (each := await self.find_grant(turn, call)) is not None]
+        if len(given) <= len(also):
+            return None
+        told = {**decision(yes=True, by=given[0].by, owner=False), "granted": True}
+        name = str(step.request["name"])
+        row = await self.commit.retry_until_stored(lambda: self.store.decide(name, told))
+        return None if row is None else row.verdict
+
+    def verdict(self, proposal: Proposal) -> PolicyVerdict:
+        """The verdict of the policy."""
+        return verdict_on(proposal, self.policy)
+
+    def now(self) -> datetime:
+        """The time for the record of an answer."""
+        return self.clock.now()
+
+    def _all_owner(self, turn: Turn) -> bool:
+        return all(self.access.decide(row.message).role is Role.OWNER for row in turn.rows)
+
+    async def too_late(self, turn: Turn, step: Step) -> Mapping[str, Any] | None:
+        """Return the outcome of an expired question, None while in time. Raises LostTurn, PlaceUnknown."""
+        if self.clock.now() < datetime.fromisoformat(step.request["until"]):
+            return None
+        name, tool = str(step.request["name"]), str(step.request["call"]["name"])
+        notice = [] if self.held(turn) else await self.notice(turn, name, expired_text(name, tool))
+        verdict = await self.commit.retry_until_stored(
+            lambda: self.store.settle(turn, replace(step, result={"verdict": EXPIRED}), notice)
+        )
+        _log.info("tool_approval.expired", item=name, tool=tool)
+        return verdict
+
+    async def _whole(self, name: str, waiting: ApprovalPending) -> Attachment | None:
+        """The file with all that would be done; None: it is short, or is said in the question itself."""
+        request = waiting.step.request
+        whole = attached_text(waiting.call, str(request.get("review") or ""), _shown_with(request))
+        if not whole:
+            return None
+        try:
+            return await self.keep(f"{name}.txt", whole.encode())
+        except (AttachmentRefused, AttachmentsUnavailable) as error:
+            _log.warning("tool_approval.not_attached", item=name, error=type(error).__name__)
+            return None
+
+    def _text(self, waiting: ApprovalPending, channel: Channel, file: Attachment | None, **more: Any) -> str:
+        """The question as it is asked by a channel; one that cannot send files is told everything."""
+        request, capabilities = waiting.step.request, channel.capabilities
+        return asking_text(
+            str(request["name"]),
+            waiting.call,
+            waiting.until,
+            zone=self.zone,
+            email_style=capabilities.email_style,
+            origins=from_json(request.get("origins")),
+            review=str(request.get("review") or ""),
+            is_attached=file is not None and capabilities.attachments,
+            offer=parse_scope(request.get("offer")),
+            is_again=bool(request.get("again")),
+            also=_shown_with(request),
+            people=request.get("people", ()),
+            **more,
+        )
+
+    def is_wanted(self, turn: Turn) -> bool:
+        """Return True if all who spoke in a turn may still talk to the bot. Raises `PlaceUnknown`."""
+        messages = [row.message for row in turn.rows if row.message.kind == "message"]
+        try:
+            return not any(
+                role_now(self.access, self.channels.get(each.channel), each) is Role.STRANGER
+                for each in messages
+                if not is_admitted(each)  # by a person, whoever has written it
+            )
+        except ChannelUnavailable as error:
+            raise PlaceUnknown(str(error)) from error
+
+    async def question_place(self, turn: Turn) -> Turn | None:
+        """
+        Return the turn whose people are asked; None: nobody. Raises `PlaceUnknown`.
+
+        A background job asks in its person's conversation if no others can read it, else the owner in
+        private.
+        """
+        if all(row.message.kind == "message" for row in turn.rows):
+            return turn
+        found = _job_as_asked(turn)
+        if found is None:
+            return None
+        message, channel = found.head.message, self.channels.get(found.channel)
+        alone = channel is not None and message.audience is Audience.DIRECT
+        if alone and not await can_others_read(channel, message):
+            return found
+        return await self._in_private(found) if self._all_owner(found) else None
+
+    async def _in_private(self, turn: Turn) -> Turn | None:
+        """A turn as if it had come from the owner's private conversation; None: there is none."""
+        reached = await self.notifier.reach(_TOPIC, OutboundKind.ALERT)
+        target = reached.target
+        if target is None:
+            if reached.later:
+                raise await self.notifier.away(reached)
+            return None
+        there = {"channel": target.channel, "account": target.account, "session": target.session}
+        message = turn.head.message.model_copy(
+            update={**there, "audience": Audience.DIRECT, "context": MessageContext()}
+        )
+        return replace(turn, session=target.session, rows=(replace(turn.head, message=message),))
+
+    async def notice(
+        self,
+        turn: Turn,
+        name: str,
+        text: str,
+        file: Attachment | None = None,
+        *,
+        rings_for: Sequence[str] | None = None,
+    ) -> list[NewOutbound]:
+        """Build a question's notice for its place, if any, ringing deciders. Raises PlaceUnknown."""
+        place, order = await self.question_place(turn), order_of(turn.head.message)
+        if place is None:
+            return []
+        if order is not None:
+            moved = (
+                f", which you have started in `{safe_line(str(order.place))}`"
+                if place.place != order.place
+                else ""
+            )
+            text = f"In the background job {order.label}{moved}:\n\n{text}"
+        files = () if file is None else _sent_by(self.channels[place.channel], file)
+        notices = self.commit.replies(
+            place, text, OutboundKind.NOTICE, attachments=files, rings_for=rings_for
+        )
+        return [
+            replace(one, context=replace(one.context, notes=replace(one.context.notes, approves=(name,))))
+            for one in notices
+        ]
+
+    async def _to_the_owner(
+        self, turn: Turn, name: str, waiting: ApprovalPending, file: Attachment | None
+    ) -> list[NewOutbound]:
+        target = (await self.notifier.reach(_TOPIC)).target
+        if target is None:
+            return []
+        channel = self.channels[target.channel]
+        who = ", ".join(dict.fromkeys(f"`{safe_line(row.message.sender.address)}`" for row in turn.rows))
+        text = self._text(waiting, channel, file, asked_by=f"{who}, by {turn.channel}")
+        return self.notifier.parts(
+            target,
+            text,
+            OutboundKind.NOTICE,
+            context=MessageContext(
+                headline=subject_of(waiting.call, _shown_with(waiting.step.request)),
+                notes=MessageNotes(approves=(name,)),
+            ),
+            attachments=_sent_by(channel, file),
+            rings=True,
+        )
+
+
+class Consent:
+    """Implements `agent_core.tools.policy.ConsentPort` for one claimed turn; see `ToolQuestions`."""
+
+    def __init__(self, asking: ToolQuestions, turn: Turn, steps: Sequence[Step]) -> None:
+        self._asking = asking
+        self._turn = turn
+        self._steps = {step.number: step for step in steps}
+        self._as_shown = frozenset[int]()
+        """Later steps of a question whose files were as shown until a change of its own before them began."""
+
+    async def permission(self, number: int, digest: str, proposal: Proposal) -> Permission:
+        """Permission by the policy, or by a person's approval."""
+        call, step, as_shown = proposal.call, self._steps.get(number), self._as_shown
+        if proposal.effect not in HARMLESS:
+            self._as_shown = frozenset()
+        known = step if step is not None and step.digest == digest else None
+        if known is not None and known.kind == "tool":
+            return _begun(proposal, known)
+        verdict = self._asking.verdict(proposal)
+        if verdict is PolicyVerdict.DENY:
+            return _refused(call, "The policy of this assistant does not allow it here; it was not run.")
+        # What was asked about once is not run without an answer, even if the prompt has changed since.
+        question = known if known is not None and known.kind == APPROVAL else None
+        question = question or self._together(number, digest, call)
+        if verdict is PolicyVerdict.ALLOW and question is None:
+            return Permission()
+        if await self._asking.question_place(self._turn) is None:
+            return _refused(
+                call, "This needs a person's approval, and nobody can be asked here; it was not run."
+            )
+        if question is None:
+            granted = await self._asking.find_grant(self._turn, proposal)
+            return await self._ask(number, digest, proposal) if granted is None else Permission(None, granted)
+        decided = question.result
+        if decided is None:
+            decided = await self._asking.decide_by_grant(self._turn, question, proposal)
+            decided = decided or await self._asking.too_late(self._turn, question)
+            self._steps[number] = replace(question, result=decided)
+        if decided is None:
+            raise ApprovalPending(question, call, datetime.fromisoformat(question.request["until"]))
+        return await self._decided(proposal, question, decided, as_shown)
+
+    def _together(self, number: int, digest: str, call: ToolCall) -> Step | None:
+        """The question that was about this call, too, as if it had been about this call alone."""
+        for step in self._steps.values():
+            approval = _approval(step.request.get("approval")) if step.kind == "tool" else None
+            also = (
+                step.request.get("also", ()) if step.kind == APPROVAL else approval.also if approval else ()
+            )
+            for each in also:
+                if each["number"] != number or ToolCall.model_validate(each["call"]) != call:
+                    continue
+                rest = [one for one in also if one["number"] > number]
+                request = {"name": "", **step.request, "state": each["state"], "also": rest}
+                said = step.result or {} if approval is None else _as_decided(approval)
+                return replace(step, number=number, digest=digest, request=request, result=said)
+        return None
+
+    async def _ask(
+        self, number: int, digest: str, proposal: Proposal, changed: Step | None = None
+    ) -> Permission:
+        """Ask; once more, if what the yes to ``changed`` was about is not the same any more."""
+        if any(_is_withdrawn(step) for step in self._steps.values()):
+            return _refused(proposal.call, _WITHDRAWN)
+        further = any(map(_was_asked, self._steps.values()))
+        asked = await self._asking.question(self._turn, number, digest, proposal, changed, further=further)
+        if isinstance(asked, Permission):
+            return asked
+        raise asked
+
+    async def _note_as_shown(self, proposal: Proposal, question: Step, as_shown: Collection[int]) -> None:
+        """Before a change that the question shows: which of its later calls are still as it shows them."""
+        if proposal.review is None or proposal.effect not in (Effect.WRITE_WORKSPACE, Effect.PERSIST):
+            return
+        later, found = dict(proposal.following()), set[int]()
+        for each in question.request.get("also", ()):
+            again = later.get(each["number"] - question.number)
+            if again is None or again.review is None:
+                continue
+            with suppress(ToolError):
+                review = await again.review()
+                if each["number"] in as_shown or (review.state if review else "") == each["state"]:
+                    found.add(each["number"])
+        self._as_shown = frozenset(found)
+
+    async def _approved(
+        self, proposal: Proposal, question: Step, decided: Mapping[str, Any], as_shown: Collection[int]
+    ) -> Permission:
+        """After a yes: the call is made if it is wanted, and as shown but for the question's changes."""
+        call, by = proposal.call, str(decided.get("by") or "somebody")
+        if not self._asking.is_wanted(self._turn):
+            return _refused(call, _NOBODYS_WISH)
+        if decided.get("granted"):
+            return Permission(approval=Approval(by, proposal.origins))
+        try:
+            review = None if proposal.review is None else await proposal.review()
+        except ToolError as error:
+            return _refused(call, str(error), error.origins)
+        state = "" if review is None else review.state
+        if state != question.request.get("state", "") and question.number not in as_shown:
+            return await self._ask(question.number, question.digest, proposal, question)
+        if decided.get("owner") and decided.get("arguments") is not None:
+            return await self._approved_changed(proposal, decided["arguments"], by)
+        await self._note_as_shown(proposal, question, as_shown)
+        theirs = () if decided.get("owner") else (person(by, self._asking.now()),)
+        return Permission(approval=Approval(by, theirs, state, question.request.get("also", ())))
+
+    async def _approved_changed(
+        self, proposal: Proposal, arguments: Mapping[str, Any], by: str
+    ) -> Permission:
+        """After the owner's yes to other arguments: the policy must not deny the call that they make."""
+        changed = None if proposal.changed is None else proposal.changed(arguments)
+        if isinstance(changed, ToolResult):
+            return Permission(changed)
+        if changed is None or self._asking.verdict(changed) is PolicyVerdict.DENY:
+            return _refused(proposal.call, _CHANGED_IN_VAIN)
+        try:
+            review = None if changed.review is None else await changed.review()
+        except ToolError as error:
+            return _refused(changed.call, str(error), error.origins)
+        state = "" if review is None else review.state
+        return Permission(approval=Approval(by, (), state, changed=True), instead=changed)
+
+    async def _decided(
+        self, proposal: Proposal, question: Step, decided: Mapping[str, Any], as_shown: Collection[int]
+    ) -> Permission:
+        call = proposal.call
+        if decided.get("verdict") == APPROVED:
+            return await self._approved(proposal, question, decided, as_shown)
+        if decided.get("verdict") == REFUSED:
+            why = f" ({decided['why']})" if decided.get("why") else ""
+            return _refused(
+                call, f"The person was asked and said no{why}. It was not run; do not try it again."
+            )
+        return _refused(call, "The person was asked and did not answer in time. It was not run.")
+
+
+def _sent_by(channel: Channel, file: Attachment | None) -> tuple[Attachment, ...]:
+    return (file,) if file is not None and channel.capabilities.attachments else ()
+
+
+def _begun(proposal: Proposal, step: Step) -> Permission:
+    """The permission with which a call was begun before a restart, with the arguments it had then."""
+    approval = _approval(step.request.get("approval"))
+    if approval is None or not approval.changed or proposal.changed is None:
+        return Permission(approval=approval)
+    changed = proposal.changed(step.request["call"]["arguments"])
+    if isinstance(changed, ToolResult):
+        return Permission(changed)
+    return Permission(approval=approval, instead=changed)
+
+
+def _is_withdrawn(step: Step) -> bool:
+    return step.kind == APPROVAL and (step.result or {}).get("verdict") == WITHDRAWN
+
+
+def _was_asked(step: Step) -> bool:
+    """Return True if a step is a question, or a call that was made after one."""
+    return step.kind == APPROVAL or bool(step.request.get("approval"))
+
+
+def _job_as_asked(turn: Turn) -> Turn | None:
+    """A job of a person as a turn of the conversation that asked for it; None of anything else."""
+    message = turn.head.message
+    order = order_of(message)
+    if message.kind != KIND or order is None or order.by_heartbeat:
+        return None
+    asked = message.model_copy(update={"session": order.place, "context": order.context})
+    return replace(turn, session=order.place, rows=(replace(turn.head, message=asked),))
+
+
+def _approval(noted: object) -> Approval | None:
+    """Parse the journal's record of an approval."""
+    match noted:
+        case {"by": str(by), "origins": origins, **more}:
+            also: Any = more.get("also") or ()
+            changed = more.get("changed") is True
+            return Approval(by, from_json(origins), str(more.get("state") or ""), also, changed)
+    return None
+
+
+def _as_decided(approval: Approval) -> dict[str, Any]:
+    """A yes that a call was begun with, as it was decided."""
+    return {"verdict": APPROVED, "by": approval.by, "owner": not approval.origins}
+
+
+def _shown_with(request: Mapping[str, Any]) -> list[tuple[ToolCall, str]]:
+    """The further calls that a question is about, and what their tool shows of them."""
+    return [(ToolCall.model_validate(each["call"]), each["review"]) for each in request.get("also", ())]
+
+
+def _refused(call: ToolCall, text: str, origins: Origins = ()) -> Permission:
+    return Permission(ToolResult(content=text, is_error=True, tool_call_id=call.id, origins=origins))
