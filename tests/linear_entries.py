@@ -14,7 +14,7 @@ from agent_core.messages import Audience, InboundMessage, OutboundKind, Outbound
 from agent_core.models import Message
 from agent_core.prompt import background_text, email_text, fence, remove_words_of, searched_words, user_text
 from agent_core.prompt_budget import TokenEstimate
-from agent_core.tools.shell.proxy_request import ProxyRefused, request_of, server_name_of
+from agent_core.tools.shell.proxy import ProxyRefused, request_of, server_name_of
 from agent_core.tools.web.urls import resolve_link
 from channels.email.compose.outbound_mail import compose
 from channels.email.imap.imap_syntax import parse_fetch, parse_list
@@ -33,7 +33,7 @@ from gateway.observability.redaction import Redactor
 from gateway.proactive.jobs.trigger_parsing import TriggerRequest, parse_request
 from gateway.turns.commands.command_parsing import parse_command
 from gateway.turns.commands.reminder_command import reminder_of
-from gateway.turns.questions.approval_text import quote
+from gateway.turns.questions.question_text import quote
 
 LONG = 1_000_000
 EVENT = 65_000

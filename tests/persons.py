@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from agent_core.storage.layout import Layout
 from gateway.operations.privacy.inventory import Person, PersonFiles, find_files
-from gateway.operations.privacy.open_histories import open_histories
+from gateway.operations.privacy.personal_histories import open_histories
 from gateway.store.place import QueuePlace
 
 

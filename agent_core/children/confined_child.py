@@ -18,8 +18,8 @@ import time
 from posix import _exit
 
 from agent_core.children import control_groups, syscalls
-from agent_core.children.priority import be_modest
 from agent_core.children.process_tree import (
+    be_modest,
     descendants,
     end_all,
     holds_more_than,
@@ -29,8 +29,8 @@ from agent_core.children.process_tree import (
     threads_in,
     threads_of,
 )
-from agent_core.children.raw_files import read_all, read_frame, write_all, write_file
 from agent_core.children.removal import remove_folder
+from agent_core.children.syscalls import read_all, read_frame, write_all, write_file
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ With version 1 of control groups processes have a hierarchy of their own; with v
 
 from __future__ import annotations
 
-from agent_core.children.raw_files import write_file
+from agent_core.children.syscalls import write_file
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -16,9 +16,8 @@ import sys
 
 from agent_core.children import syscalls
 from agent_core.children.confined_child import ChildStopped, stop_once
-from agent_core.children.priority import give_way
-from agent_core.children.process_tree import end_all
-from agent_core.children.raw_files import read_all
+from agent_core.children.process_tree import end_all, give_way
+from agent_core.children.syscalls import read_all
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -57,7 +57,7 @@ class Ceilings:
     output_bytes: int = 5_000_000
     """A program that says more is ended."""
     nice: int = 19
-    """How far it gives way to others, see `agent_core.children.priority`."""
+    """How far it gives way to others, see `agent_core.children.process_tree`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,8 +22,7 @@ from typing import Any, TypeVar, cast
 import anyio
 import structlog
 
-from agent_core.children.frame_checks import failure_in, text_of_piece
-from agent_core.children.frames import FrameDecoder, encode_frame
+from agent_core.children.frames import FrameDecoder, encode_frame, failure_in, text_of_piece
 from agent_core.errors import Failure
 
 _START_LIMIT_S = 60.0

@@ -20,8 +20,7 @@ from agent_core.children.service import CallFailed
 from agent_core.llm.anthropic_client import AnthropicClient
 from agent_core.llm.demo.demo_model import DemoModel, EchoModel
 from agent_core.llm.http_client import HttpModelClient
-from agent_core.llm.litellm.litellm_client import LiteLLMClient
-from agent_core.llm.litellm.litellm_process import LiteLLMProcess
+from agent_core.llm.litellm.litellm_client import LiteLLMClient, LiteLLMProcess
 from agent_core.llm.model_config import LLMSpec, ModelSpec, ProviderSpec, check_references, is_plain
 from agent_core.llm.ollama_client import OllamaClient
 from agent_core.llm.openai_client import OpenAIClient

@@ -22,7 +22,7 @@ from agent_core.errors import Failure
 from agent_core.llm.model_client import ModelClient, Request
 from agent_core.llm.openai_connection import OpenAIConnection, failure_in
 from agent_core.llm.openai_format import Piece
-from agent_core.llm.sse import EventTooLarge, LineDecoder, SseDecoder
+from agent_core.llm.streaming import EventTooLarge, LineDecoder, SseDecoder
 from agent_core.ports import Clock
 
 _MAX_ANSWER_BYTES = 8 * 1024 * 1024

@@ -20,12 +20,12 @@ import structlog
 
 from agent_core.errors import ContextTooLong, ModelError, ModelRefused
 from agent_core.llm.openai_format import Piece
+from agent_core.llm.pools import answer_room, least_tokens
 from agent_core.llm.prices import Price
 from agent_core.llm.prompt_pictures import pictures_of
 from agent_core.llm.reasoning import Habit
 from agent_core.llm.streaming import AnswerLimits, answer
 from agent_core.llm.tool_schemas import restore_names
-from agent_core.llm.windows import answer_room, least_tokens
 from agent_core.llm.wire import Pictures
 from agent_core.models import Message, ModelChunk, ToolCall, ToolDefinition, Usage
 from agent_core.ports import Clock, PicturePort

@@ -9,8 +9,8 @@ from agent_core.errors import ModelError, ModelRefused
 from agent_core.llm.http_client import HttpModelClient, Reader
 from agent_core.llm.model_client import Request
 from agent_core.llm.openai_format import Piece, bare_model_name, parse_piece, request_body
+from agent_core.llm.pools import ADDRESSES, window_in
 from agent_core.llm.providers import Endpoint, adapt_request, takes_cache_control
-from agent_core.llm.windows import ADDRESSES, window_in
 from agent_core.ports import Clock
 
 _MOST_LOOKS = 2

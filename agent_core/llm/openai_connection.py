@@ -23,7 +23,7 @@ import anyio
 from agent_core.bounded_response import BoundedResponse
 from agent_core.errors import Failure, ModelError
 from agent_core.llm.model_errors import classify
-from agent_core.llm.sse import EventTooLarge
+from agent_core.llm.streaming import EventTooLarge
 from agent_core.ports import Clock
 
 _CONNECT_LIMIT_S = 10.0

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from agent_core.children.priority import give_way
+from agent_core.children.process_tree import give_way
 from agent_core.children.service_child import Work, serve_engine
 from agent_core.children.service_confinement import library_paths
 

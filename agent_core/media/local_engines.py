@@ -21,12 +21,11 @@ import anyio
 import anyio.to_thread
 import structlog
 
-from agent_core.children.frame_checks import object_in
+from agent_core.children.frames import object_in
 from agent_core.children.service import CallFailed, ChildProcess
 from agent_core.errors import Failure, ModelError
 from agent_core.llm.model_errors import classify
-from agent_core.media.ogg import Sound, opus_in
-from agent_core.media.sound_file import sound_file_of
+from agent_core.media.sound_file import Sound, opus_in, sound_file_of
 from agent_core.media.speech import Speaks, Spoken, spoken_of
 from agent_core.media.transcript import Clip, Transcript, transcript_in
 from agent_core.media.voice_config import SLOWNESS, SpeakSettings, TranscribeSettings

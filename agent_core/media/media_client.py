@@ -23,7 +23,7 @@ import anyio
 
 from agent_core.children.service import CallFailed
 from agent_core.errors import Failure, ModelError
-from agent_core.llm.litellm.litellm_process import LiteLLMProcess, access
+from agent_core.llm.litellm.litellm_client import LiteLLMProcess, access
 from agent_core.llm.model_config import LLMSpec, ProviderSpec
 from agent_core.llm.openai_connection import OpenAIConnection
 from agent_core.llm.openai_format import token_count

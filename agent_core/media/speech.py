@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Protocol
 
-from agent_core.media.ogg import Sound, opus_in, waveform_of
-from agent_core.media.sound_file import wav_chunks
+from agent_core.media.sound_file import Sound, opus_in, wav_chunks, waveform_of
 
 _MOST_LEVELS = 10_000
 _MOST_S = 24 * 3600

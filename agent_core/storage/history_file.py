@@ -1,10 +1,10 @@
 """
 One history file: appended to, read from its end, never rewritten and never parsed as a whole.
 
-The number of positions and a cached tail (`line_cache.py`) are valid while size, inode and time of the file
-are unchanged. Positions come from ``n`` of the last lines, else newlines are counted once. An append leaves
-out ids of the last thousand lines, as far as a crash can repeat. The cursor is a byte offset verified by its
-line: damage can join lines and shift numbers. Blocks; one caller at a time.
+The number of positions and a cached tail (`history_lines.py`) are valid while size, inode and time of the
+file are unchanged. Positions come from ``n`` of the last lines, else newlines are counted once. An append
+leaves out ids of the last thousand lines, as far as a crash can repeat. The cursor is a byte offset verified
+by its line: damage can join lines and shift numbers. Blocks; one caller at a time.
 """
 
 from __future__ import annotations
@@ -22,19 +22,23 @@ import structlog
 from agent_core import files
 from agent_core.models import HistoryTail, Message
 from agent_core.prompt_budget import message_chars
-from agent_core.storage import file_access, history_lines
-from agent_core.storage.fsync import Durability
+from agent_core.storage import durable_files, history_lines
+from agent_core.storage.durable_files import Durability
+from agent_core.storage.history_lines import DecodedTail, RecentIds
 from agent_core.storage.history_paging import (
+    BLOCK_BYTES,
     Entry,
     Numbering,
     PageMark,
+    ReadAt,
+    count_lines,
     entries_from,
+    lines_backwards,
+    lines_forwards,
     newest,
     oldest,
     place_of,
 )
-from agent_core.storage.line_cache import DecodedTail, RecentIds
-from agent_core.storage.reverse_lines import BLOCK_BYTES, ReadAt, count_lines, lines_backwards, lines_forwards
 
 SET_ASIDE = ".set-aside"
 """What is put behind the name of a folder, a pipe or a link that stood in the place of a history."""
@@ -161,7 +165,7 @@ class HistoryFile:
         """Append new messages in one write; return their number. ``durable`` syncs all of the file."""
         handle = self._opened_to_append()
         try:
-            file_access.lock(handle)
+            durable_files.lock(handle)
             if _state(handle) != self._seen:
                 self._refresh(handle, hint())
             self._durability.started_sync(self._size)
@@ -349,7 +353,7 @@ class HistoryFile:
             history_lines.to_line(message, self._end + number) for number, message in enumerate(messages)
         ]
         expected = sum(map(len, encoded))
-        file_access.append(handle, b"".join(encoded))
+        durable_files.append(handle, b"".join(encoded))
         seen = _state(handle)
         offset = seen[2] - expected
         if offset - self._size not in (0, 1):  # somebody else has written too: look again next time

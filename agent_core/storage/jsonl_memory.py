@@ -25,10 +25,10 @@ from agent_core.messages import SessionKey
 from agent_core.models import HistoryTail, MemoryDocument, MemoryScope, Message
 from agent_core.ports import Clock
 from agent_core.provenance import Origins
-from agent_core.storage.file_access import NO_FILE, storage_errors
+from agent_core.storage.durable_files import NO_FILE, storage_errors
+from agent_core.storage.history_paging import ReadAt
 from agent_core.storage.layout import Layout
 from agent_core.storage.memory_files import DocumentFile
-from agent_core.storage.reverse_lines import ReadAt
 from agent_core.storage.session_files import SessionFiles
 from agent_core.storage.session_record import session_of
 

@@ -22,9 +22,9 @@ from agent_core import files
 from agent_core.errors import DocumentUnusable, MemoryConflict
 from agent_core.models import MemoryDocument
 from agent_core.provenance import Origins, from_json, to_json
-from agent_core.storage import file_access
+from agent_core.storage import durable_files
 from agent_core.storage.history_lines import MAX_LINE_BYTES, as_object, encode_object, storable
-from agent_core.storage.reverse_lines import lines_backwards, lines_forwards
+from agent_core.storage.history_paging import lines_backwards, lines_forwards
 
 log = structlog.get_logger(__name__)
 
@@ -111,7 +111,7 @@ class DocumentFile:
         files.make_folder(self._versions.parent)
         files.make_folder(self._path.parent)
         self._seen = None
-        with file_access.exclusive(self._versions, sync=True) as handle:
+        with durable_files.exclusive(self._versions, sync=True) as handle:
             current = self._settled(handle)
             if current.version and current.text == text:
                 return current
@@ -123,7 +123,7 @@ class DocumentFile:
             if len(current.text) > _MAX_VERSION_CHARS:  # too long for a version: the file itself is kept
                 self._path.replace(self._path.with_name(f"{self._path.name}.kept-{current.version}"))
             files.write_new(self._next, text.encode())
-            file_access.append(handle, Version(document, written_at, session_id, turn).line())
+            durable_files.append(handle, Version(document, written_at, session_id, turn).line())
             os.fsync(handle)
             self._next.replace(self._path)
             files.sync(self._path.parent)
@@ -133,7 +133,7 @@ class DocumentFile:
         """All versions, oldest first."""
         self.load()
         try:
-            handle = file_access.open_regular(self._versions, os.O_NOFOLLOW)
+            handle = durable_files.open_regular(self._versions, os.O_NOFOLLOW)
         except FileNotFoundError:
             return []
         try:
@@ -145,7 +145,7 @@ class DocumentFile:
     def unusable(self) -> DocumentUnusable | None:
         """Return the error if the document or its versions are no regular file; else None."""
         for path in (self._path, self._versions):
-            if not file_access.is_file_or_nothing(path):
+            if not durable_files.is_file_or_nothing(path):
                 return DocumentUnusable(f"{path} is {_kind(path)}, and should be a file", path=str(path))
         return None
 
@@ -153,7 +153,7 @@ class DocumentFile:
 
     def _text(self) -> str:
         try:
-            return file_access.read(self._path).decode("utf-8", "replace")
+            return durable_files.read(self._path).decode("utf-8", "replace")
         except FileNotFoundError as exc:
             if self._path.is_symlink():  # a disk that is not mounted has not deleted what is on it
                 raise OSError(errno.ELOOP, "a link to nowhere", str(self._path)) from exc
@@ -167,7 +167,7 @@ class DocumentFile:
             return last[0].document if last else MemoryDocument()
         try:
             files.make_folder(self._versions.parent)
-            with file_access.exclusive(self._versions, sync=True) as handle:
+            with durable_files.exclusive(self._versions, sync=True) as handle:
                 return self._settled(handle)
         except OSError as exc:
             # The text can be read, so it is used; it gets its version when the disk takes it.
@@ -191,7 +191,7 @@ class DocumentFile:
         if len(text) > _MAX_VERSION_CHARS:
             log.warning("memory.edit_too_long", file=str(self._path), chars=len(text))
             return document
-        file_access.append(handle, Version(document, self._edited_at(last)).line())
+        durable_files.append(handle, Version(document, self._edited_at(last)).line())
         log.info("memory.edit_noticed", file=str(self._path), version=document.version)
         return document
 
@@ -210,7 +210,7 @@ class DocumentFile:
     def _last_versions(self, count: int) -> list[Version]:
         found: list[Version] = []
         try:
-            handle = file_access.open_regular(self._versions, os.O_NOFOLLOW)
+            handle = durable_files.open_regular(self._versions, os.O_NOFOLLOW)
         except FileNotFoundError:
             return found
         try:

@@ -3,13 +3,18 @@ The files of one session, its history and its record, and their invariant: a cur
 its history.
 
 Everything here blocks and is called in a worker thread, by one caller at a time.
+
+Finds the attachments that any history names, by a search through the bytes, without parsing a line.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 
+import anyio.to_thread
 import structlog
 
 from agent_core.errors import CursorMoved
@@ -17,12 +22,11 @@ from agent_core.messages import SessionKey
 from agent_core.models import Message
 from agent_core.ports import Clock
 from agent_core.provenance import Origins
-from agent_core.storage.file_access import exclusive
+from agent_core.storage.durable_files import exclusive
 from agent_core.storage.history_file import HistoryFile
 from agent_core.storage.history_lines import stamp
-from agent_core.storage.history_paging import PageMark
+from agent_core.storage.history_paging import PageMark, ReadAt
 from agent_core.storage.layout import Layout
-from agent_core.storage.reverse_lines import ReadAt
 from agent_core.storage.session_record import Record, RecordFile
 
 log = structlog.get_logger(__name__)
@@ -99,3 +103,27 @@ class SessionFiles:
         now = self._clock.now()
         lines = [stamp(message, now) for message in messages]
         self.history.append(lines, lambda: self.record().place, durable=durable)
+
+
+_PATH = re.compile(rb"attachments/[0-9a-f]{2}/[0-9a-f]{64}\.[a-z0-9]{1,8}")
+_LONGEST = 100
+_BLOCK_BYTES = 1024 * 1024
+
+
+def named_files(folder: Path) -> Iterator[str]:
+    """Yield every `Attachment.path` named in histories below ``folder``. Blocks. Raises OSError."""
+    for history in sorted(folder.rglob("*.jsonl*")):
+        if not history.is_file():
+            continue
+        rest = b""
+        with history.open("rb") as lines:
+            while block := lines.read(_BLOCK_BYTES):
+                block = rest + block
+                for found in _PATH.finditer(block):
+                    yield found[0].decode()
+                rest = block[-_LONGEST:]
+
+
+async def named_in_files(folder: Path) -> set[str]:
+    """The same, in a worker thread."""
+    return await anyio.to_thread.run_sync(lambda: set(named_files(folder)))

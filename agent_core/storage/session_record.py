@@ -18,7 +18,7 @@ import structlog
 from agent_core import files
 from agent_core.messages import SessionKey
 from agent_core.provenance import Origins, from_json, to_json
-from agent_core.storage import file_access
+from agent_core.storage import durable_files
 from agent_core.storage.history_lines import as_object, encode_object, storable
 from agent_core.storage.history_paging import PageMark
 
@@ -64,7 +64,7 @@ class RecordFile:
 
     def load(self, now: datetime) -> Record:
         """The record; an empty one if there is none."""
-        if not file_access.is_file_or_nothing(self._path):
+        if not durable_files.is_file_or_nothing(self._path):
             self._put_aside(now)
         try:
             state = self._path.stat()
@@ -72,7 +72,7 @@ class RecordFile:
             return Record()
         seen = (state.st_ino, state.st_size, state.st_mtime_ns)
         if seen != self._seen:
-            raw = file_access.read(self._path)
+            raw = durable_files.read(self._path)
             record = self._parsed(raw)
             if record is None:
                 self._put_aside(now)
@@ -133,10 +133,10 @@ class RecordFile:
         return aside
 
     def _copied_summary(self) -> str:
-        if not file_access.is_file_or_nothing(self._copy):
+        if not durable_files.is_file_or_nothing(self._copy):
             return ""
         try:
-            return file_access.read(self._copy).decode("utf-8", "replace")
+            return durable_files.read(self._copy).decode("utf-8", "replace")
         except FileNotFoundError:
             return ""
 
@@ -182,7 +182,7 @@ def session_of(history: Path) -> SessionKey | None:
 
 def _session_in(path: Path) -> SessionKey | None:
     try:
-        value = as_object(file_access.read(path)) if file_access.is_file_or_nothing(path) else None
+        value = as_object(durable_files.read(path)) if durable_files.is_file_or_nothing(path) else None
         return SessionKey.parse(str(value["session"])) if value else None
     except (FileNotFoundError, KeyError, ValueError):
         return None

@@ -17,11 +17,11 @@ from pathlib import Path
 
 from agent_core.messages import Attachment, SessionKey
 from agent_core.ports import Clock
-from agent_core.storage import file_access, history_lines
+from agent_core.storage import durable_files, history_lines
 from agent_core.storage.history_file import HistoryFile
+from agent_core.storage.history_paging import lines_backwards, lines_forwards
 from agent_core.storage.layout import Layout
 from agent_core.storage.memory_files import Version
-from agent_core.storage.reverse_lines import lines_backwards, lines_forwards
 from agent_core.storage.session_files import SessionFiles
 from agent_core.storage.session_record import Record, parse_record, session_of
 
@@ -98,7 +98,7 @@ def bad_lines(path: Path, *, still_written: bool = False) -> list[BadLine]:
     is_version = path.name.startswith("MEMORY.")
     found: list[BadLine] = []
     halves = _Halves()
-    handle = file_access.open_regular(path, os.O_NOFOLLOW)
+    handle = durable_files.open_regular(path, os.O_NOFOLLOW)
     try:
         size = os.fstat(handle).st_size
         starts: list[tuple[int, bytes | None]] = []
@@ -181,7 +181,7 @@ def blank_out(path: Path, bad: BadLine) -> None:
 
 def files_in(path: Path) -> Iterator[Named]:
     """The files that the messages of a history name."""
-    handle = file_access.open_regular(path, os.O_NOFOLLOW)
+    handle = durable_files.open_regular(path, os.O_NOFOLLOW)
     try:
         for _, raw in lines_forwards(handle, 0, max_line_bytes=history_lines.MAX_LINE_BYTES):
             if raw is None or b"attachments" not in raw:

@@ -5,14 +5,17 @@ A model is told what it did wrong (an unknown tool, arguments that do not fit) a
 failure; of a defect it only learns that there was one, and the log has the rest. Cancellation goes through.
 A tool that waits is cut at its limit. One that blocks the event loop, or sits in a thread that cannot be
 abandoned, cannot be cut by anybody: tools must not do that.
+
+Describes a tool call and its effect in words for people. Pure.
 """
 
 from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
+from typing import Any
 
 import anyio
 import structlog
@@ -21,8 +24,9 @@ from agent_core.errors import AgentError, ToolError
 from agent_core.models import ToolCall, ToolResult
 from agent_core.ports import ToolPort
 from agent_core.provenance import Origins
+from agent_core.tools.effects import Effect
 from agent_core.tools.person_port import limit_time
-from agent_core.tools.tool_arguments import fit_arguments, problem_with
+from agent_core.tools.tool_registry import fit_arguments, problem_with
 
 ELSEWHERE = (
     "In a private conversation with the owner there may be more, so do not say that you cannot do it at all."
@@ -125,3 +129,41 @@ def _cut_off(call: ToolCall, text: str) -> ToolResult:
 
 def _error(call: ToolCall, text: str, origins: Origins = ()) -> ToolResult:
     return ToolResult(content=text, is_error=True, tool_call_id=call.id, origins=origins)
+
+
+_EFFECTS: Mapping[str, str] = {
+    Effect.READ: "reads public information",
+    Effect.PRIVATE_READ: "reads data that is kept here",
+    Effect.WRITE_WORKSPACE: "changes files",
+    Effect.PERSIST: "changes lasting data, such as memory, schedule or skills",
+    Effect.SEND: "writes to people",
+    Effect.NETWORK_GET: "fetches from the network",
+    Effect.NETWORK_SEND: "sends data to a server",
+    Effect.EXECUTE: "runs a program",
+}
+_YES_OR_NO = {True: "yes", False: "no", None: "nothing"}
+
+
+def effect_in_words(effect: str) -> str:
+    """An effect in words; an unknown effect of another version keeps its name."""
+    return _EFFECTS.get(effect, effect)
+
+
+def call_in_words(tool: str, arguments: Mapping[str, Any]) -> str:
+    """The tool and its arguments, without program syntax."""
+    return f"{tool}: {_named(arguments)}" if arguments else tool
+
+
+def _named(arguments: Mapping[str, Any]) -> str:
+    given = {name: value for name, value in arguments.items() if value != ""}
+    return ", ".join(f"{str(name).replace('_', ' ')} {_said(value)}" for name, value in given.items())
+
+
+def _said(value: Any) -> str:
+    if value is None or isinstance(value, bool):
+        return _YES_OR_NO[value]
+    if isinstance(value, Mapping):
+        return f"({_named(value)})"
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return f"({', '.join(map(_said, value))})"
+    return str(value)

@@ -20,8 +20,8 @@ from agent_core.errors import ToolError
 from agent_core.models import Session, ToolResult
 from agent_core.ports import Clock, ToolPort
 from agent_core.provenance import Origins, untrusted_origin
-from agent_core.tools.availability import Availability
 from agent_core.tools.effects import Effect, effect_of, needs_approval
+from agent_core.tools.policy import Availability
 
 if TYPE_CHECKING:
     from agent_core.state_folder import StateFolder

@@ -5,6 +5,12 @@ A model cannot be kept from believing what it reads, so it does not decide. The 
 the origins of the words that the model had been shown (`Trust`) decide, and nothing that the model says.
 Where a call reaches somebody or something, and the owner has named exactly that, the idea is the owner's,
 unless a text that anybody may have written names it as well.
+
+Decides who has a family of tools. Pure.
+
+Three places decide which tools are in a model's request: each family asks `is_available` when the tools of a
+session are made (`gateway.app.agent`), rarely used ones are left out until they are found (`deferred.py`),
+and a run offers none in its last call (`agent_core.agent.agent_run`).
 """
 
 from __future__ import annotations
@@ -13,10 +19,10 @@ import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 from unicodedata import combining, normalize
 
-from agent_core.models import ToolCall, ToolResult
+from agent_core.models import ScopeKind, Session, ToolCall, ToolResult
 from agent_core.provenance import Origins, Trust, trust_of
 from agent_core.tools.effects import Effect, Review
 
@@ -215,3 +221,20 @@ def _goes_on_before(before: str) -> bool:
     if before[-1:] == "'":  # o'brien, but not a name between quotation marks
         before = before[:-1]
     return before[-1:] == "." or (bool(before) and _PART_OF_NAME.match(before[-1]) is not None)
+
+
+Availability = Literal["owner", "people", "none"]
+"""The owner alone, everybody who may talk to the bot, or nobody."""
+
+
+def is_available(allow: Availability, session: Session, *, in_rooms: bool = True) -> bool:
+    """
+    Return True if the tools of a family are offered in this conversation. Every family uses this.
+
+    "owner" stands for conversations in which only the owner writes and reads. Families whose results are
+    private are not offered in rooms (``in_rooms`` false), where anybody may ask.
+    """
+    kind = session.scope.kind
+    if allow == "people":
+        return in_rooms or kind is not ScopeKind.ROOM
+    return allow == "owner" and kind is ScopeKind.OWNER

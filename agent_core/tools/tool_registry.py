@@ -3,15 +3,129 @@ The tools that every run has. Tools of a single run come in addition as ``extra_
 registered here.
 
 The registry is filled once, when the program is put together, and read by all runs at the same time.
+
+Fits the arguments of a tool call to the tool's schema, and checks them against it. Pure.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import json
+import math
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import lru_cache
+from itertools import islice
+from typing import TYPE_CHECKING, Any
 
 from agent_core.models import ToolDefinition, ToolResult
 from agent_core.ports import ToolPort
-from agent_core.tools.tool_arguments import problem_with
+
+if TYPE_CHECKING:
+    from jsonschema import Draft202012Validator
+
+# The library of schemas is loaded by the first call of a tool, not by the start of a daemon.
+# ruff: noqa: PLC0415
+
+_SHOWN_CHARS = 200
+_MOST_SHOWN = 5
+
+
+def problem_with(arguments: Mapping[str, Any], parameters: Mapping[str, Any]) -> str | None:
+    """
+    Describe the violations of ``arguments`` against a JSON Schema, as a sentence for the model, or None.
+
+    Null stands for an optional argument that was left out. An invalid schema, or one with references outside
+    itself, allows everything; nothing is fetched. Only the first few violations are named.
+    """
+    from referencing.exceptions import Unresolvable
+
+    validator = _validator(json.dumps(parameters, sort_keys=True))
+    if validator is None:
+        return None
+    properties, required = parameters.get("properties", {}), parameters.get("required", ())
+    given = {name: value for name, value in arguments.items() if value is not None or name in required}
+    problems = []
+    try:
+        for error in islice(validator.iter_errors(given), _MOST_SHOWN):
+            where = "".join(f"{part}: " for part in error.path)
+            problems.append(f"{where}{error.message}"[:_SHOWN_CHARS])
+    except Unresolvable:
+        return None
+    if not problems:
+        return None
+    return f"{'; '.join(problems)}. Arguments are: {', '.join(properties) or 'none'}."
+
+
+@lru_cache(maxsize=256)
+def _validator(schema: str) -> Draft202012Validator | None:
+    """To look whether a schema is one takes longer than to look at the arguments of a call."""
+    from jsonschema import Draft202012Validator
+    from jsonschema.exceptions import SchemaError
+    from referencing import Registry
+
+    parameters = json.loads(schema)
+    try:
+        Draft202012Validator.check_schema(parameters)
+    except SchemaError:
+        return None
+    return Draft202012Validator(parameters, registry=Registry())  # an empty one, which fetches nothing
+
+
+def fit_arguments(arguments: Mapping[str, Any], schema: Mapping[str, Any]) -> dict[str, Any]:
+    """
+    The arguments as the schema wants them, where a model means that without doubt.
+
+    Null, and an empty text for what is no free text, stand for an optional argument that was left out. A text
+    that is a number, or true or false, is that where no text is wanted.
+    """
+    properties, required = schema.get("properties"), schema.get("required", ())
+    if not isinstance(properties, Mapping):
+        return dict(arguments)
+    fit: dict[str, Any] = {}
+    for name, value in arguments.items():
+        wanted = properties.get(name)
+        allowed = _types(wanted)
+        choices = wanted.get("enum") if isinstance(wanted, dict) else None
+        is_no_choice = isinstance(choices, list) and "" not in choices
+        is_empty = value == "" and ("string" not in allowed or is_no_choice)
+        is_left_out = is_empty or (value is None and "null" not in allowed)
+        if allowed and name not in required and is_left_out:
+            continue
+        is_text = isinstance(value, str) and bool(allowed) and "string" not in allowed
+        fit[name] = _meant(value, allowed) if is_text else value
+    return fit
+
+
+def _types(schema: object) -> frozenset[str]:
+    """The types of values that a schema allows; empty where that is not plain."""
+    if not isinstance(schema, dict):
+        return frozenset()
+    either = schema.get("anyOf") or schema.get("oneOf")
+    if isinstance(either, list):
+        parts = [_types(each) for each in either]
+        return frozenset().union(*parts) if all(parts) else frozenset()
+    if {"$ref", "allOf", "not", "if"} & schema.keys():
+        return frozenset()
+    if "type" not in schema:
+        values = schema.get("enum")
+        is_texts = isinstance(values, list) and all(isinstance(value, str) for value in values)
+        return frozenset({"string"} if is_texts else ())
+    kind = schema["type"]
+    kinds = kind if isinstance(kind, list) else [kind]
+    found = {one for one in kinds if isinstance(one, str)}
+    return frozenset(found | ({"null"} if found and schema.get("nullable") is True else set()))
+
+
+def _meant(text: str, allowed: frozenset[str]) -> Any:
+    with suppress(ValueError, RecursionError):
+        value = json.loads(text.strip().lower())
+        if isinstance(value, bool):
+            return value if "boolean" in allowed else text
+        if isinstance(value, int) and allowed & {"integer", "number"}:
+            return value
+        if isinstance(value, float) and math.isfinite(value) and "number" in allowed:
+            return value
+    return text
 
 
 def definition_of(tool: ToolPort) -> ToolDefinition:

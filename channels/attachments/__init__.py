@@ -27,7 +27,10 @@ its owner; otherwise the gateway's sweeper removes it after a day.
 For a channel that sends: `chunks` reads in pieces, `read` a piece, `path` says where the file is.
 """
 
-from channels.attachments.attachment_errors import (
+from channels.attachments.attachment_pictures import Picture, picture_in
+from channels.attachments.attachment_storage import (
+    FOLDER,
+    PATH,
     AttachmentDamaged,
     AttachmentGone,
     AttachmentRefused,
@@ -35,12 +38,13 @@ from channels.attachments.attachment_errors import (
     AttachmentsFull,
     AttachmentsUnavailable,
     AttachmentTooLarge,
+    Damaged,
+    Storage,
+    StorageAway,
+    StoredFile,
 )
-from channels.attachments.attachment_pictures import Picture, picture_in
-from channels.attachments.attachment_storage import FOLDER, PATH, Damaged, Storage, StorageAway, StoredFile
 from channels.attachments.attachment_store import AttachmentStore, digest_of
-from channels.attachments.file_kinds import media_type_of
-from channels.attachments.file_names import safe_extension, safe_name
+from channels.attachments.file_kinds import media_type_of, safe_extension, safe_name
 from channels.attachments.file_storage import LocalFiles
 
 __all__ = [

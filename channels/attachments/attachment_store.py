@@ -20,28 +20,24 @@ import structlog
 
 from agent_core.confined_files import Identity, identity_of, open_below
 from agent_core.messages import Attachment, InboundMessage
-from channels.attachments.attachment_errors import (
+from channels.attachments.attachment_pictures import HEAD_BYTES, Picture, picture_in
+from channels.attachments.attachment_storage import (
+    FOLDER,
     AttachmentDamaged,
     AttachmentGone,
     AttachmentRefused,
     AttachmentsFull,
     AttachmentsUnavailable,
     AttachmentTooLarge,
-    disk_errors,
-)
-from channels.attachments.attachment_pictures import HEAD_BYTES, Picture, picture_in
-from channels.attachments.attachment_storage import (
-    FOLDER,
     Damaged,
     Storage,
     StorageAway,
     StoredFile,
     check_path,
+    disk_errors,
 )
-from channels.attachments.file_kinds import ending_of, media_type_of
-from channels.attachments.file_names import safe_name
-from channels.attachments.file_storage import TEMPORARY, LocalFiles
-from channels.attachments.file_writing import BLOCK_BYTES, Writing, blocks, from_handle
+from channels.attachments.file_kinds import ending_of, media_type_of, safe_name
+from channels.attachments.file_storage import BLOCK_BYTES, TEMPORARY, LocalFiles, Writing, blocks, from_handle
 
 _MEGABYTE = 1_000_000
 _MOST_FILES = 500_000

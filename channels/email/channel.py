@@ -39,22 +39,22 @@ from channels.base import (
 )
 from channels.email.compose.outbound_mail import Envelope
 from channels.email.config import EmailConfig
-from channels.email.credentials_source import credentials_of
 from channels.email.imap.housekeeping import Answered, Housekeeping, HousekeepingTask, UploadCopy
 from channels.email.imap.imap_connect import Timing
 from channels.email.imap.imap_connections import Connections
 from channels.email.imap.mailbox import Mailbox
 from channels.email.loop_guard import Alert, LoopGuard
+from channels.email.mail_credentials import credentials_of
 from channels.email.mail_route import route_of
 from channels.email.mail_self_test import examine, status_facts
 from channels.email.parse.dsn import BounceReport, in_words
 from channels.email.parse.mail_addresses import AddressInvalid, normalise
 from channels.email.parse.mail_threads import message_id_of, session_about
-from channels.email.rate_limit import AnswerLimiter
 from channels.email.receive.crash_suspects import CrashSuspects
 from channels.email.receive.mail_attachments import Keeper
 from channels.email.receive.mail_intake import MailIntake, is_ingest_only
 from channels.email.receive.mail_receiver import MailReceiver
+from channels.email.reply_limits import AnswerLimiter
 from channels.email.sent_tracker import SentTracker
 from channels.email.server_ids import ServerIds, given_in_reply
 from channels.email.smtp.posting import Posting

@@ -20,12 +20,11 @@ from agent_core.backoff import BackoffPolicy
 from agent_core.messages import OutboundKind, OutboundMessage
 from agent_core.state_folder import StateAway, StateFolder, state_in
 from channels.base import ChannelAuthFailed, ChannelClock, ChannelUnavailable
-from channels.email.circuit_breaker import BreakerOpen, CircuitBreaker
 from channels.email.config import EmailConfig
 from channels.email.parse.dsn import BounceReport
 from channels.email.parse.mail_addresses import AddressInvalid, normalise
 from channels.email.parse.mail_threads import recipient_of
-from channels.email.rate_limit import HOUR_S, AnswerLimiter
+from channels.email.reply_limits import HOUR_S, AnswerLimiter, BreakerOpen, CircuitBreaker
 from channels.email.trust.bounces import SentMails
 
 Alert = Callable[..., None]

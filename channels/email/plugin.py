@@ -131,7 +131,7 @@ class EmailPlugin(ChannelPlugin[EmailConfig]):
         self, config: EmailConfig, state: StateFolder, clock: ChannelClock, person: PersonAtTerminal
     ) -> None:
         """Get tokens of the provider under ``oauth``."""
-        from channels.email.credentials_source import give_access  # noqa: PLC0415 - loaded when used
+        from channels.email.mail_credentials import give_access  # noqa: PLC0415 - loaded when used
 
         await give_access(config, state, clock, show=person.show, pasted=person.read_line)
 

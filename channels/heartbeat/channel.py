@@ -38,8 +38,7 @@ from channels.base import (
 from channels.heartbeat.checklist import due_items, has_work
 from channels.heartbeat.config import Watch
 from channels.heartbeat.silence import is_silence
-from channels.heartbeat.tick import question_text, tick_message
-from channels.heartbeat.tick_schedule import Schedule, parse_instant, tick_name
+from channels.heartbeat.tick_schedule import Schedule, parse_instant, question_text, tick_message, tick_name
 from channels.heartbeat.watch_commands import Called, decide, digest, run_watch
 
 _MAX_BYTES = 2_000_000

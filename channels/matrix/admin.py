@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 from channels.base import ChannelError, ChannelUnavailable
 from channels.matrix.client.homeserver import Homeserver, LinkBroken
 from channels.matrix.crypto.account_check import check_account
+from channels.matrix.crypto.devices import KeyTokenRefused
 from channels.matrix.crypto.encryption_engine import EncryptionEngine
-from channels.matrix.crypto.key_api import KeyTokenRefused
 from channels.matrix.crypto.verification import Verifications
 
 _Found = TypeVar("_Found")

@@ -26,8 +26,15 @@ from channels.base import (
     Receipt,
     Redelivery,
 )
-from channels.terminal.terminal_event import Answer, Preview, Typing
-from channels.terminal.terminal_link import MAX_WAITING, REMEMBERED, Handover, TerminalLink
+from channels.terminal.terminal_link import (
+    MAX_WAITING,
+    REMEMBERED,
+    Answer,
+    Handover,
+    Preview,
+    TerminalLink,
+    Typing,
+)
 
 _MAX_LINKS = 32
 _RETRY_AFTER_S = 15.0

@@ -4,6 +4,8 @@ The person's side of the terminal channel: typed text goes in, events come out.
 An answer is delivered when the link's holder asks for the next event or leaves in order; after an exception
 it goes to the next link again. A link never shows an id twice. The newest `MAX_WAITING` answers and the
 newest hint of each kind are kept.
+
+The events that a terminal receives: plain data that fits into a line of JSON. Pure.
 """
 
 from __future__ import annotations
@@ -11,13 +13,57 @@ from __future__ import annotations
 import secrets
 from collections import deque
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Annotated, Literal, Protocol, Self
 
 import anyio
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from agent_core.bounded import Bounded
-from agent_core.messages import SessionKey
-from channels.terminal.terminal_event import Answer, Preview, Typing
+from agent_core.messages import OutboundKind, SessionKey
+
+
+class _Event(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class Answer(_Event):
+    """
+    A whole message from the bot; ``id`` is the same for a repetition.
+
+    ``answers`` is the native id up to which messages are answered, or "".
+    """
+
+    type: Literal["answer"] = "answer"
+    id: str
+    text: str
+    kind: OutboundKind = OutboundKind.REPLY
+    answers: str = ""
+
+
+class Preview(_Event):
+    """The unfinished answer as it is now; replaces the previous one."""
+
+    type: Literal["preview"] = "preview"
+    text: str
+
+
+class Typing(_Event):
+    """The bot is working, or no longer."""
+
+    type: Literal["typing"] = "typing"
+    on: bool
+
+
+TerminalEvent = Annotated[Answer | Preview | Typing, Field(discriminator="type")]
+"""What a link yields; ``model_dump_json`` writes it for a socket, `parse_event` reads it."""
+
+_EVENT: TypeAdapter[Answer | Preview | Typing] = TypeAdapter(TerminalEvent)
+
+
+def parse_event(data: str | bytes) -> Answer | Preview | Typing:
+    """Read an event that ``model_dump_json`` wrote. Raises `ValueError`: it is not one."""
+    return _EVENT.validate_json(data)
+
 
 MAX_WAITING = 64
 REMEMBERED = 1000

@@ -25,7 +25,7 @@ from gateway.routing.intake import AcceptGate
 from gateway.settings import Settings
 from gateway.supervision.gateway import Gateway, Proactive
 from gateway.system.home import Home
-from gateway.turns.deferral_wakeups import DeferralWakeups
+from gateway.turns.failure_and_deferral import DeferralWakeups
 
 __all__ = ["Overrides", "build"]
 

@@ -26,17 +26,17 @@ from agent_core.ports import Clock, LLMPort, SkillsPort, ToolPort
 from agent_core.prompt import BASE_PROMPT
 from agent_core.prompt_budget import is_picture
 from agent_core.skills import BUNDLED_SKILLS, SkillsLoader
-from agent_core.storage.attachment_refs import named_in_files
 from agent_core.storage.jsonl_memory import JsonlMemory
 from agent_core.storage.layout import Layout
 from agent_core.storage.search_index import SearchIndex
+from agent_core.storage.session_files import named_in_files
 from agent_core.storage.storage_integrity import left_in_files
 from agent_core.tools.attachment_tools import ConversationFiles, ReadAttachmentTool, SendFileTool
-from agent_core.tools.availability import is_available
 from agent_core.tools.files import file_tools
 from agent_core.tools.files.change_tools import Received
 from agent_core.tools.files.read_tools import PictureViewer
 from agent_core.tools.memory_write import MemoryWriteTool
+from agent_core.tools.policy import is_available
 from agent_core.tools.read_skill import ReadSkillTool
 from agent_core.tools.search_history import SearchHistoryTool
 from agent_core.tools.tool_registry import ToolRegistry

@@ -13,7 +13,6 @@ from typing import Protocol
 from agent_core.errors import ToolError
 from agent_core.models import Session
 from agent_core.ports import ToolPort
-from agent_core.tools.availability import is_available
 from agent_core.tools.background_tools import (
     JobOutputTool,
     JobsTool,
@@ -21,6 +20,7 @@ from agent_core.tools.background_tools import (
     StartJobTool,
     StopJobTool,
 )
+from agent_core.tools.policy import is_available
 from gateway.app.agent import AgentParts
 from gateway.app.environment import Environment
 from gateway.app.shell_tools import Shell
@@ -81,7 +81,7 @@ def command_runner(shell: Shell, seconds: float) -> CommandRunner:
             raise CommandsNotReady("the sandbox is not proved")
         if order.state and (await tool.basis(command)).state != order.state:
             return CommandEnd(_CHANGED, failed=True)
-        from agent_core.tools.shell.background_command import script_for  # noqa: PLC0415 - rarely wanted
+        from agent_core.tools.shell.shell_tool import script_for  # noqa: PLC0415 - rarely wanted
 
         async def run() -> CommandEnd:
             try:

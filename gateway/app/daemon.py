@@ -48,10 +48,9 @@ from gateway.store.lease import lost_lease_speaks
 from gateway.store.stores import StoreUnavailable, StoreUnusable
 from gateway.supervision.gateway import Gateway
 from gateway.supervision.liveness import give_signs, last_resort
-from gateway.system.event_loop import loop_for
 from gateway.system.home import Home
 from gateway.system.lock import hold_home
-from gateway.system.malloc import trim_memory
+from gateway.system.process_tuning import loop_for, trim_memory
 from gateway.system.sd_notify import Notifier
 from gateway.system.verified_tls import verify_always
 

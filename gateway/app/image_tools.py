@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from agent_core.errors import BudgetSpent, ToolFailed
-from agent_core.llm.litellm.litellm_process import LiteLLMProcess
+from agent_core.llm.litellm.litellm_client import LiteLLMProcess
 from agent_core.messages import Attachment
 from agent_core.models import Purpose, ScopeKind, Session, Usage
 from agent_core.ports import ToolPort

@@ -18,7 +18,7 @@ from agent_core.models import ScopeKind, Session
 from agent_core.ports import Clock
 from agent_core.provenance import Origins
 from agent_core.state_folder import StateAway
-from agent_core.tools.availability import is_available
+from agent_core.tools.policy import is_available
 from gateway.app.state_folders import AccountFolders, account_folders
 from gateway.operations.home_files import FilesAtHome
 from gateway.settings import Settings

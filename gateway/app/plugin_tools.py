@@ -6,9 +6,9 @@ import structlog
 
 from agent_core.models import Session
 from agent_core.ports import ToolPort
-from agent_core.tools.availability import is_available
 from agent_core.tools.effects import Effect
 from agent_core.tools.family import FamilyConfig, GuardedTool, ToolServices, ToolSource
+from agent_core.tools.policy import is_available
 from gateway.app.environment import Environment
 from gateway.app.state_folders import AccountFolders
 from gateway.plugins import tool_families

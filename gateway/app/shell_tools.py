@@ -12,7 +12,7 @@ import anyio
 
 from agent_core.models import Session
 from agent_core.ports import Clock
-from agent_core.tools.availability import is_available
+from agent_core.tools.policy import is_available
 from gateway.operations.home_files import FilesAtHome
 from gateway.settings import Settings
 from gateway.system.home import Home

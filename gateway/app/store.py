@@ -21,7 +21,7 @@ from gateway.store.lease import Holders, LeaseKeeper
 from gateway.store.opening import open_postgres, opened_queue
 from gateway.store.rollback_guard import Extent, RollbackGuard, read_high_water_mark
 from gateway.store.stores import Queue
-from gateway.system.event_loop import WatchfulLoop
+from gateway.system.process_tuning import WatchfulLoop
 from gateway.system.version import version
 
 if TYPE_CHECKING:

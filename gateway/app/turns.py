@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from agent_core.agent import TurnLimits
 from agent_core.messages import SessionKey
-from agent_core.tools.availability import is_available
 from agent_core.tools.effects import Effect
-from agent_core.tools.policy import DEFAULT_POLICY, Policy, PolicyVerdict
+from agent_core.tools.policy import DEFAULT_POLICY, Policy, PolicyVerdict, is_available
 from channels.base import Channel, SupportsRoomNames
 from channels.heartbeat.config import TickLimits
 from gateway.app.agent import AgentParts, turn_limits
@@ -38,10 +37,9 @@ from gateway.supervision.gateway import Proactive
 from gateway.turns.background_job_turn import BackgroundTurns
 from gateway.turns.chat_turn import ChatTurns
 from gateway.turns.commands.chat_commands import CommandHandlers
-from gateway.turns.commands.command_service import CommandService
+from gateway.turns.commands.command_service import CommandService, IngestOnly
 from gateway.turns.commands.continue_command import CarryOn
 from gateway.turns.commands.conversation_commands import ConversationCommands, Histories
-from gateway.turns.commands.ingest_only import IngestOnly
 from gateway.turns.commands.new_conversation import NewConversation
 from gateway.turns.commands.persona_command import PersonaCommand
 from gateway.turns.commands.retry_and_undo import TakeBack

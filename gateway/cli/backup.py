@@ -56,8 +56,7 @@ def backup(
     from datetime import UTC
 
     from gateway.operations.backup.backup_settings import kept_config
-    from gateway.operations.backup.catalog import note_backup
-    from gateway.operations.backup.contents import Choice
+    from gateway.operations.backup.contents import Choice, note_backup
     from gateway.operations.backup.create import (
         BackupSource,
         backup_name,

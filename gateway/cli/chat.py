@@ -31,9 +31,9 @@ from gateway.operations.control.terminal_routes import RemoteTerminal
 from gateway.settings import Settings
 from gateway.store.lease import lost_lease_speaks
 from gateway.store.stores import StoreUnusable
-from gateway.system.event_loop import loop_for
 from gateway.system.home import Home, open_home
 from gateway.system.lock import hold_home
+from gateway.system.process_tuning import loop_for
 from gateway.system.terminal_text import plain_text
 
 _HELP = "Type and press Enter. !help tells what else I can do; /quit or Ctrl-D leaves, and answers are kept."

@@ -63,8 +63,8 @@ def _load_structlog_without_rich() -> None:
 def run(*, home: Path | None = None, config: Path | None = None, verbose: bool = False) -> int:
     """Run the daemon."""
     gc.set_threshold(_WHILE_STARTING)  # until `gateway.app.daemon` finds that all channels are up
-    from gateway.system.malloc import share_one
-    from gateway.system.path_names import intern_no_path_names
+    from gateway.system.home import intern_no_path_names
+    from gateway.system.process_tuning import share_one
 
     _load_structlog_without_rich()
     share_one()  # before anything makes threads

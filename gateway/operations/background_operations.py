@@ -120,7 +120,7 @@ def open_background_jobs(store: Queue, memory: MemoryPort, workspace: Path, cloc
     from gateway.proactive.background_jobs import BackgroundJobs, answer_of
 
     def output_of(job_id: str) -> str:
-        from agent_core.tools.shell.background_command import output_of
+        from agent_core.tools.shell.shell_tool import output_of
 
         return output_of(workspace / "work", job_id)
 

@@ -20,7 +20,6 @@ from gateway.routing.access import LOCAL_ADDRESS
 from gateway.store.model import ToolQuestionRow
 from gateway.store.states import IllegalMove, OutboxState
 from gateway.store.stores import OutboxRow
-from gateway.turns.questions.approval_text import extra_fields
 from gateway.turns.questions.decisions import (
     DECLINED,
     Terms,
@@ -32,7 +31,7 @@ from gateway.turns.questions.decisions import (
     parse_scope,
     verdict_from_answer,
 )
-from gateway.turns.questions.question_text import whole_text
+from gateway.turns.questions.question_text import extra_fields, whole_text
 
 _BY = "somebody at the machine"
 

@@ -53,7 +53,7 @@ async def list_tools(context: OperationContext, server: Server, *, refresh: bool
             await known.refresh()
         except AgentError as error:
             raise ServerRefused(f"the server {server} cannot list its tools: {error}") from error
-    from agent_core.tools.mcp.tool_names import model_name
+    from agent_core.tools.mcp.definitions import model_name
 
     tools = [
         {
@@ -122,7 +122,7 @@ async def call_tool(
         tool: The tool, as the server calls it.
         arguments: A JSON object.
     """
-    from agent_core.tools.mcp.server_link import ServerLost
+    from agent_core.tools.mcp.server_connection import ServerLost
 
     try:
         given = json.loads(arguments)

@@ -141,7 +141,7 @@ async def show_message(context: OperationContext, id: Name) -> dict[str, Any]:
     """
     from gateway.operations import decision_operations
     from gateway.operations.operation_views import inbox_row, outbox_row
-    from gateway.turns.questions.approval_text import extra_fields
+    from gateway.turns.questions.question_text import extra_fields
 
     kind, number = _parse_name(id, _MESSAGE)
     if kind == _DRAFT:

@@ -34,8 +34,7 @@ from channels.split import message_parts
 from gateway.proactive.jobs.job_permissions import PlaceUnknown, has_bot_left
 from gateway.proactive.owner_contact import OwnerContact
 from gateway.routing.access import Access, Role, is_admitted, kinds_of, normalise
-from gateway.routing.conversation_names import addresses_for
-from gateway.routing.conversations import scope_at
+from gateway.routing.conversations import addresses_for, scope_at
 from gateway.store.stores import NewOutbound, Queue, StoreUnavailable
 
 PER_TURN, PER_HOUR = 5, 20

@@ -6,11 +6,13 @@ Only what goes into the owner's own memory belongs to that one: said by the owne
 where nobody else reads along. It is decided when a message is accepted, and for what still waits at the start
 of the gateway. A change of the setting moves nothing that was answered before: both kinds of histories stay,
 and each goes on when the setting comes back.
+
+Finds people and rooms by the names that they have. Pure.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from agent_core.memory.scopes import OWNER, scope_for
 from agent_core.messages import Audience, InboundMessage, SessionKey
@@ -84,3 +86,16 @@ def scope_at(access: Access, session: SessionKey, place: str) -> str:
     audience = Audience.GROUP if place.startswith(("!", "#")) and not mine else Audience.DIRECT
     apart = session.channel if access.is_apart(session.channel) else ""
     return str(scope_for(session, audience, mine, place, account=apart))
+
+
+def addresses_for(wanted: str, known: Mapping[str, str]) -> list[str]:
+    """
+    Return the addresses in ``known`` that are meant by ``wanted``: the address itself, else all with this
+    name, else all with these words in their names. More than one: it is not certain who is meant.
+    """
+    said = wanted.strip().casefold()
+    words = set(said.split())
+    exact = [each for each in known if each.casefold() == said]
+    same = [each for each, name in known.items() if said and name.strip().casefold() == said]
+    part = [each for each, name in known.items() if words and words <= set(name.casefold().split())]
+    return exact or same or part

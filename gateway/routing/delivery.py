@@ -31,7 +31,7 @@ from channels.base import (
 from channels.status import ChannelStatus
 from gateway.errors import describe
 from gateway.observability import metrics
-from gateway.observability.content_redaction import going_out, quiet
+from gateway.observability.redaction import going_out, quiet
 from gateway.routing.conversations import Conversations
 from gateway.routing.crash_isolation import ALONE_AFTER, CRASH_APOLOGY, CrashIsolation, fatal
 from gateway.store.states import IllegalMove, link_wait

@@ -48,8 +48,7 @@ from gateway.routing.access import Alias, kinds_of
 from gateway.settings.accounts import RESERVED, ChannelSettings, accounts_of
 from gateway.settings.attachment_settings import AttachmentSettings, S3Settings
 from gateway.settings.cross_checks import check_whole, permission_warnings
-from gateway.settings.listen import is_loopback, parse_listen
-from gateway.settings.problems import explain, problems_of
+from gateway.settings.problems import explain, is_loopback, parse_listen, problems_of
 from gateway.settings.source import Problem, Source, read_source
 from gateway.settings.tool_settings import FileToolSettings, JobSettings
 

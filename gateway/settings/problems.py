@@ -1,8 +1,13 @@
-"""Turns pydantic's errors into sentences for the operator, each with key and line, none with a secret."""
+"""
+Turns pydantic's errors into sentences for the operator, each with key and line, none with a secret.
+
+Parses addresses to listen on, and tells whether they are of this machine alone. Pure.
+"""
 
 from __future__ import annotations
 
 import difflib
+import ipaddress
 from types import UnionType
 from typing import Any, Union, get_args, get_origin
 
@@ -144,3 +149,22 @@ def _list_in(annotation: Any) -> Any:
         found = (_list_in(part) for part in get_args(annotation))
         return next((part for part in found if get_origin(part) in (tuple, list, dict)), annotation)
     return annotation
+
+
+def parse_listen(text: str) -> tuple[str, int]:
+    """Parse ``host:port``, IPv6 hosts in brackets. Raises ValueError."""
+    host, colon, port = text.strip().rpartition(":")
+    bare = host.removeprefix("[").removesuffix("]")
+    if not colon or not bare or not port.isascii() or not port.isdigit() or not 0 <= int(port) <= 65535:
+        raise ValueError(f'must be "host:port", such as "127.0.0.1:8811"; got {text!r}')
+    if ":" in bare and not host.startswith("["):
+        raise ValueError(f'an IPv6 address stands in brackets, such as "[::1]:8811"; got {text!r}')
+    return bare, int(port)
+
+
+def is_loopback(host: str) -> bool:
+    """Return True if only this machine can reach ``host``."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

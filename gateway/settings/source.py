@@ -4,7 +4,13 @@ Parses a YAML file into plain data that remembers where each value stood.
 Not ``yaml.safe_load``: errors must name lines, duplicate keys must not vanish, and YAML 1.1 reads ``off`` as
 False and ``22:00`` as 1320; scalars are those of YAML 1.2. References: ``${NAME}`` (environment),
 ``${file:/path}`` (without the last line break, relative to the configuration) and ``${secret:NAME}``
-(``secret_files.py``); ``$${`` is a literal ``${``.
+(``source.py``); ``$${`` is a literal ``${``.
+
+Where files of secrets are looked for, so that one configuration works everywhere.
+
+``${secret:NAME}`` is looked for in the order of `secret_places`: what systemd hands over
+(``LoadCredential=``), what Docker and compose mount, and a folder beside the configuration. The first that
+exists counts.
 """
 
 from __future__ import annotations
@@ -18,7 +24,29 @@ from typing import Any
 
 import yaml
 
-from gateway.settings.secret_files import is_secret_file_name, secret_places
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
+_CONTAINER = Path("/run/secrets")
+
+
+def is_secret_file_name(name: str) -> bool:
+    """Return True if ``name`` is a NAME of ``${secret:NAME}``: letters, digits and ``_ . -``, no path."""
+    return _NAME.fullmatch(name) is not None
+
+
+def secret_places(name: str, *, beside: Path, environ: Mapping[str, str]) -> list[Path]:
+    """
+    Return the possible files of a secret, in order; ``name`` must be valid.
+
+    ``environ`` has CREDENTIALS_DIRECTORY (systemd.exec(5), "CREDENTIALS"). systemd joins the names of a
+    loaded folder, so ``/etc/squidbot/secrets/NAME`` loaded as ``squidbot:/etc/squidbot`` is
+    ``squidbot_secrets_NAME``.
+    """
+    places = []
+    if handed := environ.get("CREDENTIALS_DIRECTORY"):
+        folder = Path(handed)
+        places += [folder / name, folder / f"squidbot_secrets_{name}"]
+    return [*places, _CONTAINER / name, beside / "secrets" / name]
+
 
 KeyPath = tuple[str | int, ...]
 

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from agent_core.tools.availability import Availability
+from agent_core.tools.policy import Availability
 
 
 def _absolute(text: str) -> str:

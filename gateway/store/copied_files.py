@@ -14,7 +14,7 @@ from agent_core import files
 from agent_core.messages import SessionKey
 from agent_core.models import MemoryScope
 from agent_core.ports import Clock
-from agent_core.storage import file_access
+from agent_core.storage import durable_files
 from agent_core.storage.history_lines import (
     MAX_LINE_BYTES,
     as_object,
@@ -22,10 +22,9 @@ from agent_core.storage.history_lines import (
     from_object,
     position_in,
 )
-from agent_core.storage.history_paging import Numbering, PageMark
+from agent_core.storage.history_paging import Numbering, PageMark, lines_forwards
 from agent_core.storage.layout import Layout
 from agent_core.storage.memory_files import DocumentFile, Version
-from agent_core.storage.reverse_lines import lines_forwards
 from agent_core.storage.session_files import SessionFiles
 from agent_core.storage.session_record import Record, session_of
 
@@ -72,7 +71,7 @@ class MovedConversation:
         """Yield each line as text, in order; an empty string for a line that is too long to be read."""
         place = self.record.place if self.record is not None else PageMark()
         try:
-            handle = file_access.open_regular(self.path, os.O_NOFOLLOW)
+            handle = durable_files.open_regular(self.path, os.O_NOFOLLOW)
         except FileNotFoundError:
             return
         self.count, self.cursor = 0, 0
@@ -209,7 +208,7 @@ class HomeFiles:
         current = DocumentFile(self.layout.document(scope), path).load()
         found: dict[int, str] = {}
         with suppress(FileNotFoundError):
-            handle = file_access.open_regular(path, os.O_NOFOLLOW)
+            handle = durable_files.open_regular(path, os.O_NOFOLLOW)
             try:
                 for offset, raw in lines_forwards(handle, 0, max_line_bytes=MAX_LINE_BYTES):
                     version = Version.parse_or_none(raw)

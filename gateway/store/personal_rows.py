@@ -12,9 +12,8 @@ from gateway.store.opening import open_postgres, open_sqlite
 from gateway.store.place import QueuePlace, ServerDatabase
 from gateway.store.sql import erasure_statements
 from gateway.store.sql.engine import ConnectionPort
-from gateway.store.sql.erasure_statements import PersonRows
+from gateway.store.sql.erasure_statements import PersonRows, count_repetitions
 from gateway.store.sql.person_address import AddressChange, rename
-from gateway.store.sql.repetitions import count_repetitions
 
 
 @contextmanager
@@ -23,7 +22,7 @@ def _transaction(
 ) -> Iterator[ConnectionPort]:
     """Open a transaction; without ``change`` beside a daemon. ``compact`` leaves no deleted bytes."""
     if isinstance(place, Path):
-        from gateway.store.sqlite.sqlite_erasure import transaction as in_file  # noqa: PLC0415 - one of the two is loaded
+        from gateway.store.sqlite.sqlite_restore import transaction as in_file  # noqa: PLC0415 - one of the two is loaded
 
         with open_sqlite(), in_file(place, operation, change=change, compact=compact) as file:
             yield file

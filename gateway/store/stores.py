@@ -5,12 +5,15 @@ No caller sees SQL, and delays are in seconds of the queue's clock. Methods may 
 then nothing has happened, except for a remote commit's lost connection, which keys and fences make harmless
 to repeat; cancelled calls may have happened. Forbidden moves raise `IllegalMove`. A *turn* is one or more
 inbox rows of a session answered together; the latest claim owns it and older ones get `LostTurn`.
+
+The contract for copies of the database.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self
 
 from gateway.store.model import (
     Accepted,
@@ -28,7 +31,7 @@ from gateway.store.model import (
     Turn,
     UsageRow,
 )
-from gateway.store.snapshots import SnapshotStore
+from gateway.store.sql.engine import Database
 from gateway.store.sql.grant_store import GrantStore
 from gateway.store.sql.inbox_store import InboxStore
 from gateway.store.sql.job_store import JobStore
@@ -36,12 +39,36 @@ from gateway.store.sql.maintenance_store import MaintenanceStore
 from gateway.store.sql.outbox_store import OutboxStore
 from gateway.store.sql.question_store import QuestionStore
 from gateway.store.sql.receipt_store import ReceiptStore
-from gateway.store.sql.sql_store import Database
 from gateway.store.sql.state_store import HistoryJournal, StateStore
 from gateway.store.sql.turn_store import TurnStore
 from gateway.store.sql.usage_store import UsageStore
 from gateway.store.states import StoreStats
 from gateway.store.store_errors import LostTurn, StoreCorrupt, StoreTooNew, StoreUnavailable, StoreUnusable
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A copy's schema, highest ids, identity (a secret) and lengths of the histories in bytes."""
+
+    schema: int
+    inbox: int
+    outbox: int
+    secret: str = field(repr=False)
+    lengths: dict[str, int]
+
+
+class SnapshotStore(Protocol):
+    """Copies the database while it is in use."""
+
+    @property
+    def file(self) -> str:
+        """The place of the database."""
+        ...
+
+    async def snapshot(self, target: str, histories: str) -> Snapshot:
+        """Copy the database durably to a new file and measure ``histories``. Raises StoreUnavailable."""
+        ...
+
 
 __all__ = [
     "Accepted",

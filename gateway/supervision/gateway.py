@@ -51,7 +51,7 @@ from gateway.supervision.status_report import StatusReport
 from gateway.supervision.supervisor import Supervisor
 from gateway.supervision.turn_watchdog import TurnWatchdog
 from gateway.system.console_logins import ConsoleLogins
-from gateway.system.malloc import trim_memory
+from gateway.system.process_tuning import trim_memory
 from gateway.turns.dispatcher import SessionDispatcher
 from gateway.turns.handler import TurnHandler
 from gateway.turns.history_writer import HistoryWriter

@@ -51,7 +51,7 @@ from gateway.store.model import BACKGROUND_COMMAND, EffectReceipt, RunOutcome
 from gateway.store.stores import Completion, NewOutbound, Step, Turn, TurnStore
 from gateway.turns.commit import TurnCommit
 from gateway.turns.failure_and_deferral import Deferral, awaited_link
-from gateway.turns.questions.approval_text import fenced_arguments, safe_line
+from gateway.turns.questions.question_text import fenced_arguments, safe_line
 from gateway.turns.questions.review_questions import ReviewQuestions
 from gateway.turns.turn_kinds import Plan, TurnFailureText, TurnPolicy
 from gateway.turns.user_input import session_of, user_lines

@@ -4,9 +4,16 @@ Turns that have no answer now: deferred although nothing has failed, retried, or
 `TurnFailure` retries failures that are not the message's fault within a time budget, dead-letters crash
 suspects after a few deaths, and all else at once. `Deferral` postpones messages with ``context.wait_s``
 (by this machine's clock) and those that the daily budget or an empty provider account refuses; they are
-checked at each start, a new day, a changed clock (`gateway.turns.deferral_wakeups`) and every half hour,
+checked at each start, a new day, a changed clock (`gateway.turns.failure_and_deferral`) and every half hour,
 without a model call or attempt. Notices say until when, or that the model is away, once per message or
 conversation and day (`OutboxStore.post`). Commands overtake (`TurnStore.claim`).
+
+Wakes deferred turns as soon as what they wait for is there, whatever their back-off says.
+
+A back-off is a guess at when to look again. Some reasons to wait end with an event that is seen: a channel's
+link comes up, the day of the budget ends, a model answers whose account was empty. Rows that wait for such a
+thing carry its name (`MaintenanceStore.due_now`). A server that has said itself how long to wait is not asked
+sooner.
 """
 
 from __future__ import annotations
@@ -14,9 +21,10 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import datetime, timedelta, tzinfo
 from typing import Any
 
+import anyio
 import structlog
 
 from agent_core.backoff import BackoffPolicy
@@ -24,7 +32,7 @@ from agent_core.errors import AgentError, BudgetSpent, CreditSpent, ModelError, 
 from agent_core.llm.model_errors import for_operator
 from agent_core.messages import Audience, OutboundKind
 from agent_core.ports import Clock
-from channels.base import ChannelError
+from channels.base import ChannelError, LinkState
 from gateway.budget.budget_policy import BudgetLimits, day_of, notice_name, opens_at, wait_s
 from gateway.budget.metering import UsageMeter
 from gateway.errors import describe
@@ -32,7 +40,8 @@ from gateway.proactive.jobs.job_permissions import PlaceUnknown
 from gateway.routing.access import Access, Role
 from gateway.routing.crash_isolation import CRASH_APOLOGY, CrashIsolation
 from gateway.store.states import BUDGET, PLACE, QUARANTINE_S, link_wait
-from gateway.store.stores import InboxRow, NewOutbound, Queue, Turn
+from gateway.store.stores import InboxRow, NewOutbound, Queue, StoreUnavailable, Turn
+from gateway.store.wakeups import Wakeups
 from gateway.turns.commit import TurnCommit
 from gateway.turns.turn_kinds import TurnFailureText, TurnKind, TurnPolicy
 from gateway.turns.user_input import may_be_silent
@@ -280,3 +289,72 @@ def notice_text(wait_s: float, now: datetime) -> str:
         "You have written more than I may answer at once. Your message waits; I will answer it at about "
         f"{day}{at:%H:%M %Z}, in {span}. What you write until then is answered after it."
     )
+
+
+LOOK_EVERY_S = 30.0
+_RETRY = BackoffPolicy(first_s=0.5, cap_s=30.0)
+
+
+class DeferralWakeups:
+    """Ends deferrals, for the whole gateway; ``zone`` is that of the budget's days."""
+
+    def __init__(self, store: Queue, *, clock: Clock, zone: tzinfo | None, wakeups: Wakeups) -> None:
+        self._store = store
+        self._clock = clock
+        self._zone = zone
+        self._wakeups = wakeups
+        self._up: set[tuple[str, bool]] = set()
+        self._came_up: set[str] = set()
+        self._has_credit = False
+        self._seen = clock.now()
+        self._news = anyio.Event()
+        wakeups.channel.connect(
+            lambda status: self.link(status.name, up=status.can_send, caught_up=status.state is LinkState.UP)
+        )
+        wakeups.credit.connect(lambda _: self._credit())
+
+    def link(self, channel: str, *, up: bool, caught_up: bool = False) -> None:
+        """Note a channel's link, without waiting; ``caught_up`` also ends waits of some channels."""
+        if not up:
+            self._up -= {(channel, False), (channel, True)}
+        elif (channel, caught_up) not in self._up:
+            self._up.add((channel, caught_up))
+            self._came_up.add(channel)
+            self._news.set()
+
+    def _credit(self) -> None:
+        self._has_credit = True
+        self._news.set()
+
+    async def run(self) -> None:
+        """End deferrals until cancelled. Raises nothing but cancellation."""
+        failures = 0
+        while True:
+            self._news = anyio.Event()
+            wait_s = LOOK_EVERY_S
+            try:
+                await self.wake_due()
+                failures = 0
+            except StoreUnavailable as error:
+                failures += 1
+                wait_s = _RETRY.delay(failures, random=random.random())
+                _log.warning("deferrals.blocked", error=str(error), retry_in_s=round(wait_s, 1))
+            with anyio.move_on_after(wait_s):
+                await self._news.wait()
+
+    async def wake_due(self) -> None:
+        """End due deferrals now. Raises StoreUnavailable; the next check retries it."""
+        for channel in sorted(self._came_up):
+            await self._store.maintenance.due_now(link_wait(channel))
+            self._came_up.discard(channel)
+            self._wakeups.link.fire(channel)
+        now = self._clock.now()
+        if self._has_credit or _another_day(self._seen, now, self._zone):
+            await self._store.maintenance.due_now(BUDGET)
+            self._has_credit = False
+        self._seen = now
+
+
+def _another_day(seen: datetime, now: datetime, zone: tzinfo | None) -> bool:
+    """Return True on a new day, or after the clock was set back: the budget may differ."""
+    return now < seen or day_of(now, zone) != day_of(seen, zone)

@@ -22,7 +22,7 @@ from agent_core.messages import SessionKey
 from agent_core.ports import Clock
 from gateway.budget.metering import UsageMeter
 from gateway.observability import metrics
-from gateway.observability.content_redaction import quiet
+from gateway.observability.redaction import quiet
 from gateway.store.background_job_rows import is_background
 from gateway.store.shared import SHARED
 from gateway.store.sql.amendments import AS_EDITED

@@ -12,9 +12,9 @@ from dataclasses import KW_ONLY, dataclass, replace
 
 from agent_core.media.voice_config import SpeakSettings
 from agent_core.messages import InboundMessage, OutboundKind, Speech
-from agent_core.tools.availability import is_available
+from agent_core.tools.policy import is_available
 from channels.base import Channel
-from channels.spoken_text import spoken_text
+from channels.markup import spoken_text
 from gateway.observability.redaction import MASK, Redactor
 from gateway.routing.access import Access, Role
 from gateway.store.model import SPEECH_CHANNEL

@@ -33,7 +33,7 @@ from agent_core.ports import AttachmentPort
 from gateway.budget.budget_policy import BudgetTier
 from gateway.budget.metering import UsageMeter
 from gateway.store.stores import Queue, Step, Turn
-from gateway.turns.questions.approval_text import quote
+from gateway.turns.questions.question_text import quote
 
 if TYPE_CHECKING:
     from agent_core.media.transcript import Clip, Transcribes, Transcript

@@ -21,7 +21,7 @@ from typing import Any, Literal
 
 import anyio
 
-from gateway.store.sql.sql_store import Store
+from gateway.store.sql.engine import Store
 from gateway.store.stores import Queue
 
 

@@ -12,8 +12,7 @@ from aiohttp import web
 from agent_core.errors import ModelError
 from agent_core.llm.demo.demo_model import DemoModel
 from agent_core.llm.litellm.litellm_child import _cost_or_none
-from agent_core.llm.litellm.litellm_client import LiteLLMClient
-from agent_core.llm.litellm.litellm_process import LiteLLMProcess
+from agent_core.llm.litellm.litellm_client import LiteLLMClient, LiteLLMProcess
 from agent_core.llm.openai_client import OpenAIClient
 from agent_core.llm.openai_format import Piece, TokenCounts
 from agent_core.llm.pools import ModelPool

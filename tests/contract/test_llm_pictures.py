@@ -7,8 +7,7 @@ import base64
 import pytest
 
 from agent_core.llm.factory import build_models
-from agent_core.llm.litellm.litellm_client import LiteLLMClient
-from agent_core.llm.litellm.litellm_process import LiteLLMProcess
+from agent_core.llm.litellm.litellm_client import LiteLLMClient, LiteLLMProcess
 from agent_core.llm.model_config import LLMSpec
 from agent_core.llm.openai_client import OpenAIClient
 from agent_core.llm.prompt_pictures import MAX_PICTURE_BYTES, pictures_of

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gateway.store.postgres.postgres_queue import PostgresQueue, migrate
-from gateway.store.sql.sql_store import journal_lines
+from gateway.store.sql.engine import journal_lines
 from gateway.store.stores import Queue
 from tests.clock import ManualClock
 from tests.contract.erasure import ErasureContract

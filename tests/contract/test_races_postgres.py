@@ -12,7 +12,7 @@ import pytest
 from gateway.store.postgres.histories.database_memory import PostgresMemory
 from gateway.store.postgres.postgres_connection import Transaction
 from gateway.store.postgres.postgres_queue import HOME, PostgresQueue, migrate
-from gateway.store.sql.sql_store import journal_lines
+from gateway.store.sql.engine import journal_lines
 from tests.clock import ManualClock
 from tests.contract import races_of_calls, races_of_memory
 from tests.contract.races import Race, is_noticed, run_race

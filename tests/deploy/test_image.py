@@ -59,7 +59,7 @@ def test_models_can_be_had_in_it(engine: Engine, image: str) -> None:
     told = engine.out(
         "run", "--rm", "--read-only", "--tmpfs=/tmp:size=16m", "--entrypoint", "python", image, "-c",
         "import anyio, boto3, sys\n"
-        "from agent_core.llm.litellm.litellm_process import LiteLLMProcess\n"
+        "from agent_core.llm.litellm.litellm_client import LiteLLMProcess\n"
         "one = LiteLLMProcess()\n"
         "anyio.run(one.start)\n"
         "for name in ('sts', 'bedrock-runtime'):\n"

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from agent_core.ports import Clock
-from gateway.store.sql.sql_store import Store
+from gateway.store.sql.engine import Store
 from gateway.store.sqlite.sqlite_queue import SqliteQueue
 from gateway.store.stores import Queue
 

@@ -28,8 +28,8 @@ from channels.email.parse.mail_threads import is_own_id
 from channels.email.parse.mime import CONTROL, ambiguous_header, parse_headers
 from channels.email.parse.reply_stripping import divide
 from channels.email.parse.unreadable import headers_of
-from channels.email.rate_limit import AnswerLimiter
 from channels.email.receive.mail_intake import MailIntake, OwnCopy, read_arrival
+from channels.email.reply_limits import AnswerLimiter
 from channels.email.trust.auth_results import Word, parse_auth_results, verdict_of
 from channels.email.trust.dkim import DkimInvalid, Key, find_signatures, parse_key, verify
 from gateway.turns.user_input import question_text

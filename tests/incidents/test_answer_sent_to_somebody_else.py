@@ -14,8 +14,8 @@ import pytest
 from agent_core.messages import InboundMessage
 from channels.email.compose.outbound_mail import compose
 from channels.email.config import MailAnswerLimits
-from channels.email.rate_limit import AnswerLimiter
 from channels.email.receive.mail_intake import MailIntake, read_arrival
+from channels.email.reply_limits import AnswerLimiter
 from gateway.store.sql.row_codec import new_outbox
 from gateway.store.stores import NewOutbound
 from tests.mail_config import email_config

@@ -12,8 +12,7 @@ import pytest
 
 from agent_core.models import ToolCall
 from channels.markup import to_html, to_text
-from gateway.turns.questions.approval_text import quote, safe_line, visible
-from gateway.turns.questions.question_text import asking_text, attached_text
+from gateway.turns.questions.question_text import asking_text, attached_text, quote, safe_line, visible
 
 UNTIL = datetime(2026, 1, 2, tzinfo=UTC)
 

@@ -226,7 +226,7 @@ async def test_the_clock_is_set_while_questions_wait_for_the_budget(
     jump: timedelta, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On another day they are answered within one look at the clock; on the same day they are looked at again."""
-    monkeypatch.setattr("gateway.turns.deferral_wakeups.LOOK_EVERY_S", 0.2)
+    monkeypatch.setattr("gateway.turns.failure_and_deferral.LOOK_EVERY_S", 0.2)
     clock = Jumping()
     _, there = house(tmp_path, settings=spent(1), clock=clock)
     async with there as one:

@@ -11,8 +11,8 @@ import pytest
 
 from agent_core.messages import InboundMessage
 from channels.email.config import MailAnswerLimits
-from channels.email.rate_limit import AnswerLimiter
 from channels.email.receive.mail_intake import MailIntake, OwnCopy, read_arrival
+from channels.email.reply_limits import AnswerLimiter
 from tests.mail_config import email_config
 from tests.unit.channels.email.test_dkim import INCLUDED, signed
 

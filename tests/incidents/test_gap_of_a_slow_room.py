@@ -11,8 +11,7 @@ import anyio
 import pytest
 
 from channels.matrix.client.homeserver import HttpAnswer, LinkBroken
-from channels.matrix.receive.deferred_reading import FETCHING
-from channels.matrix.receive.gaps import GAP_TRIES
+from channels.matrix.receive.deferred_reading import FETCHING, GAP_TRIES
 from tests.doubles.homeserver import member, text
 from tests.doubles.inbox import running
 from tests.incidents.test_slow_server_of_another import BOT, GUEST, MINE, OWNER, THEIRS, Setup

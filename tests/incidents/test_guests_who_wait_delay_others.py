@@ -10,9 +10,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from channels.email.circuit_breaker import CircuitBreaker
 from channels.email.config import CircuitBreakerConfig, MailAnswerLimits
-from channels.email.rate_limit import AnswerLimiter
+from channels.email.reply_limits import AnswerLimiter, CircuitBreaker
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 

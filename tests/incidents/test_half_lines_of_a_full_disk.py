@@ -11,7 +11,7 @@ import pytest
 
 from agent_core.messages import SessionKey
 from agent_core.models import Message
-from agent_core.storage import file_access
+from agent_core.storage import durable_files
 from agent_core.storage.history_file import HistoryFile
 from agent_core.storage.history_paging import PageMark
 from agent_core.storage.storage_integrity import bad_lines
@@ -41,7 +41,7 @@ def broken_off(monkeypatch, history, messages, after):
         return taken
 
     with monkeypatch.context() as patch:
-        patch.setattr(file_access.os, "write", write)
+        patch.setattr(durable_files.os, "write", write)
         with pytest.raises(OSError):
             history.append(messages, PageMark)
 

@@ -9,8 +9,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from channels.email.rate_limit import AnswerLimiter
 from channels.email.receive.mail_intake import MailIntake, OwnCopy, read_arrival
+from channels.email.reply_limits import AnswerLimiter
 from tests.mail_config import email_config
 
 CONFIG = email_config(allow_from=["owner@mail.test"])

@@ -20,7 +20,7 @@ from agent_core.messages import (
 )
 from gateway.store.states import InboxState
 from gateway.system.clock import SystemClock
-from gateway.turns.questions.approval_text import extra_fields
+from gateway.turns.questions.question_text import extra_fields
 from tests.integration.test_approvals import ANN, BOB, BOBS, DM, deciding, greeted, held, notices, seen
 
 FILE = Attachment(

@@ -22,8 +22,7 @@ from agent_core.children import service as child_process
 from agent_core.children.service import CallFailed
 from agent_core.errors import ModelUnavailable, ModelUnreadable
 from agent_core.llm.completion import ask
-from agent_core.llm.litellm.litellm_client import LiteLLMClient
-from agent_core.llm.litellm.litellm_process import LiteLLMProcess
+from agent_core.llm.litellm.litellm_client import LiteLLMClient, LiteLLMProcess
 from agent_core.llm.pools import ModelPool
 from agent_core.llm.streaming import AnswerLimits
 from agent_core.models import Message, ModelChunk, ToolDefinition
@@ -300,7 +299,7 @@ async def test_a_request_beyond_the_bound_is_refused(tmp_path: Path, monkeypatch
 
 DAEMON = """
 import anyio, sys
-from agent_core.llm.litellm.litellm_process import LiteLLMProcess
+from agent_core.llm.litellm.litellm_client import LiteLLMProcess
 async def main():
     one = LiteLLMProcess(command=[sys.executable, "-c", sys.argv[1], "/dev/null"])
     await one.start()

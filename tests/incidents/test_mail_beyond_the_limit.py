@@ -19,8 +19,8 @@ from anyio.to_thread import run_sync
 from agent_core.messages import MessageContext
 from channels.email.config import EmailConfig, MailAnswerLimits
 from channels.email.loop_guard import LoopGuard
-from channels.email.rate_limit import MAX_WAITING, MAX_WAITING_IN_ALL, AnswerLimiter, AnswerSlot
 from channels.email.receive.mail_intake import MailIntake, read_arrival
+from channels.email.reply_limits import MAX_WAITING, MAX_WAITING_IN_ALL, AnswerLimiter, AnswerSlot
 from devservers import MailPeer, MailServer, ToolsMissing
 from gateway.app import Overrides, build
 from gateway.settings import Settings

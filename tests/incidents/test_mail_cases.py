@@ -20,8 +20,8 @@ from agent_core.messages import InboundMessage, OutboundMessage
 from channels.email.parse.inbound_mail import parse_mail
 from channels.email.parse.mail_threads import message_id_of, session_of
 from channels.email.parse.opaque import content_of
-from channels.email.rate_limit import AnswerLimiter
 from channels.email.receive.mail_intake import MailIntake, OwnCopy, read_arrival
+from channels.email.reply_limits import AnswerLimiter
 from tests.mail_config import email_config
 
 CASES = Path(__file__).parents[1] / "data" / "mail" / "cases"

@@ -13,7 +13,7 @@ from agent_core.models import Message
 from gateway.routing.access import Access, Alias
 from gateway.store.model import InboxRow, Turn
 from gateway.store.states import InboxState
-from gateway.turns.commands.ingest_only import IngestOnly
+from gateway.turns.commands.command_service import IngestOnly
 from tests.clock import EPOCH
 from tests.doubles.in_memory_storage import InMemoryMemory
 

@@ -25,7 +25,7 @@ from channels.email.receive.crash_suspects import CrashSuspects
 from channels.email.imap.housekeeping import Housekeeping
 from channels.email.imap.mailbox import MailInfo, Selected
 from channels.email.receive.mail_intake import MailIntake
-from channels.email.rate_limit import AnswerLimiter
+from channels.email.reply_limits import AnswerLimiter
 from channels.email.sent_tracker import SentTracker
 from channels.email.server_ids import ServerIds
 from tests.doubles.inbox import MemoryInbox

@@ -14,8 +14,7 @@ import pytest
 from agent_core.errors import ModelError, ModelRefused
 from agent_core.llm.openai_client import OpenAIClient
 from agent_core.llm.openai_format import Piece, ToolFragment, parse_piece
-from agent_core.llm.sse import SseDecoder
-from agent_core.llm.streaming import AnswerLimits, answer
+from agent_core.llm.streaming import AnswerLimits, SseDecoder, answer
 from agent_core.models import Message
 from tests.clock import LoopClock
 from tests.doubles.openai_server import FakeOpenAI, Raw

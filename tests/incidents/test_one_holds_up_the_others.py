@@ -10,8 +10,7 @@ from contextlib import asynccontextmanager
 import anyio
 import pytest
 
-from channels.matrix.crypto.sas import METHOD
-from channels.matrix.crypto.verification import MAX_OPEN, MAX_OPEN_EACH, Verifications
+from channels.matrix.crypto.verification import MAX_OPEN, MAX_OPEN_EACH, METHOD, Verifications
 from tests.clock import LoopClock
 
 pytestmark = pytest.mark.virtual_time

@@ -17,9 +17,9 @@ from agent_core.models import Message, Purpose
 from agent_core.provenance import Trust, trust_of
 from channels.email.config import MailAnswerLimits
 from channels.email.parse.mail_threads import message_id_of
-from channels.email.rate_limit import AnswerLimiter
 from channels.email.receive.mail_attachments import Keeper
 from channels.email.receive.mail_intake import MailIntake, OwnCopy, read_arrival
+from channels.email.reply_limits import AnswerLimiter
 from gateway.routing.access import Access, Alias
 from gateway.store.stores import Turn
 from gateway.turns.user_input import user_input

@@ -14,8 +14,8 @@ from agent_core.messages import InboundMessage, OutboundMessage
 from channels.base import ChannelUnavailable
 from channels.email.config import EmailConfig
 from channels.email.loop_guard import LoopGuard
-from channels.email.rate_limit import AnswerLimiter
 from channels.email.receive.mail_intake import MailIntake, read_arrival
+from channels.email.reply_limits import AnswerLimiter
 from tests.clock import ManualClock
 
 START = datetime(2026, 1, 1, tzinfo=UTC)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from channels.email.config import MailAnswerLimits
-from channels.email.rate_limit import AnswerLimiter, AnswerSlot
+from channels.email.reply_limits import AnswerLimiter, AnswerSlot
 from tests.clock import EPOCH
 from tests.doubles import mailbox
 from tests.doubles.imap_server import Dialogue

@@ -11,8 +11,8 @@ from datetime import UTC, datetime
 
 from agent_core.messages import InboundMessage
 from channels.email.config import MailAnswerLimits
-from channels.email.rate_limit import AnswerLimiter
 from channels.email.receive.mail_intake import MOST_UNPROVEN, MailIntake, OwnCopy, read_arrival
+from channels.email.reply_limits import AnswerLimiter
 from gateway.routing.access import Access, Alias, Role
 from gateway.routing.intake import admission
 from tests.mail_config import email_config

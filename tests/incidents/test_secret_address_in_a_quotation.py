@@ -10,8 +10,8 @@ from datetime import UTC, datetime
 import pytest
 
 from channels.email.config import EmailConfig
-from channels.email.rate_limit import AnswerLimiter
 from channels.email.receive.mail_intake import MailIntake, OwnCopy, read_arrival
+from channels.email.reply_limits import AnswerLimiter
 
 SECRET = "kx7-q2m-9fp-w4z-t8r"
 ADDRESS = f"bot+{SECRET}@mail.test"

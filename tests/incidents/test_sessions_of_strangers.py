@@ -16,11 +16,11 @@ import vodozemac
 from hypothesis import given
 from hypothesis import strategies as some
 
+from channels.matrix.crypto.cross_signing import Identities
 from channels.matrix.crypto.fair_shares import beyond_shares
-from channels.matrix.crypto.identities import Identities
 from tests.incidents.test_thousands_of_devices import BOT, OWNER, ROOM, Person, private_olm, signed
 
-private_identities = import_module("channels.matrix.crypto.identities")
+private_identities = import_module("channels.matrix.crypto.cross_signing")
 private_store = import_module("channels.matrix.crypto.olm_store")
 EVIL = "@evil:evil.test"
 

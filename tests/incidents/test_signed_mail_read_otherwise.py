@@ -18,8 +18,8 @@ from Crypto.PublicKey import RSA
 
 from agent_core.messages import InboundMessage
 from channels.email.config import EmailConfig, MailAnswerLimits
-from channels.email.rate_limit import AnswerLimiter
 from channels.email.receive.mail_intake import MailIntake, OwnCopy, read_arrival
+from channels.email.reply_limits import AnswerLimiter
 from channels.email.trust.dkim import claims_of
 from channels.email.trust.dkim_alignment import SenderVerifier, Verification
 from channels.email.trust.dns import TextRecords

@@ -16,7 +16,7 @@ import vodozemac
 
 from channels.matrix.client.homeserver import HttpAnswer
 from channels.matrix.crypto.cross_signing import canonical
-from channels.matrix.crypto.device_lists import AT_ONCE
+from channels.matrix.crypto.devices import AT_ONCE
 from channels.matrix.crypto.encryption_engine import EncryptionEngine
 from tests.clock import ManualClock
 from tests.doubles.homeserver import ScriptedHomeserver

@@ -24,7 +24,7 @@ from agent_core.oauth import OAuthTokens, ProviderAway, TokenStore
 from agent_core.oauth_http import MAX_ANSWER_BYTES, HttpProvider
 from channels.base import ChannelAuthFailed, ChannelUnavailable
 from channels.email.config import OAuth
-from channels.email.mail_oauth_tokens import TokenCredentials, token_store
+from channels.email.mail_credentials import TokenCredentials, token_store
 from gateway.cli.setup.model_probe import ollama_models
 from gateway.operations.control import healthcheck
 from gateway.operations.control.control_client import ControlClient

@@ -13,9 +13,8 @@ import pytest
 from agent_core.messages import SessionKey
 from agent_core.models import MemoryScope, ScopeKind, Session
 from agent_core.tools.effects import Effect
-from agent_core.tools.mcp.definitions import Definition, Pins, definition_from
+from agent_core.tools.mcp.definitions import Definition, Pins, definition_from, model_name
 from agent_core.tools.mcp.servers import McpServers
-from agent_core.tools.mcp.tool_names import model_name
 from tests.clock import ManualClock
 
 READ, PAY = "read!!??!?!!!???!????????", "read!!!???!?!?!?!????????"

@@ -12,8 +12,8 @@ import pytest
 
 from channels.email.config import MailAnswerLimits
 from channels.email.parse.mail_addresses import AddressInvalid, parse_mailboxes
-from channels.email.rate_limit import AnswerLimiter
 from channels.email.receive.mail_intake import MailIntake, OwnCopy, read_arrival
+from channels.email.reply_limits import AnswerLimiter
 from tests.mail_config import email_config
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

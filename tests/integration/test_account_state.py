@@ -12,7 +12,7 @@ import pytest
 from agent_core.state_folder import DiskFolder, StateAway
 from channels.base import ChannelUnavailable
 from channels.email.config import OAuth
-from channels.email.mail_oauth_tokens import TokenCredentials, token_store
+from channels.email.mail_credentials import TokenCredentials, token_store
 from channels.matrix.client.nio_homeserver import NioHomeserver  # noqa: F401 - before nio's private parts
 from channels.matrix.crypto.key_types import StoreBroken
 from channels.matrix.crypto.olm_machine import OlmMachine, fetcher

@@ -12,8 +12,8 @@ from pathlib import Path
 import anyio
 import pytest
 
-from agent_core.storage.attachment_refs import named_in_files
 from agent_core.storage.layout import Layout
+from agent_core.storage.session_files import named_in_files
 from channels.attachments import PATH, AttachmentStore, StorageAway
 from channels.attachments.file_storage import LocalFiles
 from channels.base import ChannelUnavailable

@@ -10,8 +10,8 @@ import pytest
 
 from agent_core.messages import InboundMessage, Sender, SessionKey
 from agent_core.models import Message
-from agent_core.storage.attachment_refs import named_in_files
 from agent_core.storage.jsonl_memory import JsonlMemory
+from agent_core.storage.session_files import named_in_files
 from channels.attachments import AttachmentStore
 from channels.base import Capabilities
 from gateway.routing.attachment_retention import ORPHAN_AFTER_S, AttachmentSweeper

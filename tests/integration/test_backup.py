@@ -18,8 +18,7 @@ from agent_core.messages import InboundMessage, Sender
 from agent_core.models import Message
 from agent_core.storage.jsonl_memory import JsonlMemory
 from gateway.errors import AlreadyRunning
-from gateway.operations.backup.catalog import known_backups, note_backup
-from gateway.operations.backup.contents import Choice
+from gateway.operations.backup.contents import Choice, known_backups, note_backup
 from gateway.operations.backup.create import (
     BackupFailed,
     BackupSource,

@@ -18,7 +18,7 @@ from agent_core.prompt import transcript_line, words_for_people
 from agent_core.provenance import untrusted_origin
 from agent_core.storage.layout import Layout
 from channels.base import LinkState
-from gateway.operations.privacy.open_histories import open_histories
+from gateway.operations.privacy.personal_histories import open_histories
 from gateway.store.store_errors import StoreUnavailable
 from gateway.system.home import open_home
 from gateway.turns.commands.continue_command import title_of

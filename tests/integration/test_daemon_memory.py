@@ -1,4 +1,4 @@
-"""The real daemon asks of the C library what keeps it small (`gateway.system.malloc`)."""
+"""The real daemon asks of the C library what keeps it small (`gateway.system.process_tuning`)."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ from channels.email.channel import EmailChannel
 from channels.email.config import EmailConfig
 from channels.email.imap.imap_connect import Timing
 from channels.email.imap.mailbox import Mailbox
-from channels.email.mail_tls import verifying_context
+from channels.email.mail_credentials import verifying_context
 from devservers import MailServer
 from tests.clock import LoopClock
 from tests.doubles.inbox import MemoryInbox, running

@@ -21,7 +21,7 @@ from channels.email.channel import EmailChannel
 from channels.email.config import EmailConfig
 from channels.email.imap.housekeeping import Answered, Housekeeping, UploadCopy
 from channels.email.imap.mailbox import Mailbox
-from channels.email.mail_tls import verifying_context
+from channels.email.mail_credentials import verifying_context
 from gateway.supervision.supervisor import Supervisor
 from tests.clock import LoopClock
 from tests.doubles.imap_server import Dialogue, fake_imap

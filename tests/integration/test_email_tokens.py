@@ -23,9 +23,8 @@ from agent_core.oauth_login import BrowserLogin, LoginFailed, run_browser_flow, 
 from channels.base import ChannelAuthFailed, ChannelMisconfigured, ChannelUnavailable
 from channels.email.channel import EmailChannel
 from channels.email.config import EmailConfig
-from channels.email.credentials_source import token_file
 from channels.email.imap.mailbox import Mailbox
-from channels.email.mail_oauth_tokens import client_from_settings
+from channels.email.mail_credentials import client_from_settings, token_file
 from tests.clock import LoopClock
 from tests.doubles.inbox import MemoryInbox, running
 from tests.integration.mail_bot import QUICK, Marks, answer_to

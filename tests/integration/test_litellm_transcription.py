@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from agent_core.errors import ModelAuthFailed, ModelError, ModelUnavailable
-from agent_core.llm.litellm.litellm_process import LiteLLMProcess
+from agent_core.llm.litellm.litellm_client import LiteLLMProcess
 from agent_core.llm.model_config import LLMSpec, ProviderSpec
 from agent_core.media.media_client import ProviderTranscription, build_transcriber
 from agent_core.media.transcript import Clip

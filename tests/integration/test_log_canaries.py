@@ -17,9 +17,9 @@ from agent_core.llm.demo.demo_model import EchoModel
 from agent_core.messages import OutboundKind, OutboundMessage, SessionKey
 from agent_core.models import Message, ModelChunk, ToolDefinition
 from channels.base import ChannelUnavailable, DeliveryFailed
-from gateway.observability.content_redaction import going_out, quiet, redact_quotes
 from gateway.observability.logs import configure_logs
 from gateway.observability.logs.log_lines import LineFilter, parse_line
+from gateway.observability.redaction import going_out, quiet, redact_quotes
 from tests.integration.gateway_world import world
 
 BODY = "c4nary-of-a-body"

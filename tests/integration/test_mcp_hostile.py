@@ -16,7 +16,7 @@ from agent_core import files
 from agent_core.messages import SessionKey
 from agent_core.models import MemoryScope, ScopeKind, Session
 from agent_core.tools.mcp.config import McpSettings
-from agent_core.tools.mcp.server_link import ServerLost, ServerUnavailable
+from agent_core.tools.mcp.server_connection import ServerLost, ServerUnavailable
 from agent_core.tools.mcp.servers import McpServers
 from agent_core.tools.person_port import FormReply, person_of_turn
 from gateway.system.clock import SystemClock
@@ -279,7 +279,7 @@ async def main():
             print("ready", flush=True)
             await anyio.sleep(600)
         import resource
-        from agent_core.tools.mcp.server_link import ServerLost
+        from agent_core.tools.mcp.server_connection import ServerLost
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         for _ in range(3):
             while found.by_name["bad"].connection.wait_s:

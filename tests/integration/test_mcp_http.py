@@ -10,7 +10,7 @@ import anyio
 import pytest
 from aiohttp import web
 
-from agent_core.tools.mcp.server_link import ServerError, ServerLost, ServerUnavailable
+from agent_core.tools.mcp.server_connection import ServerError, ServerLost, ServerUnavailable
 from tests.command_line import free_port
 from tests.integration.test_mcp_hostile import OWNER, keep, servers
 

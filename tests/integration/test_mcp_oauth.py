@@ -22,8 +22,8 @@ from agent_core import oauth_login
 from agent_core.oauth import OAuthTokens, ProviderAway
 from agent_core.tools.mcp.config import McpServerSettings
 from agent_core.tools.mcp.mcp_logins import LoginFile
-from agent_core.tools.mcp.server_link import ServerUnavailable
-from channels.email.mail_oauth_tokens import token_store
+from agent_core.tools.mcp.server_connection import ServerUnavailable
+from channels.email.mail_credentials import token_store
 from gateway.system.clock import SystemClock
 from tests.command_line import free_port
 from tests.integration.test_mcp_hostile import OWNER, keep
@@ -528,7 +528,7 @@ from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 import anyio
 from agent_core.oauth_http import HttpProvider
-from channels.email.mail_oauth_tokens import TokenCredentials, token_store
+from channels.email.mail_credentials import TokenCredentials, token_store
 from channels.email.config import OAuth
 from gateway.system.clock import SystemClock
 async def main():

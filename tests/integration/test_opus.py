@@ -11,7 +11,7 @@ import pytest
 from agent_core.media import local_engines
 from agent_core.media.local_engines import OpusSpeech, engine_command
 from agent_core.media.media_client import ProviderSpeech
-from agent_core.media.ogg import opus_in
+from agent_core.media.sound_file import opus_in
 from devservers.provider import Trouble
 from devservers.speech import SpeechServer, opus_of, wav_of
 from tests.integration.speech_engines import decoded, engine

@@ -17,7 +17,7 @@ from agent_core.models import MemoryScope, Message, ScopeKind
 from agent_core.storage.jsonl_memory import JsonlMemory
 from agent_core.storage.layout import Layout
 from agent_core.storage.search_index import SearchIndex
-from gateway.operations.backup.catalog import note_backup
+from gateway.operations.backup.contents import note_backup
 from gateway.operations.privacy.export import ExportRefused, export_person
 from gateway.operations.privacy.inventory import PersonUnclear, people
 from gateway.operations.privacy.person_erasure import MARKER, forget_person

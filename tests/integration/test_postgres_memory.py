@@ -27,7 +27,7 @@ from gateway.store.personal_rows import table_troubles
 from gateway.store.place import ServerDatabase, place_of_queue
 from gateway.store.postgres.postgres_queue import PostgresQueue, migrate
 from gateway.store.sql import outbox_statements
-from gateway.store.sql.sql_store import journal_lines
+from gateway.store.sql.engine import journal_lines
 from gateway.store.stores import Completion, LostTurn
 from gateway.turns.history_writer import HistoryWriter
 from tests.clock import EPOCH, ManualClock

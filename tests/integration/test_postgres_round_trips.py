@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from gateway.store.postgres.postgres_queue import PostgresQueue
-from gateway.store.sql.sql_store import journal_lines
+from gateway.store.sql.engine import journal_lines
 from gateway.store.wakeups import Wakeups
 from tests.clock import ManualClock
 from tests.contract.queue_data import accept, claim, reply

@@ -12,7 +12,7 @@ from urllib.parse import quote
 import pytest
 from anyio.to_thread import run_sync
 
-from agent_core.media.ogg import opus_in
+from agent_core.media.sound_file import opus_in
 from channels.matrix.events.media_events import FileDecryption, media_in
 from devservers import SpeechServer, Trouble, text_of
 from devservers.speech import opus_of, wav_of

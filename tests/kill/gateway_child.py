@@ -29,8 +29,8 @@ from gateway.settings import Settings
 from gateway.store.lease import LeaseLost, LeaseTimes, lost_lease_speaks
 from gateway.store.stores import Queue, StoreUnavailable
 from gateway.supervision.gateway import Gateway
-from gateway.system.event_loop import loop_for
 from gateway.system.home import open_home
+from gateway.system.process_tuning import loop_for
 from gateway.turns.questions.review_questions import OWNER_QUESTIONS
 from gateway.turns.turn_kinds import TurnPolicy
 from tests.doubles.loopback import FileLoopbackServer, LoopbackChannel

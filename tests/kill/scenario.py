@@ -14,7 +14,7 @@ from agent_core.models import MemoryScope, ScopeKind
 from agent_core.storage.jsonl_memory import JsonlMemory
 from agent_core.storage.layout import Layout
 from channels.base import Redelivery
-from gateway.operations.privacy.open_histories import open_histories
+from gateway.operations.privacy.personal_histories import open_histories
 from gateway.store.opening import memory_in_database, opened_queue
 from gateway.store.place import place_of_queue
 from gateway.store.states import OutboxState

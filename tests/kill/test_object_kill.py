@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from agent_core.storage.attachment_refs import named_files
+from agent_core.storage.session_files import named_files
 from channels.attachments.attachment_storage import read_pieces
 from channels.attachments.object_storage import _REMOVING_FOR_S, ObjectFiles
 from devservers import MailPeer, MailServer

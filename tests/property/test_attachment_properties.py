@@ -11,7 +11,7 @@ from agent_core.messages import Attachment
 from agent_core.prompt import attachment_lines
 from agent_core.tools.plain_text import text_in
 from channels.attachments import media_type_of, picture_in, safe_extension, safe_name
-from channels.attachments.file_names import MAX_NAME_BYTES
+from channels.attachments.file_kinds import MAX_NAME_BYTES
 from channels.matrix.events.media_events import MediaInvalid, media_in, media_kind
 
 names = st.text(st.characters(), max_size=300) | st.text("ab./\\ \0\u202e\u200b.", max_size=40)

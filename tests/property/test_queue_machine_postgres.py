@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from gateway.store.postgres.postgres_queue import PostgresQueue, migrate
-from gateway.store.sql.sql_store import Store, journal_lines
+from gateway.store.sql.engine import Store, journal_lines
 from tests.doubles.broken_queue import with_defect
 from tests.postgres_server import PostgresServer
 from tests.property.queue_rules import StoreMachine

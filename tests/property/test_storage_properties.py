@@ -14,8 +14,8 @@ from agent_core.messages import SessionKey
 from agent_core.models import MemoryScope, Message, ScopeKind, ToolCall
 from agent_core.storage import JsonlMemory
 from agent_core.storage.history_lines import as_object, from_object, to_line
+from agent_core.storage.history_paging import count_lines, lines_backwards, lines_forwards
 from agent_core.storage.layout import folder_name, scope_from_folder
-from agent_core.storage.reverse_lines import count_lines, lines_backwards, lines_forwards
 from tests.clock import ManualClock
 from tests.doubles.in_memory_storage import InMemoryMemory
 from tests.property.examples import examples

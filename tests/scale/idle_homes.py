@@ -53,7 +53,7 @@ async def _measure(homes: int, folder: Path) -> None:
 def main() -> None:
     """Measure each number of homes in a process of its own."""
     if sys.argv[1:2] == ["--child"]:
-        from gateway.system.malloc import share_one
+        from gateway.system.process_tuning import share_one
 
         share_one()  # as `squidbot run` does
         with tempfile.TemporaryDirectory() as folder:

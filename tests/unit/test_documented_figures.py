@@ -9,7 +9,8 @@ from agent_core.media.image_config import ImageSettings
 from agent_core.media.voice_config import SpeakSettings, TranscribeSettings
 from agent_core.tools import deferred
 from agent_core.tools.files import journaled_files
-from agent_core.tools.mcp import definitions, mcp_limits, mcp_tool, server_connection
+from agent_core.tools.mcp import definitions, mcp_tool, server_connection
+from agent_core.tools.mcp import definitions as mcp_limits
 from agent_core.tools.shell.proxy import ProxyLimits
 from agent_core.tools.web import pdf, pdf_child, web_fetch
 from agent_core.tools.web.web_client import WebLimits

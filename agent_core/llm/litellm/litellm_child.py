@@ -28,8 +28,8 @@ import anyio
 
 from agent_core.children.service_child import begin_child, load_reporting, serve
 from agent_core.children.service_confinement import confine, library_paths
-from agent_core.llm.litellm.litellm_messages import frame_of
-from agent_core.llm.litellm_errors import failure_of
+from agent_core.llm.litellm.litellm_client import frame_of
+from agent_core.llm.model_errors import failure_of
 from agent_core.llm.openai_format import Piece, TokenCounts, ToolFragment, request_body, token_count
 from agent_core.models import Message, ToolDefinition
 

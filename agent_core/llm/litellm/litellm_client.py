@@ -3,23 +3,91 @@ The client for every provider that litellm knows; litellm itself runs in a proce
 
 Retries, fallback, cool-down and time limits are our own (``pools``, ``streaming``), because litellm's are
 hidden, partly ignored, and cannot be journaled. ``child`` contains what litellm does here.
+
+The daemon's side of litellm's process. One process serves all models that need litellm.
+
+It holds no key: each request brings its own. It is started with the daemon, so that the first message does
+not wait. A call whose process ends becomes a `ModelUnreadable` of the kind ``crash``: it is asked again
+once, in a new process, and a second one is final, so that an answer that kills the process does not do so
+for an hour.
+
+The messages between the daemon and litellm's process, as pieces of answers. Pure.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+import math
+import sys
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
-from agent_core.children.service import CallFailed
+from agent_core.children.frames import list_in, object_in, text_in
+from agent_core.children.service import CallFailed, ChildProcess
 from agent_core.errors import Failure, ModelError
-from agent_core.llm.litellm.litellm_process import LiteLLMProcess, access
 from agent_core.llm.model_client import ModelClient, Request
 from agent_core.llm.model_errors import classify
-from agent_core.llm.openai_format import Piece, request_body
+from agent_core.llm.openai_format import Piece, TokenCounts, ToolFragment, request_body, token_count
 from agent_core.llm.providers import takes_cache_control
 from agent_core.ports import Clock
+
+
+def frame_of(piece: Piece) -> dict[str, Any]:
+    """A piece as a frame, without empty fields."""
+    return {name: value for name, value in asdict(piece).items() if value not in ("", (), None, {})}
+
+
+def piece_in(frame: object) -> Piece:
+    """The piece of a frame. Raises `ValueError`: there is none."""
+    data = object_in(frame)
+    tokens = data.get("tokens")
+    cost = data.get("cost_usd")
+    finish = data.get("finish")
+    return Piece(
+        text=text_in(data.get("text", "")),
+        fragments=tuple(_fragment(object_in(one)) for one in list_in(data.get("fragments", []))),
+        tokens=None
+        if tokens is None
+        else TokenCounts(**{n: token_count(v) for n, v in object_in(tokens).items()}),
+        thought=token_count(data.get("thought", 0)),
+        reasoning=object_in(data.get("reasoning", {})),
+        finish=None if finish is None else text_in(finish),
+        cost_usd=float(cost) if isinstance(cost, int | float) and 0 <= cost < math.inf else None,
+    )
+
+
+def _fragment(data: Mapping[str, Any]) -> ToolFragment:
+    index = data.get("index")
+    return ToolFragment(
+        index=index if isinstance(index, int) else None,
+        **{name: text_in(data.get(name, "")) for name in ("id", "name", "arguments", "signature")},
+    )
+
+
+_CHILD = ("-m", "agent_core.llm.litellm.litellm_child")
+
+
+class LiteLLMProcess(ChildProcess):
+    """The process of litellm for all models; ``command`` is for tests."""
+
+    def __init__(
+        self, *, idle_s: float = 3600.0, variables: Collection[str] = (), command: Sequence[str] | None = None
+    ) -> None:
+        super().__init__("litellm", command or (sys.executable, *_CHILD), idle_s=idle_s, variables=variables)
+
+    def ask(
+        self, request: Mapping[str, Any], *, stream: bool, cost: bool, task: str = "chat"
+    ) -> AsyncGenerator[Piece, None]:
+        """The pieces of one answer to a chat, or with ``task`` to something else; see `ChildProcess.call`."""
+        asked = {"request": request, "stream": stream, "cost": cost, "task": task}
+        return self.call(asked, piece_in)
+
+
+def access(api_base: str, api_key: str) -> dict[str, str]:
+    """A request's data about its server; litellm's SDK requires a key even if the server does not."""
+    key = api_key or ("none" if api_base else "")
+    return {name: said for name, said in (("api_base", api_base), ("api_key", key)) if said}
 
 
 class LiteLLMClient(ModelClient):

@@ -1,19 +1,27 @@
-"""Reads histories into the search index: from where it stopped, or from the end within a budget."""
+"""
+Reads histories into the search index: from where it stopped, or from the end within a budget.
+
+Checks the search index. It is a cache, so a damaged one is set aside and rebuilt.
+"""
 
 from __future__ import annotations
 
 import json
+import sqlite3
+import tempfile
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from os import O_CLOEXEC, O_NOFOLLOW, O_NONBLOCK, O_RDONLY, close, fstat, pread
 from os import open as open_file
 from pathlib import Path
+from shutil import copyfile
 from typing import Any
 
 from agent_core.models import SearchHit
 from agent_core.provenance import to_json
 from agent_core.storage import history_lines as codec
-from agent_core.storage.reverse_lines import lines_backwards, lines_forwards
+from agent_core.storage.history_paging import lines_backwards, lines_forwards
 from agent_core.storage.search_index.index_rows import SearchLine, line_time
 from agent_core.storage.search_index.ranking import BestSentences, Candidate, Statistics
 from agent_core.storage.search_index.word_splitting import Filters, Query, Term, fold
@@ -185,3 +193,45 @@ def chosen(
         if len(hits) >= limit:
             break
     return tuple(hits), used
+
+
+def index_files(path: Path) -> list[Path]:
+    """The existing files of an index."""
+    names = [path, *(path.with_name(f"{path.name}{suffix}") for suffix in ("-wal", "-shm", "-journal"))]
+    return [each for each in names if each.exists()]
+
+
+def examine_index(path: Path) -> str:
+    """
+    Examine a copy of an index and describe what is wrong with it; empty if nothing is, or if there is none.
+
+    A lag behind the histories is no fault: the index catches up by itself.
+    """
+    if not path.exists():
+        return ""
+    try:
+        with tempfile.TemporaryDirectory(prefix="squidbot-check-") as folder:
+            for each in index_files(path):
+                if not each.name.endswith("-shm"):
+                    copyfile(each, Path(folder) / each.name)
+            with closing(sqlite3.connect(Path(folder) / path.name)) as db:
+                return _trouble(db)
+    except (sqlite3.Error, OSError) as error:
+        return f"it cannot be read: {error}"
+
+
+def _trouble(db: sqlite3.Connection) -> str:
+    said = [str(row[0]) for row in db.execute("PRAGMA integrity_check(3)")]
+    if said != ["ok"]:
+        return "; ".join(said)
+    if not db.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone():
+        return ""
+    db.execute("INSERT INTO words (words) VALUES ('integrity-check')")
+    (lost,) = db.execute(
+        "SELECT COUNT(*) FROM lines WHERE id NOT IN (SELECT rowid FROM words_docsize)"
+        if db.execute("SELECT 1 FROM sqlite_master WHERE name = 'words_docsize'").fetchone()
+        else "SELECT 0"
+    ).fetchone()
+    if lost:
+        return f"{lost} lines have no words in it"
+    return ""

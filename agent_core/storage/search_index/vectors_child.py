@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from agent_core.children.priority import give_way
+from agent_core.children.process_tree import give_way
 from agent_core.children.service_child import Work, serve_engine
 from agent_core.children.service_confinement import library_paths
 from agent_core.storage.search_index.word_splitting import first_sentences

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, model_validator
 
-from agent_core.tools.availability import Availability
+from agent_core.tools.policy import Availability
 
 _SERVER = re.compile(r"[a-z0-9](?:[a-z0-9]|[_-](?![_-])){0,23}")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")

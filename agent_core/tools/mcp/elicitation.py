@@ -9,7 +9,7 @@ from __future__ import annotations
 import structlog
 
 from agent_core.tools.forms import FormRefused, form_to_fill_in, link_to_open
-from agent_core.tools.mcp.server_link import Question
+from agent_core.tools.mcp.server_connection import Question
 from agent_core.tools.person_port import FormDialogue, FormReply
 
 MOST_QUESTIONS = 3

@@ -15,9 +15,9 @@ from typing import Any
 import anyio
 import httpx2
 
-from agent_core.tools.mcp.mcp_limits import MOST_BYTES, Allowance, EventGuard, Misbehaviour, check_message
+from agent_core.tools.mcp.definitions import MOST_BYTES, Allowance, EventGuard, Misbehaviour, check_message
 from agent_core.tools.mcp.mcp_logins import Bearer
-from agent_core.tools.mcp.server_link import ServerUnavailable
+from agent_core.tools.mcp.server_connection import ServerUnavailable
 
 _MOST_HEAD_BYTES, _PIECE_BYTES = 131_072, 16_384
 _head_left: ContextVar[list[int] | None] = ContextVar("head_left", default=None)

@@ -16,7 +16,7 @@ from agent_core.oauth import (
 )
 from agent_core.ports import Clock
 from agent_core.state_folder import StateFolder
-from agent_core.tools.mcp.server_link import ServerUnavailable
+from agent_core.tools.mcp.server_connection import ServerUnavailable
 
 
 class LoginNeeded(ServerUnavailable):

@@ -37,7 +37,7 @@ from agent_core.text import one_line
 from agent_core.tools.mcp.config import McpServerSettings
 from agent_core.tools.mcp.guarded_http import BoundedTransport
 from agent_core.tools.mcp.mcp_logins import Login
-from agent_core.tools.mcp.server_link import ServerUnavailable
+from agent_core.tools.mcp.server_connection import ServerUnavailable
 from agent_core.tools.web.ip_rules import AddressReach
 from agent_core.tools.web.web_client import is_own_address
 

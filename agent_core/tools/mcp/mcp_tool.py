@@ -12,13 +12,12 @@ from agent_core.ports import Clock
 from agent_core.prompt import fence
 from agent_core.provenance import Origins, untrusted_origin
 from agent_core.tools.effects import Effect, Review
-from agent_core.tools.mcp.definitions import Definition
+from agent_core.tools.mcp.definitions import Definition, model_name
 from agent_core.tools.mcp.elicitation import Elicitation
-from agent_core.tools.mcp.server_link import ServerAnswer, ServerError, ServerLost, ServerUnavailable
-from agent_core.tools.mcp.tool_names import model_name
+from agent_core.tools.mcp.server_connection import ServerAnswer, ServerError, ServerLost, ServerUnavailable
 from agent_core.tools.person_port import asker
 from agent_core.tools.policy import HARMLESS
-from agent_core.tools.tool_arguments import fit_arguments
+from agent_core.tools.tool_registry import fit_arguments
 
 if TYPE_CHECKING:
     from agent_core.messages import Attachment

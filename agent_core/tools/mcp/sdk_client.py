@@ -34,21 +34,23 @@ from agent_core.children.long_running import NOT_STARTED, serving
 from agent_core.errors import AgentError
 from agent_core.text import one_line
 from agent_core.tools.mcp.config import McpServerSettings
-from agent_core.tools.mcp.definitions import MOST_TOOLS, Kind, definition_from
-from agent_core.tools.mcp.fitting import fit_lists
-from agent_core.tools.mcp.guarded_http import End, GuardedTransport
-from agent_core.tools.mcp.mcp_limits import (
+from agent_core.tools.mcp.definitions import (
     MOST_BYTES,
+    MOST_TOOLS,
     Allowance,
+    Kind,
     LineReader,
     Misbehaviour,
     check_babble,
     check_message,
+    definition_from,
 )
+from agent_core.tools.mcp.fitting import fit_lists
+from agent_core.tools.mcp.guarded_http import End, GuardedTransport
 from agent_core.tools.mcp.mcp_logins import Bearer
 from agent_core.tools.mcp.offers import RESULTS, all_pages, is_lost, list_offers, request_for, text_of
 from agent_core.tools.mcp.server_calls import Calls, McpCall
-from agent_core.tools.mcp.server_link import (
+from agent_core.tools.mcp.server_connection import (
     Ask,
     Link,
     Offer,

@@ -16,7 +16,7 @@ from typing import Any
 import anyio
 import mcp_types as types
 
-from agent_core.tools.mcp.server_link import Ask, Question, ServerError, ServerLost
+from agent_core.tools.mcp.server_connection import Ask, Question, ServerError, ServerLost
 from agent_core.tools.person_port import FormReply
 
 

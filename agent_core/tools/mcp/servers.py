@@ -26,17 +26,28 @@ from agent_core.errors import AgentError
 from agent_core.models import Session
 from agent_core.ports import Clock, ToolPort
 from agent_core.state_folder import StateAway, StateFolder, state_in
-from agent_core.tools.availability import is_available
 from agent_core.tools.effects import Effect
 from agent_core.tools.mcp.config import McpServerSettings, McpSettings
-from agent_core.tools.mcp.definitions import DefinitionChange, Pins, parse_definition
+from agent_core.tools.mcp.definitions import (
+    DefinitionChange,
+    Pins,
+    model_name,
+    parse_definition,
+    tools_by_name,
+)
 from agent_core.tools.mcp.elicitation import Elicitation
 from agent_core.tools.mcp.mcp_logins import Bearer, Login, LoginFile, LoginNeeded
 from agent_core.tools.mcp.mcp_tool import KeepFile, McpTool
-from agent_core.tools.mcp.server_connection import McpConnection
-from agent_core.tools.mcp.server_link import Link, ServerAnswer, ServerLost, ServerUnavailable, Stderr
-from agent_core.tools.mcp.tool_names import model_name, tools_by_name
+from agent_core.tools.mcp.server_connection import (
+    Link,
+    McpConnection,
+    ServerAnswer,
+    ServerLost,
+    ServerUnavailable,
+    Stderr,
+)
 from agent_core.tools.person_port import LONGEST_WAIT_S
+from agent_core.tools.policy import is_available
 
 if TYPE_CHECKING:
     from agent_core.tools.files.read_tools import PictureViewer

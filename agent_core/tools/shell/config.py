@@ -24,7 +24,7 @@ def _variable(text: str) -> str:
 
 
 def _host(text: str) -> str:
-    from agent_core.tools.shell.proxy_request import host_pattern  # noqa: PLC0415 - rarely set
+    from agent_core.tools.shell.proxy import host_pattern  # noqa: PLC0415 - rarely set
 
     return host_pattern(text)
 

@@ -6,7 +6,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, model_validator
 
-from agent_core.tools.availability import Availability
+from agent_core.tools.policy import Availability
 
 
 def _network(text: str) -> str:

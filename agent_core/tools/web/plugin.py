@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from agent_core.models import Session
 from agent_core.ports import Clock, ToolPort
-from agent_core.tools.availability import is_available
+from agent_core.tools.policy import is_available
 from agent_core.tools.web.config import WebSettings
 from agent_core.tools.web.web_fetch import WebFetchTool
 from agent_core.tools.web.web_search import WebSearchTool

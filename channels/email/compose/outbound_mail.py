@@ -28,7 +28,6 @@ from email.utils import format_datetime
 from agent_core.messages import Attachment, OutboundKind, OutboundMessage
 from channels.base import DeliveryFailed
 from channels.email.mail_route import route_of
-from channels.email.parse.format_flowed import flow
 from channels.email.parse.mail_addresses import AddressInvalid, normalise, without_tag
 from channels.email.parse.mail_threads import (
     OWN_ID_FIELD,
@@ -37,6 +36,7 @@ from channels.email.parse.mail_threads import (
     recipient_of,
     reply_references,
 )
+from channels.email.parse.transfer_encoding import flow
 from channels.markup import MAX_BYTES, to_html, to_text
 
 _BODY = "font-family:sans-serif;font-size:1em;line-height:1.4"

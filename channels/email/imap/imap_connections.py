@@ -13,8 +13,7 @@ from channels.base import ChannelAuthFailed, ChannelMisconfigured, ChannelUnavai
 from channels.email.config import EmailConfig
 from channels.email.imap.imap_connect import Timing
 from channels.email.imap.mailbox import Mailbox
-from channels.email.mail_credentials import Credentials
-from channels.email.mail_tls import verifying_context
+from channels.email.mail_credentials import Credentials, verifying_context
 
 
 class Connections:

@@ -36,8 +36,7 @@ from channels.email.imap.imap_syntax import (
     response_code,
     uid_set,
 )
-from channels.email.mail_credentials import Credentials, PasswordCredentials
-from channels.email.mail_tls import tls_error
+from channels.email.mail_credentials import Credentials, PasswordCredentials, tls_error
 from channels.email.parse.mail_threads import OWN_ID_FIELD
 
 DATES_AT_ONCE = 500

@@ -17,7 +17,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 
 from agent_core.html_to_text import html_to_text
-from channels.email.parse.format_flowed import unflow
 from channels.email.parse.icalendar import in_words
 from channels.email.parse.mime import (
     CONTROL,
@@ -32,7 +31,7 @@ from channels.email.parse.mime import (
 )
 from channels.email.parse.opaque import ENCRYPTED, content_of
 from channels.email.parse.reply_stripping import divide
-from channels.email.parse.transfer_encoding import decode_pieces, decode_transfer
+from channels.email.parse.transfer_encoding import decode_pieces, decode_transfer, unflow
 
 MAX_FORWARDED = 3
 _MOST_NAME = 100

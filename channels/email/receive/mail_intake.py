@@ -54,7 +54,6 @@ from channels.email.parse.mime import (
     ambiguous_recipients,
 )
 from channels.email.parse.unreadable import SENT_BY_A_PROGRAM, TOO_LARGE, apology_of, headers_of
-from channels.email.rate_limit import DAY_S, HOUR_S, AnswerLimiter, AnswerSlot
 from channels.email.receive.intake_text import (
     MAX_BACKGROUND,
     background_of,
@@ -63,6 +62,7 @@ from channels.email.receive.intake_text import (
     quotation,
     text_of,
 )
+from channels.email.reply_limits import DAY_S, HOUR_S, AnswerLimiter, AnswerSlot
 from channels.email.trust.dkim import SignatureClaim, claims_of
 from channels.email.trust.sender_policy import (
     MailRefused,

@@ -26,8 +26,8 @@ from channels.email.config import EmailConfig
 from channels.email.imap.folders import SENT
 from channels.email.imap.imap_connect import Timing
 from channels.email.imap.mailbox import Mailbox
+from channels.email.mail_credentials import verifying_context
 from channels.email.mail_self_test import authentication_servers, run_round_trip
-from channels.email.mail_tls import verifying_context
 from channels.email.setup.mail_providers import MailGuess, ProviderServer
 from channels.email.smtp.submission import Submission, SubmitTiming
 from channels.setup import complaint

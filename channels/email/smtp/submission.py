@@ -46,8 +46,7 @@ from channels.base import (
 )
 from channels.email.compose.outbound_mail import Envelope
 from channels.email.config import EmailConfig, SmtpServer
-from channels.email.mail_credentials import Credentials, MailLogin, PasswordCredentials
-from channels.email.mail_tls import tls_error
+from channels.email.mail_credentials import Credentials, MailLogin, PasswordCredentials, tls_error
 from channels.email.smtp.smtp_connections import ConnectionPool
 
 _AUTH_CODES = frozenset({530, 534, 535, 538})

@@ -23,10 +23,8 @@ from channels.base import ChannelClock, ChannelError, ChannelUnavailable
 from channels.matrix.client.homeserver import Homeserver, LinkBroken, unreachable
 from channels.matrix.client.json_access import JsonObject, object_of, text_of
 from channels.matrix.client.matrix_login import MatrixLogin
-from channels.matrix.crypto.cross_signing import CrossSigning
-from channels.matrix.crypto.device_lists import RETRY_S, DeviceLists
-from channels.matrix.crypto.identities import Identities
-from channels.matrix.crypto.key_api import KeyRequests, KeyTokenRefused, StoreIsOld
+from channels.matrix.crypto.cross_signing import CrossSigning, Identities
+from channels.matrix.crypto.devices import RETRY_S, DeviceLists, KeyRequests, KeyTokenRefused, StoreIsOld
 from channels.matrix.crypto.key_sharing import CLAIM_LIMIT_S, KeySharing, claim_by_server
 from channels.matrix.crypto.key_types import Device, NotReadable
 from channels.matrix.crypto.own_device import OwnDevice

@@ -17,9 +17,8 @@ import anyio
 import structlog
 
 from channels.base import ChannelClock
-from channels.matrix.crypto.device_lists import AT_ONCE, RETRY_S, DeviceLists, group_by_server
+from channels.matrix.crypto.devices import AT_ONCE, RETRY_S, DeviceLists, KeyRequests, group_by_server
 from channels.matrix.crypto.fair_shares import server_of
-from channels.matrix.crypto.key_api import KeyRequests
 from channels.matrix.crypto.key_types import Device
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from channels.matrix.client.homeserver import Homeserver, MatrixCredentials
 from channels.matrix.client.json_access import object_of, text_of
 from channels.matrix.client.matrix_login import MatrixLogin
 from channels.matrix.crypto.cross_signing import CrossSigning
-from channels.matrix.crypto.key_api import KeyRequests, StoreIsOld
+from channels.matrix.crypto.devices import KeyRequests, StoreIsOld
 from channels.matrix.crypto.key_types import StoreBroken
 
 if TYPE_CHECKING:

@@ -6,6 +6,11 @@ talk), another squidbot's (marked), edits (``edits``), redacted and unknown ones
 of unreadable types are told. Media become caption and remark until ``downloads`` fetches them. In a room of
 two the bot is meant; elsewhere ``m.mentions`` (MSC3952) decides, and only without it a pill or the bot's name
 as a word. ``@room`` is no mention.
+
+An audio event as a voice message, which clients show with its duration and its waveform. Pure.
+
+MSC3245 says that it is one, MSC1767 how long and how loud it is. Both have their unstable names here, which
+are what clients send and read.
 """
 
 from __future__ import annotations
@@ -18,7 +23,7 @@ from datetime import datetime
 from typing import Any, Literal
 from urllib.parse import unquote
 
-from agent_core.messages import Audience, InboundMessage, MessageContext, Sender
+from agent_core.messages import Audience, InboundMessage, MessageContext, OutboundMessage, Sender
 from channels.matrix.client.json_access import JsonObject, object_of, text_of
 from channels.matrix.events.event_route import MatrixRoute
 from channels.matrix.events.formatted import formatted_text
@@ -275,3 +280,31 @@ def _stands_alone(name: str, text: str) -> bool:
 def _clean(text: str) -> str:
     """Without half characters and NUL, which no encoder downstream accepts."""
     return text[:_MAX_TEXT].encode("utf-8", "replace").decode("utf-8").replace("\x00", "\ufffd")
+
+
+_BARS = 256
+_LOUDEST = 1024
+
+
+def is_voice_message(message: OutboundMessage) -> bool:
+    """Return True if a message is one sound whose text was sent before it."""
+    return message.context.speech is not None and bool(message.attachments) and not message.text
+
+
+def as_voice_message(content: JsonObject, message: OutboundMessage) -> dict[str, Any]:
+    """The content of an event with a sound, as that of a voice message; of any other file as it is."""
+    speech = message.context.speech
+    if content.get("msgtype") != "m.audio" or speech is None or speech.duration_ms is None:
+        return dict(content)
+    duration = speech.duration_ms
+    levels = [min(max(level, 0), _LOUDEST) for level in speech.waveform[:_BARS]]
+    info = dict(object_of(content, "info"))
+    where = content.get("file") or {"url": content.get("url")}
+    return {
+        **content,
+        "info": {**info, "duration": duration},
+        "org.matrix.msc1767.text": content["body"],
+        "org.matrix.msc1767.file": {**where, "name": content["body"], **info},
+        "org.matrix.msc1767.audio": {"duration": duration, "waveform": levels},
+        "org.matrix.msc3245.voice": {},
+    }

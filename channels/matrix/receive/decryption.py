@@ -22,8 +22,8 @@ from channels.base import ChannelClock, ChannelError, ChannelUnavailable
 from channels.matrix.client.homeserver import CLIENT, Homeserver, LinkBroken, part
 from channels.matrix.client.json_access import JsonObject, events_of, object_of, text_of
 from channels.matrix.client.matrix_login import MatrixLogin
+from channels.matrix.crypto.devices import KeyTokenRefused
 from channels.matrix.crypto.encryption_engine import EncryptionEngine
-from channels.matrix.crypto.key_api import KeyTokenRefused
 from channels.matrix.crypto.key_types import NoKey, NotMeant, NotReadable
 from channels.matrix.crypto.undecryptable import WAITING, Reference, UndecryptableEvents
 from channels.matrix.crypto.verification import Verifications, is_verification

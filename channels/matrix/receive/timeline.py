@@ -28,10 +28,9 @@ from channels.matrix.events.event_route import route_of
 from channels.matrix.events.inbound_events import Me, Skip
 from channels.matrix.events.polls import STARTS
 from channels.matrix.receive.decryption import Decryption
-from channels.matrix.receive.deferred_reading import DeferredReading
+from channels.matrix.receive.deferred_reading import GAP_TRIES, DeferredReading, Gaps
 from channels.matrix.receive.downloads import Downloads
 from channels.matrix.receive.event_handler import EventHandler, Unfinished
-from channels.matrix.receive.gaps import GAP_TRIES, Gaps
 from channels.matrix.rooms.backfill import (
     check_doors,
     check_room,

@@ -25,8 +25,8 @@ from channels.matrix.client.homeserver import (
     send_problem,
 )
 from channels.matrix.client.json_access import object_of, text_of
+from channels.matrix.crypto.devices import KeyTokenRefused
 from channels.matrix.crypto.encryption_engine import EncryptionEngine
-from channels.matrix.crypto.key_api import KeyTokenRefused
 from channels.matrix.events.inbound_events import MARK
 from channels.matrix.events.outbound_events import MAX_CONTENT_BYTES, MAX_SECRET_BYTES, size_of
 from channels.matrix.rooms.backfill import members_of

@@ -41,6 +41,7 @@ from channels.matrix.client.matrix_login import MAX_IN_A_ROW, MatrixLogin
 from channels.matrix.config import MatrixConfig
 from channels.matrix.crypto.encryption_engine import EncryptionEngine
 from channels.matrix.events.event_route import route_of
+from channels.matrix.events.inbound_events import as_voice_message, is_voice_message
 from channels.matrix.events.outbound_events import (
     as_edit,
     build_content,
@@ -50,7 +51,6 @@ from channels.matrix.events.outbound_events import (
     size_of,
     transaction_id,
 )
-from channels.matrix.events.voice_events import as_voice_message, is_voice_message
 from channels.matrix.rooms.backfill import check_room
 from channels.matrix.rooms.room_state import Rooms
 from channels.matrix.send.encryption_gate import EncryptionGate

@@ -22,17 +22,17 @@ from agent_core.files import write_new
 from agent_core.messages import SessionKey
 from agent_core.ports import Clock
 from agent_core.storage import storage_integrity
-from agent_core.storage.file_access import is_file_or_nothing
+from agent_core.storage.durable_files import is_file_or_nothing
 from agent_core.storage.history_file import SET_ASIDE
 from agent_core.storage.layout import Layout
 from agent_core.storage.memory_files import DocumentFile
-from agent_core.storage.search_index.index_integrity import examine_index, index_files
+from agent_core.storage.search_index.indexed_files import examine_index, index_files
 from agent_core.storage.storage_integrity import documents, last_text, left_in_files
 from channels.attachments import Storage
 from gateway.cli.check.attachment_checks import attachment_contents, attachment_files, moved_aside
 from gateway.cli.check.check_report import IntegrityFinding
 from gateway.errors import StateUnusable
-from gateway.operations.backup.catalog import note_backup
+from gateway.operations.backup.contents import note_backup
 from gateway.operations.privacy.erasure_journal import broken_off, check_no_move_pending
 from gateway.store.opening import open_sqlite
 from gateway.store.personal_rows import table_troubles

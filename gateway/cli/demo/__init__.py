@@ -33,7 +33,7 @@ from devservers.ports import lease_ports
 from devservers.process import Child
 from devservers.synapse import Synapse
 from gateway.cli.demo.conversation import converse
-from gateway.cli.demo.tour_voice import ears
+from gateway.cli.demo.tour_material import ears
 from gateway.cli.setup.model_probe import ProbedModel, choose_model, ollama_models
 
 __all__ = ["Demo", "run_demo"]
@@ -181,7 +181,7 @@ def _started(starting: Future[_Server], stack: ExitStack) -> _Server:
 
 def _serve_page(port: int, stack: ExitStack) -> str:
     """The address of a page that is there as long as the demo."""
-    from gateway.cli.demo.tour_site import Site  # noqa: PLC0415 - the demo alone needs it
+    from gateway.cli.demo.tour_material import Site  # noqa: PLC0415 - the demo alone needs it
 
     site = Site(port)
     stack.callback(site.close)

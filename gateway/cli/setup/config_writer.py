@@ -26,8 +26,7 @@ from gateway.cli.setup.config_lines import (
 )
 from gateway.errors import ConfigInvalid, StateUnusable
 from gateway.settings import Settings, load_settings
-from gateway.settings.secret_files import secret_places
-from gateway.settings.source import read_source
+from gateway.settings.source import read_source, secret_places
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,9 +29,9 @@ from gateway.store.lease import lost_lease_speaks
 from gateway.store.states import OutboxState
 from gateway.store.stores import StoreUnavailable, StoreUnusable
 from gateway.supervision.gateway import Gateway
-from gateway.system.event_loop import loop_for
 from gateway.system.home import Home, open_home
 from gateway.system.lock import hold_home, holder_of
+from gateway.system.process_tuning import loop_for
 
 TEXT = (
     "Hello, I am squidbot. I can reach you here: answer this message to talk to me. `!help` "

@@ -22,8 +22,7 @@ import orjson
 import structlog
 from loguru import logger as _destinations
 
-from gateway.observability.content_redaction import redact_quotes
-from gateway.observability.redaction import Redactor
+from gateway.observability.redaction import Redactor, redact_quotes
 from gateway.system.terminal_text import plain_line
 
 if TYPE_CHECKING:

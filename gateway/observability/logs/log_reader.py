@@ -17,7 +17,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TextIO
 
-from agent_core.storage.reverse_lines import lines_backwards
+from agent_core.storage.history_paging import lines_backwards
 from gateway.errors import GatewayError, NotFound
 
 _LOOK_EVERY_S = 0.3

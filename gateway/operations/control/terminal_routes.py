@@ -2,7 +2,7 @@
 The terminal channel over the control socket, for `squidbot chat` beside a running daemon.
 
 ``/terminal?session=NAME`` is a websocket: ``{"say": TEXT, "id": NATIVE_ID}`` gets ``{"type": "accepted",
-"id": …}`` once stored, or ``{"type": "refused", …}``. Events are as in ``terminal_event.py``; an answer
+"id": …}`` once stored, or ``{"type": "refused", …}``. Events are as in ``terminal_link.py``; an answer
 counts as delivered with the client's ``{"ack": ID}``. `RemoteTerminal` is the client, used like a
 `TerminalLink`.
 """
@@ -22,8 +22,7 @@ from aiohttp import web
 
 from channels.base import ChannelUnavailable
 from channels.terminal.channel import TerminalChannel
-from channels.terminal.terminal_event import Answer, Preview, Typing, parse_event
-from channels.terminal.terminal_link import TerminalLink
+from channels.terminal.terminal_link import Answer, Preview, TerminalLink, Typing, parse_event
 from gateway.operations.control.control_client import DaemonGone
 from gateway.system.home import Home, short_path
 

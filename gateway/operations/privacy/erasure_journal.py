@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from agent_core import files
 from agent_core.messages import SessionKey
-from agent_core.storage import file_access
+from agent_core.storage import durable_files
 from agent_core.storage.history_lines import as_object
 from agent_core.storage.layout import Layout
 from gateway.errors import StateUnusable
@@ -78,7 +78,7 @@ def finish(layout: Layout, person: Person) -> None:
 
 def broken_off(layout: Layout) -> list[tuple[str, ...]]:
     """The addresses of every person whose erasure was interrupted."""
-    found = (as_object(file_access.read(path)) for path in sorted(_folder(layout).glob(_NAME.format("*"))))
+    found = (as_object(durable_files.read(path)) for path in sorted(_folder(layout).glob(_NAME.format("*"))))
     return [tuple(plan["addresses"]) for plan in found if plan is not None and _is_one(plan)]
 
 
@@ -109,7 +109,7 @@ def _plans(layout: Layout, person: Person) -> dict[Path, dict[str, Any]]:
     """Return the stored plans about a person who shares an address with this one."""
     found = {}
     for path in sorted(_folder(layout).glob(_NAME.format("*"))):
-        plan = as_object(file_access.read(path))
+        plan = as_object(durable_files.read(path))
         if plan is not None and _is_one(plan) and person.addresses & set(plan["addresses"]):
             found[path] = plan
     return found

@@ -23,8 +23,7 @@ from channels.attachments import PATH, Damaged, LocalFiles, Storage, StorageAway
 from channels.attachments.attachment_storage import read_pieces
 from gateway.errors import GatewayError
 from gateway.operations.privacy.inventory import Person, PersonFiles, Share, find_files, is_person_data
-from gateway.operations.privacy.open_histories import open_histories
-from gateway.operations.privacy.personal_histories import StoredHistories
+from gateway.operations.privacy.personal_histories import StoredHistories, open_histories
 from gateway.store.place import QueuePlace
 from gateway.store.sql.erasure_statements import blank_words, without_in_line, without_in_message
 

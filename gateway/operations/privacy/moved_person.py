@@ -17,15 +17,14 @@ from pathlib import Path
 from agent_core import files
 from agent_core.memory.scopes import person_name
 from agent_core.models import MemoryScope, ScopeKind
-from agent_core.storage import file_access, storage_integrity
+from agent_core.storage import durable_files, storage_integrity
 from agent_core.storage.history_lines import MAX_LINE_BYTES, as_object, encode_object
+from agent_core.storage.history_paging import lines_forwards
 from agent_core.storage.layout import Layout
-from agent_core.storage.reverse_lines import lines_forwards
 from gateway.errors import NotFound
 from gateway.operations.privacy.erasure_journal import MOVING, moving
 from gateway.operations.privacy.inventory import Person, PersonUnclear, find_files, people
-from gateway.operations.privacy.open_histories import open_histories
-from gateway.operations.privacy.personal_histories import StoredHistories
+from gateway.operations.privacy.personal_histories import StoredHistories, open_histories
 from gateway.store.personal_rows import rename_person
 from gateway.store.place import QueuePlace
 from gateway.store.sql.person_address import AddressChange
@@ -97,7 +96,7 @@ def _move_history(layout: Layout, path: Path, target: Path, change: AddressChang
     making = target.with_name(f"{target.name}.moving")
     changed = path != target
     with os.fdopen(os.open(making, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as out:
-        handle = file_access.open_regular(path, os.O_NOFOLLOW)
+        handle = durable_files.open_regular(path, os.O_NOFOLLOW)
         try:
             for _, raw in lines_forwards(handle, 0, max_line_bytes=MAX_LINE_BYTES):
                 line = as_object(raw) if raw else None
@@ -113,7 +112,7 @@ def _move_history(layout: Layout, path: Path, target: Path, change: AddressChang
         making.unlink()
         return
     memory, record = layout.home / "memory", path.with_name(f"{path.stem}.meta.json")
-    if (value := as_object(file_access.read(record)) if record.exists() else None) is not None:
+    if (value := as_object(durable_files.read(record)) if record.exists() else None) is not None:
         moved = json.dumps(change.value(value), ensure_ascii=False).encode()
         files.replace(target.with_name(f"{target.stem}.meta.json"), moved)
     if path != target and (summary := memory / path.stem / "summary.md").exists():

@@ -23,7 +23,7 @@ from agent_core.models import ScopeKind
 from agent_core.storage.history_lines import encode_object
 from agent_core.storage.layout import Layout
 from channels.attachments import LocalFiles, Storage, digest_of
-from gateway.operations.backup.catalog import known_backups
+from gateway.operations.backup.contents import known_backups
 from gateway.operations.privacy.erasure_journal import begin, finish, with_the_rest
 from gateway.operations.privacy.inventory import (
     Person,
@@ -33,8 +33,7 @@ from gateway.operations.privacy.inventory import (
     is_person_data,
     remove_person_words,
 )
-from gateway.operations.privacy.open_histories import open_histories
-from gateway.operations.privacy.personal_histories import KeptDocument, StoredHistories
+from gateway.operations.privacy.personal_histories import KeptDocument, StoredHistories, open_histories
 from gateway.operations.privacy.personal_workspace_files import files_of_person, forget_files
 from gateway.operations.privacy.repetition_report import identifying_words, places_of
 from gateway.routing.access import normalise

@@ -8,8 +8,7 @@ from typing import Any
 
 from agent_core.text import one_line
 from gateway.operations.render import schedule_text, usage_text
-from gateway.system.durations import duration
-from gateway.system.terminal_text import LOCAL_PARTS, place_of, plain_line, quote
+from gateway.system.terminal_text import LOCAL_PARTS, duration, place_of, plain_line, quote
 
 _WIDEST = 60
 _FAILED = {"dead": "failed", "unknown": "perhaps sent"}

@@ -97,7 +97,7 @@ def about_receipt(row: Row, *, owner: bool) -> str:
 
     ``owner``: The owner reads it; others do not undo changes of files.
     """
-    from agent_core.tools.call_descriptions import call_in_words
+    from agent_core.tools.execution import call_in_words
     from gateway.store.model import BACKGROUND_COMMAND
 
     at = f"{datetime.fromisoformat(row['at']).astimezone():%d %b %H:%M %Z}" if row["at"] else "at some time"
@@ -171,7 +171,7 @@ def grants_text(answer: Row, _who: Who) -> str:
 
 
 def _grant(row: Row) -> str:
-    from gateway.turns.questions.approval_text import safe_line
+    from gateway.turns.questions.question_text import safe_line
 
     until = datetime.fromisoformat(row["until"]).strftime("%H:%M on %d %B")
     where = f"in `{safe_line(row['conversation'])}`" if row["conversation"] else "everywhere"
@@ -192,7 +192,7 @@ def console_text(answer: Row, _who: Who) -> str:
 
 def allow_text(answer: Row, _who: Who) -> str:
     """The outcome of `!allow`."""
-    from gateway.turns.questions.approval_text import safe_line
+    from gateway.turns.questions.question_text import safe_line
 
     who, messages = f"`{safe_line(answer['address'])}`", answer["messages"]
     if not answer["allowed"]:
@@ -205,7 +205,7 @@ def allow_text(answer: Row, _who: Who) -> str:
 
 def refusals_text(answer: Row, _who: Who) -> str:
     """The people who were refused, when and why."""
-    from gateway.turns.questions.approval_text import safe_line
+    from gateway.turns.questions.question_text import safe_line
 
     rows = answer["rows"]
     if not rows:

@@ -19,7 +19,7 @@ def receipts(answer: Mapping[str, Any]) -> str:
 
 def _one(row: Mapping[str, Any]) -> str:
     from agent_core.prompt import without_tags
-    from agent_core.tools.call_descriptions import call_in_words, effect_in_words
+    from agent_core.tools.execution import call_in_words, effect_in_words
 
     at = datetime.fromisoformat(row["at"]).astimezone().strftime("%Y-%m-%d %H:%M:%S") if row["at"] else "?"
     call = one_line(plain_line(call_in_words(row["tool"], row["arguments"])), 200)

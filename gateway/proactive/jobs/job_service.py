@@ -40,7 +40,7 @@ from gateway.proactive.jobs.triggers import (
     parse_timing,
     zone_of,
 )
-from gateway.routing.conversation_names import addresses_for
+from gateway.routing.conversations import addresses_for
 from gateway.store.background_job_rows import BackgroundJob
 from gateway.store.model import Job, JobKind, JobState
 from gateway.store.store_errors import TooManyJobs

@@ -44,7 +44,7 @@ from gateway.proactive.jobs.triggers import (
     shortest_gap,
     zone_of,
 )
-from gateway.system.durations import spoken
+from gateway.system.terminal_text import spoken
 
 _FIELDS = re.compile(
     r"(?P<minute>\d{1,2}) (?P<hours>\d{1,2}(?:,\d{1,2})*) "

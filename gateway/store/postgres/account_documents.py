@@ -5,11 +5,14 @@ With the database and the state key another machine continues with the same logi
 are encrypted with the state key; rows of a crypto store as in its file. Calls block, from any thread, on one
 connection, the event loop with a limit (``bounded_wait.py``); each is a transaction that requires the lease,
 and a row store's generation. A first document is taken from the home's folder, whose copy is removed.
+
+Encrypts documents with a key that is not in the database: XChaCha20-Poly1305, bound to their place.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import secrets
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -18,16 +21,50 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import psycopg
+from Crypto.Cipher import ChaCha20_Poly1305
+from Crypto.Random import get_random_bytes
 
 from agent_core.state_folder import DiskFolder, Row, StateAway
 from gateway.store.postgres.bounded_wait import MOMENT_S, Moment, Wanted
 from gateway.store.postgres.pool import Pool
 from gateway.store.postgres.postgres_connection import Transaction
 from gateway.store.postgres.postgres_errors import is_connection_lost, unavailable
-from gateway.store.postgres.state_encryption import CannotDecrypt, StateEncryption
 from gateway.store.sql.engine import ConnectionPort, lock_first, named_lock
 from gateway.store.state_key import StateKey
 from gateway.store.store_errors import StoreUnavailable, StoreUnusable
+
+_NONCE_BYTES = 24
+_TAG_BYTES = 16
+
+
+class CannotDecrypt(ValueError):
+    """The content was encrypted with another key or for another place, or is damaged."""
+
+
+class StateEncryption:
+    """Encrypts and decrypts documents; ``key`` is random, a password would be too weak."""
+
+    def __init__(self, key: str) -> None:
+        self._key = hashlib.sha256(b"squidbot state " + key.encode()).digest()
+
+    def encrypt(self, content: bytes, *place: str) -> bytes:
+        """Encrypt the content for this place."""
+        nonce = get_random_bytes(_NONCE_BYTES)
+        cipher = ChaCha20_Poly1305.new(key=self._key, nonce=nonce)
+        cipher.update("\0".join(place).encode())
+        covered, tag = cipher.encrypt_and_digest(content)
+        return bytes(nonce + tag + covered)
+
+    def decrypt(self, content: bytes, *place: str) -> bytes:
+        """Decrypt the content. Raises `CannotDecrypt` if this key cannot."""
+        nonce, rest = content[:_NONCE_BYTES], content[_NONCE_BYTES:]
+        try:
+            cipher = ChaCha20_Poly1305.new(key=self._key, nonce=nonce)
+            cipher.update("\0".join(place).encode())
+            return bytes(cipher.decrypt_and_verify(rest[_TAG_BYTES:], rest[:_TAG_BYTES]))
+        except ValueError as error:
+            raise CannotDecrypt("it was encrypted with another key, or is damaged") from error
+
 
 _Result = TypeVar("_Result")
 KEY_CHECK = ("", "state-key")

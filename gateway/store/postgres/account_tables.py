@@ -6,8 +6,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from agent_core.state_folder import Row
 from gateway.store.copied_tables import batches
-from gateway.store.postgres.account_documents import KEY_CHECK, KEY_PROOF, wrong_key_error
-from gateway.store.postgres.state_encryption import CannotDecrypt, StateEncryption
+from gateway.store.postgres.account_documents import (
+    KEY_CHECK,
+    KEY_PROOF,
+    CannotDecrypt,
+    StateEncryption,
+    wrong_key_error,
+)
 from gateway.store.sql.engine import ConnectionPort
 from gateway.store.state_key import StateKey
 from gateway.store.store_errors import StoreUnusable

@@ -36,9 +36,8 @@ from gateway.store.postgres.postgres_errors import (
     is_unavailable,
     unavailable,
 )
-from gateway.store.sql.all_signals import waiting_facts
-from gateway.store.sql.call_limit import CallLimit
-from gateway.store.sql.engine import NOTHING, ConnectionPort, Locks, lock_first
+from gateway.store.sql.engine import NOTHING, CallLimit, ConnectionPort, Locks, lock_first
+from gateway.store.sql.signals import waiting_facts
 from gateway.store.store_errors import Fenced, LostTurn, StoreUnavailable
 
 TOLD_WITHIN_S = 60.0

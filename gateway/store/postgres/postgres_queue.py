@@ -31,13 +31,11 @@ from gateway.store.postgres.postgres_errors import may_not, open_error
 from gateway.store.postgres.postgres_schema import without_rights
 from gateway.store.postgres.restore_detection import Failover, begin, note_server
 from gateway.store.rollback_guard import Extent, Gap, HighWaterMark
-from gateway.store.snapshots import Snapshot
-from gateway.store.sql.engine import ALONE, NOTHING, ConnectionPort
+from gateway.store.sql.engine import ALONE, NOTHING, ConnectionPort, Database, Journal
 from gateway.store.sql.signals import Fact, Signals
-from gateway.store.sql.sql_store import Database, Journal
 from gateway.store.state_key import StateKey
 from gateway.store.store_errors import StoreUnavailable, StoreUnusable
-from gateway.store.stores import Queue
+from gateway.store.stores import Queue, Snapshot
 from gateway.store.wakeups import Wakeups
 
 HOME = 1
@@ -47,7 +45,7 @@ _log = structlog.get_logger(__name__)
 
 
 class NoSnapshots:
-    """Implements `gateway.store.snapshots.SnapshotStore` by an error that says who makes copies."""
+    """Implements `gateway.store.stores.SnapshotStore` by an error that says who makes copies."""
 
     def __init__(self, where: str) -> None:
         self._where = where

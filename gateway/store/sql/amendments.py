@@ -34,7 +34,7 @@ from gateway.store.sql.row_codec import (
     stripped_payload,
     with_note,
 )
-from gateway.store.sql.state_moves import inbox_sources, outbox_sources
+from gateway.store.sql.state_store import inbox_sources, outbox_sources
 from gateway.store.states import UNINVITED, IllegalMove, InboxState, OutboxState
 
 AS_EDITED = "edited"

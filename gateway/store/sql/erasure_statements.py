@@ -5,12 +5,16 @@ An inbox row is the person's if they sent it or its session is theirs alone; its
 lines, jobs, digest and notices go too, and their words in others' background. Usage stays under a neutral
 name, as a day's budget must not change, and so do key digests, to recognise repetitions. Payloads are read in
 Python, a thousand rows at a time.
+
+Finds texts in other people's rows that repeat a person's words.
 """
+
 # ruff: noqa: S608 - only constants of this package are put into statements; every value is a parameter
 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,7 +25,7 @@ from gateway.store.background_job_rows import KIND, job_id_of
 from gateway.store.sql.engine import ConnectionPort
 from gateway.store.sql.maintenance_statements import see
 from gateway.store.sql.row_codec import Raw, payload_object, sender_of, session_or_none
-from gateway.store.sql.state_moves import offline_sources
+from gateway.store.sql.state_store import offline_sources
 from gateway.store.states import InboxState
 
 FORGOTTEN = "forgotten/person"
@@ -364,3 +368,38 @@ def blank_words(text: str | None, what: Thinned, gone: Gone) -> str | None:
         return None
     after = what(before, gone)
     return None if after == before else json.dumps(after, ensure_ascii=False, separators=(",", ":"))
+
+
+_STEPS = (
+    "SELECT turn, request, result FROM turn_steps WHERE turn NOT IN"
+    " (SELECT turn FROM inbox WHERE state IN ('ready', 'running') AND turn IS NOT NULL)"
+)
+
+
+def count_repetitions(
+    db: ConnectionPort, repeats: Callable[[Any], bool], theirs: PersonRows
+) -> dict[str, int]:
+    """Count the texts of each table that ``repeats`` recognises, without ``theirs``."""
+    return dict(Counter(table for table, text in _texts(db, theirs) if _repeats(text, repeats)))
+
+
+def _texts(db: ConnectionPort, theirs: PersonRows) -> Iterator[tuple[str, str]]:
+    """Yield table and text of what is neither the person's nor somebody's question."""
+    sends, lines = {row["id"] for row in theirs.outbox}, {row["id"] for row in theirs.journal}
+    for number, text in texts_of(db, "outbox", "payload"):
+        if number not in sends:
+            yield "outbox", text
+    for number, text in texts_of(db, "history_journal", "line"):
+        if number not in lines and (payload_object(text) or {}).get("role") not in (None, "user"):
+            yield "history_journal", text
+    turns = {row["turn"] for row in theirs.steps}
+    for turn, request, result in db.execute(_STEPS).fetchall():
+        if turn not in turns:
+            yield from (("turn_steps", text) for text in (request, result) if text is not None)
+
+
+def _repeats(text: str, repeats: Callable[[Any], bool]) -> bool:
+    try:
+        return repeats(json.loads(text))
+    except (ValueError, RecursionError):
+        return False

@@ -10,9 +10,8 @@ import structlog
 from agent_core.provenance import from_json
 from agent_core.provenance import to_json as origins_json
 from agent_core.tools.grants import Grant, GrantKind, Scope
-from gateway.store.sql.engine import ConnectionPort, named_lock
+from gateway.store.sql.engine import ConnectionPort, Store, named_lock
 from gateway.store.sql.row_codec import Raw, instant
-from gateway.store.sql.sql_store import Store
 
 _COLUMNS = "id, kind, tool, what, session, people, given_by, at, until, turn, origins, seen_at"
 _ALL = f"SELECT {_COLUMNS} FROM grants ORDER BY at, id"  # noqa: S608 - constants of this file

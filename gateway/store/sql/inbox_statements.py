@@ -18,7 +18,7 @@ from gateway.store.sql import crash_records
 from gateway.store.sql.amendments import Note, ignore_withdrawn
 from gateway.store.sql.engine import ConnectionPort
 from gateway.store.sql.row_codec import INBOX, Raw, dump, key_digest, key_text, read_payload
-from gateway.store.sql.state_moves import LONGEST_S, inbox_sources, wait_s
+from gateway.store.sql.state_store import LONGEST_S, inbox_sources, wait_s
 from gateway.store.states import InboxState
 from gateway.store.store_errors import LostTurn
 

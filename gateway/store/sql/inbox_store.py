@@ -15,7 +15,7 @@ from agent_core.messages import Amendment, SessionKey
 from gateway.store.model import Accepted, InboxRow, OutboxRow, Pending, Stopped
 from gateway.store.sql import amendments as amending
 from gateway.store.sql import inbox_statements, maintenance_statements
-from gateway.store.sql.engine import ConnectionPort, named_lock
+from gateway.store.sql.engine import ConnectionPort, Store, named_lock
 from gateway.store.sql.locking import amendment_locks as amended_in
 from gateway.store.sql.locking import in_conversation, inbox_locks, session_locks
 from gateway.store.sql.question_store import list_session_locks, settle_with
@@ -29,8 +29,7 @@ from gateway.store.sql.row_codec import (
     session_or_none,
     strip,
 )
-from gateway.store.sql.sql_store import Store
-from gateway.store.sql.state_moves import UNINDEXED_STATE
+from gateway.store.sql.state_store import UNINDEXED_STATE
 from gateway.store.states import InboxState
 
 _SENDERS = ('%"sender":{{"address":{}%', '%"sender": {{"address": {}%')

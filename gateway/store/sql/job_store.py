@@ -12,7 +12,7 @@ from datetime import datetime
 
 from agent_core.messages import Audience
 from gateway.store.model import Collected, Job, JobKind, JobState, LedgerEntry, RunOutcome
-from gateway.store.sql.engine import NOTHING, ConnectionPort, named_lock
+from gateway.store.sql.engine import NOTHING, ConnectionPort, Store, named_lock
 from gateway.store.sql.row_codec import (
     Raw,
     context_or_empty,
@@ -22,7 +22,6 @@ from gateway.store.sql.row_codec import (
     whole_text,
 )
 from gateway.store.sql.row_codec import instant as moment
-from gateway.store.sql.sql_store import Store
 from gateway.store.store_errors import TooManyJobs
 
 _JOB = (

@@ -12,12 +12,11 @@ from functools import partial
 from gateway.store.model import Lease, Machine, Suspect
 from gateway.store.sql import crash_records, maintenance_statements, receipt_store
 from gateway.store.sql import lease_rows as leases
-from gateway.store.sql.engine import ALONE, NOTHING, Locks, named_lock
+from gateway.store.sql.engine import ALONE, NOTHING, Locks, Store, named_lock
 from gateway.store.sql.locking import inbox_range_locks
+from gateway.store.sql.maintenance_statements import count
 from gateway.store.sql.question_store import forget_withdrawn
-from gateway.store.sql.queue_counts import count
 from gateway.store.sql.row_codec import session_or_none
-from gateway.store.sql.sql_store import Store
 from gateway.store.states import IGNORED_S, StoreStats
 
 _PRUNE_ROWS = 2000

@@ -16,7 +16,7 @@ from agent_core.messages import OutboundKind, OutboundMessage
 from gateway.store.sql import crash_records
 from gateway.store.sql.engine import ConnectionPort, Cursor
 from gateway.store.sql.row_codec import OUTBOX, Raw, dump, instant, payload_object
-from gateway.store.sql.state_moves import LONGEST_S, inbox_sources, outbox_sources, wait_s
+from gateway.store.sql.state_store import LONGEST_S, inbox_sources, outbox_sources, wait_s
 from gateway.store.states import DROPPED_REASONS, IllegalMove, InboxState, OutboxState
 
 _OPEN = "state IN ('pending', 'sending', 'uncertain')"

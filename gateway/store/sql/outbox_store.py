@@ -11,7 +11,7 @@ from agent_core.models import Message, Purpose, Usage
 from agent_core.provenance import arriving, from_json
 from gateway.store.model import NewOutbound, OtherHistory, OutboxRow
 from gateway.store.sql import inbox_statements, job_store, maintenance_statements, outbox_statements
-from gateway.store.sql.engine import NOTHING, ConnectionPort, Locks, lock_names
+from gateway.store.sql.engine import NOTHING, ConnectionPort, Locks, Store, lock_names, pending
 from gateway.store.sql.locking import inbox_locks, outbox_locks, session_locks
 from gateway.store.sql.row_codec import (
     OUTBOX,
@@ -23,9 +23,7 @@ from gateway.store.sql.row_codec import (
     new_outbox,
     outbox_row,
 )
-from gateway.store.sql.sql_store import Store, pending
-from gateway.store.sql.state_moves import due_at
-from gateway.store.sql.state_store import TextChanged, claim_once, take_texts
+from gateway.store.sql.state_store import TextChanged, claim_once, due_at, take_texts
 from gateway.store.states import OutboxState
 
 

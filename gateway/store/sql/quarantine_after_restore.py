@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from gateway.store.sql.state_moves import offline_sources
+from gateway.store.sql.state_store import offline_sources
 from gateway.store.states import InboxState
 
 RESTORED = "restored"

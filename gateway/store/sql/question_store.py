@@ -24,7 +24,7 @@ from gateway.store.model import (
     Turn,
 )
 from gateway.store.sql import amendments, grant_store, inbox_statements, outbox_statements
-from gateway.store.sql.engine import ConnectionPort, named_lock, session_lock
+from gateway.store.sql.engine import ConnectionPort, Store, named_lock, pending, session_lock
 from gateway.store.sql.locking import outbox_locks
 from gateway.store.sql.row_codec import (
     OUTBOX,
@@ -36,9 +36,7 @@ from gateway.store.sql.row_codec import (
     session_or_none,
     to_json,
 )
-from gateway.store.sql.sql_store import Store, pending
-from gateway.store.sql.state_moves import due_at
-from gateway.store.sql.state_store import remember
+from gateway.store.sql.state_store import due_at, remember
 
 _QUESTIONS = (
     "SELECT step.turn, step.number, step.request, step.result, inbox.session"

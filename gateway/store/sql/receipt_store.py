@@ -16,9 +16,8 @@ from typing import Any
 from agent_core.messages import SessionKey
 from agent_core.text import one_line
 from gateway.store.model import EffectReceipt, ReceiptOutcome, Step
-from gateway.store.sql.engine import NOTHING, ConnectionPort
+from gateway.store.sql.engine import NOTHING, ConnectionPort, Store
 from gateway.store.sql.row_codec import Raw, instant, load_json, session_or_none, to_json
-from gateway.store.sql.sql_store import Store
 
 KEPT_S = 90 * 86_400.0
 _COMMAND = "command-"

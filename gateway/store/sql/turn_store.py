@@ -16,7 +16,7 @@ from gateway.store.sql import (
     receipt_store,
 )
 from gateway.store.sql.amendments import blank_withdrawn, list_edit_notes, notes_for_withdrawn
-from gateway.store.sql.engine import ConnectionPort, named_lock
+from gateway.store.sql.engine import ConnectionPort, Store, named_lock, pending
 from gateway.store.sql.locking import outbox_locks, session_locks
 from gateway.store.sql.row_codec import (
     dump,
@@ -27,8 +27,7 @@ from gateway.store.sql.row_codec import (
     step_of,
     to_json,
 )
-from gateway.store.sql.sql_store import Store, pending
-from gateway.store.sql.state_moves import due_at
+from gateway.store.sql.state_store import due_at
 from gateway.store.states import InboxState
 
 

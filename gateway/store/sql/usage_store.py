@@ -10,8 +10,7 @@ from agent_core.messages import SessionKey
 from agent_core.models import Purpose, Usage
 from gateway.store.model import By, Spent, UsageRow
 from gateway.store.sql import inbox_statements
-from gateway.store.sql.engine import NOTHING, ConnectionPort
-from gateway.store.sql.sql_store import Store
+from gateway.store.sql.engine import NOTHING, ConnectionPort, Store
 
 _SUMS = (
     "SUM(prompt_tokens), SUM(completion_tokens), SUM(calls), SUM(cost_usd), SUM(cached_tokens),"

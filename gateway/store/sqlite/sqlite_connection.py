@@ -25,10 +25,8 @@ from typing import Any, Literal, TypeVar
 import anyio
 import structlog
 
-from gateway.store.sql.all_signals import waiting_facts
-from gateway.store.sql.call_limit import CallLimit
-from gateway.store.sql.engine import NOTHING, Locks
-from gateway.store.sql.signals import Fact
+from gateway.store.sql.engine import NOTHING, CallLimit, Locks
+from gateway.store.sql.signals import Fact, waiting_facts
 from gateway.store.sqlite.sqlite_errors import name_of, needs_reopening, unavailable
 from gateway.store.sqlite.sqlite_schema import EmbeddedConnection
 from gateway.store.sqlite.watching import CommitWatch

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Self
 
 from agent_core.ports import Clock
+from gateway.store.sql.engine import Database
 from gateway.store.sql.signals import Signals
-from gateway.store.sql.sql_store import Database
 from gateway.store.sqlite import sqlite_schema
 from gateway.store.sqlite.sqlite_connection import Reader, Synchronous, Writer
 from gateway.store.sqlite.sqlite_errors import is_damage

@@ -1,19 +1,31 @@
 """
 Checks a database that comes out of a backup, and parks its open work before a gateway opens it
 (`gateway.store.sql.quarantine_after_restore`). Nobody else has the file open meanwhile.
+
+Opens ``gateway.db`` for finding a person while a daemon may be running, and for erasing them while none is.
+
+Deleted rows leave their bytes in the file, in free pages and in the log beside it. So rows are overwritten
+(``secure_delete``), the file is rewritten (``VACUUM``) and the log is emptied.
 """
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 from gateway.store.sql.quarantine_after_restore import Parked, set_aside_open_work
 from gateway.store.sql.tables import VERSION
 from gateway.store.sqlite.sqlite_errors import unavailable
-from gateway.store.sqlite.sqlite_schema import APPLICATION_ID
+from gateway.store.sqlite.sqlite_schema import (
+    APPLICATION_ID,
+    EmbeddedConnection,
+    identify,
+    open_reader,
+    open_writer,
+    prepare,
+)
 from gateway.store.store_errors import StoreCorrupt, StoreTooNew
 
 
@@ -73,3 +85,30 @@ def quarantine_open_work(
             return parked
     except sqlite3.Error as error:
         raise unavailable(error, path, "restore") from error
+
+
+_BUSY_S = 5.0
+
+
+@contextmanager
+def transaction(path: Path, operation: str, *, change: bool, compact: bool) -> Iterator[EmbeddedConnection]:
+    """Open a transaction; ``compact`` needs exclusive access. Raises StoreUnavailable; repeatable."""
+    opened = open_writer if change else open_reader
+    try:
+        with closing(opened(path, busy_timeout_s=_BUSY_S)) as db:
+            if change:
+                prepare(db, path)
+                identify(db, path, [])
+                db.execute("PRAGMA secure_delete = ON")
+                db.execute("BEGIN IMMEDIATE")
+            else:
+                db.execute("BEGIN")
+                identify(db, path, [])
+            yield db
+            db.execute("COMMIT")
+            if compact:
+                db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+                db.execute("VACUUM")
+                db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    except sqlite3.Error as error:
+        raise unavailable(error, path, operation) from error

@@ -17,15 +17,15 @@ from urllib.parse import quote
 import anyio.to_thread
 
 from agent_core.files import sync
-from gateway.store.snapshots import Snapshot
 from gateway.store.sqlite.sqlite_connection import Writer
 from gateway.store.sqlite.sqlite_errors import unavailable
+from gateway.store.stores import Snapshot
 
 _BUSY_TIMEOUT_S = 5.0
 
 
 class SqliteSnapshots:
-    """Implements `gateway.store.snapshots.SnapshotStore`."""
+    """Implements `gateway.store.stores.SnapshotStore`."""
 
     def __init__(self, writer: Writer) -> None:
         self._writer = writer

@@ -28,7 +28,7 @@ from gateway.routing.access import Access, Role, normalise
 from gateway.store.model import EffectReceipt
 from gateway.store.states import InboxState
 from gateway.store.stores import Queue, Step, Turn
-from gateway.system.durations import span
+from gateway.system.terminal_text import span
 from gateway.turns.commands.asked import NOT_HERE, CommandContext, place_of
 from gateway.turns.commands.command_help import help_text
 from gateway.turns.commands.command_parsing import Command
@@ -37,8 +37,8 @@ from gateway.turns.commands.new_conversation import NewConversation
 from gateway.turns.commands.reminder_command import about_reminders
 from gateway.turns.commands.stop_command import stopped_text
 from gateway.turns.model_choice import ModelChoice
-from gateway.turns.questions.approval_text import safe_line
 from gateway.turns.questions.decisions import clean_name, is_call
+from gateway.turns.questions.question_text import safe_line
 from gateway.turns.questions.review_questions import CommandReply, ReviewQuestions
 from gateway.turns.questions.tool_grants import ToolGrants, parse_terms
 from gateway.turns.user_input import trust_topic, trusted_before

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gateway.turns.commands.command_parsing import nearest
 from gateway.turns.commands.command_table import COMMANDS
-from gateway.turns.questions.approval_text import safe_line
+from gateway.turns.questions.question_text import safe_line
 
 _SEEN = (
     "My owner sees that you use me, which tools I use for you and when, but what you say only if you ask for "

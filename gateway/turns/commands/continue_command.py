@@ -24,11 +24,11 @@ from agent_core.text import one_line
 from gateway.routing.conversations import Conversations, place_name
 from gateway.store.background_job_rows import is_background
 from gateway.store.stores import Queue
-from gateway.system.durations import span
+from gateway.system.terminal_text import span
 from gateway.turns.commands.asked import NOT_HERE, CommandContext
 from gateway.turns.commands.command_text import TAKEN_OVER, for_people
 from gateway.turns.commands.conversation_commands import PAGE, PAGE_CHARS, Histories
-from gateway.turns.questions.approval_text import safe_line, visible
+from gateway.turns.questions.question_text import safe_line, visible
 from gateway.turns.questions.review_questions import CommandReply
 
 _LISTED = 9

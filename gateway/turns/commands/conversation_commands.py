@@ -20,12 +20,12 @@ from agent_core.messages import Attachment, Audience, SessionKey
 from agent_core.models import HistoryTail, Message, SearchHit
 from agent_core.storage.search_index.word_splitting import fold, parse_query
 from agent_core.text import excerpt, one_line
-from channels.attachments.attachment_errors import AttachmentRefused, AttachmentsUnavailable
+from channels.attachments.attachment_storage import AttachmentRefused, AttachmentsUnavailable
 from gateway.routing.access import normalise
 from gateway.routing.conversations import place_name
 from gateway.turns.commands.asked import CommandContext
 from gateway.turns.commands.command_text import for_people
-from gateway.turns.questions.approval_text import visible
+from gateway.turns.questions.question_text import visible
 from gateway.turns.questions.review_questions import CommandReply
 
 PAGE, PAGE_CHARS = 5_000, 8_000_000

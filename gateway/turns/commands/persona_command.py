@@ -6,7 +6,7 @@ import anyio.to_thread
 
 from agent_core.persona import Persona
 from gateway.turns.commands.asked import NOT_HERE, CommandContext
-from gateway.turns.questions.approval_text import visible
+from gateway.turns.questions.question_text import visible
 
 _HOW = "`!persona You are Ada, warm and brief.` sets it; it counts for everybody who talks to me."
 

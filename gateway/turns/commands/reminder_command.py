@@ -16,7 +16,7 @@ from gateway.store.model import Job, JobKind
 from gateway.store.store_errors import TooManyJobs
 from gateway.store.stores import Step, TurnStore
 from gateway.turns.commands.asked import CommandContext
-from gateway.turns.questions.approval_text import safe_line
+from gateway.turns.questions.question_text import safe_line
 
 _HOW = "`!remind tomorrow at 8 call Tom` makes one"
 _REMOVED = "`!remind cancel 2` or `!remind cancel call Tom` removes one"

@@ -34,7 +34,7 @@ from gateway.turns.commands.command_parsing import is_only_read, parse_command
 from gateway.turns.commands.command_text import TAKEN_OVER, for_people, tool_line
 from gateway.turns.commands.conversation_commands import Histories
 from gateway.turns.commands.worded_answers import recorded_reply
-from gateway.turns.questions.approval_text import safe_line
+from gateway.turns.questions.question_text import safe_line
 from gateway.turns.questions.review_questions import CommandReply
 from gateway.turns.transcription import sound_files
 from gateway.turns.user_input import used_before

@@ -28,7 +28,7 @@ from gateway.routing.access import Access, Role, is_admitted
 from gateway.store.model import APPROVED, EXPIRED, WITHDRAWN, ToolQuestionRow
 from gateway.store.shared import SHARED
 from gateway.store.stores import QuestionStore
-from gateway.turns.questions.approval_text import safe_line
+from gateway.turns.questions.question_text import safe_line
 
 REFUSED = "refused"
 ANSWERED, DECLINED, ENDED = "answered", "declined", "ended"

@@ -36,7 +36,8 @@ from gateway.routing.access import Access, Role, is_admitted
 from gateway.store.states import QUARANTINE_S, IllegalMove, InboxState, OutboxState
 from gateway.store.stores import InboxRow, NewOutbound, OutboxRow, Pending, Queue, StoreUnavailable, Turn
 from gateway.store.wakeups import Wakeups
-from gateway.turns.questions.approval_text import (
+from gateway.turns.questions.decisions import NOT_PROVED, ToolDecisions, is_call, place_of
+from gateway.turns.questions.question_text import (
     extra_fields,
     fenced_arguments,
     is_undecided,
@@ -46,7 +47,6 @@ from gateway.turns.questions.approval_text import (
     safe_line,
     visible,
 )
-from gateway.turns.questions.decisions import NOT_PROVED, ToolDecisions, is_call, place_of
 from gateway.turns.questions.yes_and_no import Sign, read_answer
 
 Approval = Literal["none", "strangers", "all"]

@@ -45,7 +45,6 @@ from gateway.store.background_job_rows import KIND, order_of
 from gateway.store.model import APPROVAL, APPROVED, EXPIRED, WITHDRAWN
 from gateway.store.stores import NewOutbound, QuestionStore, Step, Turn
 from gateway.turns.commit import TurnCommit
-from gateway.turns.questions.approval_text import safe_line
 from gateway.turns.questions.decisions import (
     REFUSED,
     decision,
@@ -57,6 +56,7 @@ from gateway.turns.questions.question_text import (
     asking_text,
     attached_text,
     expired_text,
+    safe_line,
     subject_of,
     ways_to_spare,
 )

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from channels.spoken_text import REST, spoken_text
+from channels.markup import REST, spoken_text
 
 ANSWER = """# The plan
 Hello **you**, see [the docs](https://example.org/very/long?x=y) or https://user:pw@www.example.com/a?b=c

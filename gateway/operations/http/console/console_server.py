@@ -37,7 +37,7 @@ from gateway.settings import is_loopback
 from gateway.store.lease import LeaseTaken
 from gateway.store.shared import SHARED
 from gateway.system.console_logins import SESSION_S, ConsoleLogins, ConsoleSession
-from gateway.turns.questions.approval_text import visible
+from gateway.turns.questions.question_text import visible
 
 _HERE = Path(__file__).parent
 _COOKIE = "squidbot_console"

@@ -25,9 +25,8 @@ from gateway.store.postgres.histories import database_search as search
 from gateway.store.postgres.histories import history_rows, memory_documents, session_records
 from gateway.store.postgres.histories import vector_records as vectors
 from gateway.store.postgres.histories.history_rows import files_in
-from gateway.store.sql.engine import NOTHING, ConnectionPort, Locks, named_lock, session_lock
+from gateway.store.sql.engine import NOTHING, ConnectionPort, Database, Locks, Store, named_lock, session_lock
 from gateway.store.sql.row_codec import instant
-from gateway.store.sql.sql_store import Database, Store
 from gateway.store.store_errors import StoreUnavailable
 
 _Result = TypeVar("_Result")

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agent_core.children.frame_checks import failure_in, text_of_piece
-from agent_core.children.frames import FrameDecoder, encode_frame
+from agent_core.children.frames import FrameDecoder, encode_frame, failure_in, text_of_piece
 from agent_core.children.service_child import failure_of
 
 

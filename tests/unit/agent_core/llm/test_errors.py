@@ -17,8 +17,7 @@ from agent_core.errors import (
     ModelUnavailable,
     ModelUnreadable,
 )
-from agent_core.llm.litellm_errors import failure_of
-from agent_core.llm.model_errors import classify, empty_answer, for_operator, retry_after_s
+from agent_core.llm.model_errors import classify, empty_answer, failure_of, for_operator, retry_after_s
 
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 

@@ -14,8 +14,7 @@ import anyio
 import pytest
 
 from agent_core.llm.factory import build_models
-from agent_core.llm.litellm.litellm_client import LiteLLMClient
-from agent_core.llm.litellm.litellm_process import LiteLLMProcess
+from agent_core.llm.litellm.litellm_client import LiteLLMClient, LiteLLMProcess
 from agent_core.llm.model_config import LLMSpec
 from agent_core.models import Message
 from tests.clock import LoopClock, ManualClock

@@ -10,8 +10,7 @@ from agent_core.llm.factory import build_models
 from agent_core.llm.model_config import LLMSpec
 from agent_core.llm.ollama_client import OllamaClient
 from agent_core.llm.openai_client import OpenAIClient
-from agent_core.llm.pools import ModelPool
-from agent_core.llm.windows import window_in
+from agent_core.llm.pools import ModelPool, window_in
 from agent_core.memory.manager import MemoryManager
 from agent_core.models import Message
 from agent_core.tools.tool_registry import ToolRegistry

@@ -19,7 +19,7 @@ from agent_core.llm.openai_format import (
     parse_piece,
     request_body,
 )
-from agent_core.llm.sse import SseDecoder
+from agent_core.llm.streaming import SseDecoder
 from agent_core.models import Message, ToolCall, ToolDefinition
 
 TOOL = ToolDefinition(name="look", description="Looks.", parameters={"type": "object", "properties": {}})

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent_core.media.ogg import WAVEFORM_MAX, opus_in, waveform_of
+from agent_core.media.sound_file import WAVEFORM_MAX, opus_in, waveform_of
 from agent_core.media.speech import spoken_of
 from devservers.speech import opus_of, wav_of
 from tests.sounds import ogg_page

@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from agent_core.errors import ModelError, ModelRateLimited, ModelRefused, ModelUnavailable, ModelUnreadable
-from agent_core.llm.litellm.litellm_process import LiteLLMProcess
+from agent_core.llm.litellm.litellm_client import LiteLLMProcess
 from agent_core.llm.model_config import LLMSpec, ProviderSpec
 from agent_core.media import local_engines
 from agent_core.media.local_engines import LocalSpeech, OpusSpeech

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agent_core.llm.litellm.litellm_process import LiteLLMProcess
+from agent_core.llm.litellm.litellm_client import LiteLLMProcess
 from agent_core.llm.model_config import LLMSpec, ProviderSpec
 from agent_core.llm.openai_format import Piece
 from agent_core.media.media_client import build_transcriber

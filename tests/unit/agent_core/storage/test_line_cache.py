@@ -12,9 +12,9 @@ import pytest
 from agent_core.models import Message
 from agent_core.storage import JsonlMemory
 from agent_core.storage.history_file import HistoryFile
+from agent_core.storage.history_lines import RecentIds
 from agent_core.storage.history_paging import PageMark
 from agent_core.storage.jsonl_memory import HELD_BYTES
-from agent_core.storage.line_cache import RecentIds
 from tests.clock import ManualClock
 
 AT = datetime(2026, 1, 3, 14, 5, tzinfo=UTC)

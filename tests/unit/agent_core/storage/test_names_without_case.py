@@ -19,7 +19,7 @@ from agent_core.models import MemoryDocument, MemoryScope, Message, ScopeKind
 from agent_core.storage import JsonlMemory
 from agent_core.storage.search_index import SearchIndex
 from agent_core.storage.storage_integrity import histories
-from gateway.operations.privacy.histories_in_files import KeptFiles
+from gateway.operations.privacy.personal_histories import KeptFiles
 from tests.clock import ManualClock
 
 ONE, TWO = SessionKey("matrix", "!AbCd:hs.test"), SessionKey("matrix", "!aBcD:hs.test")

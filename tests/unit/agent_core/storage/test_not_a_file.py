@@ -127,7 +127,7 @@ async def test_a_disk_that_fails_is_waited_for(home: Path, monkeypatch: pytest.M
     def broken(_path: Path) -> bytes:
         raise OSError(errno.EIO, "Input/output error")
 
-    monkeypatch.setattr("agent_core.storage.file_access.read", broken)
+    monkeypatch.setattr("agent_core.storage.durable_files.read", broken)
     with pytest.raises(StorageUnavailable):
         await opened(home).load_global_memory(OWNER)
 

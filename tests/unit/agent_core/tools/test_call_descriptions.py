@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from agent_core.prompt import fence, without_tags
-from agent_core.tools.call_descriptions import call_in_words, effect_in_words
 from agent_core.tools.effects import Effect
+from agent_core.tools.execution import call_in_words, effect_in_words
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import ssl
 import pytest
 
 from agent_core.tools.shell.config import ShellSettings
-from agent_core.tools.shell.proxy_request import (
+from agent_core.tools.shell.proxy import (
     ProxyRefused,
     check_tunnel,
     host_pattern,

@@ -20,8 +20,7 @@ from agent_core.tools.effects import Wording
 from agent_core.tools.memory_write import MemoryWriteTool
 from agent_core.tools.read_skill import ReadSkillTool
 from agent_core.tools.schedule_tool import ScheduleTool
-from agent_core.tools.tool_arguments import problem_with
-from agent_core.tools.tool_registry import ToolRegistry
+from agent_core.tools.tool_registry import ToolRegistry, problem_with
 from tests.doubles.in_memory_storage import InMemoryMemory
 
 S, OTHER = "terminal/local", "email/thread"

@@ -9,9 +9,9 @@ import pytest
 
 from agent_core.messages import SessionKey
 from channels.base import ChannelAuthFailed
-from channels.email.circuit_breaker import CircuitBreaker
 from channels.email.config import CircuitBreakerConfig
 from channels.email.loop_guard import LoginPatience
+from channels.email.reply_limits import CircuitBreaker
 from tests.clock import ManualClock
 
 THREAD = SessionKey("email", "thread-" + "a" * 24, "alice@mail.test")

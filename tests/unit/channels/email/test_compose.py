@@ -17,10 +17,10 @@ from channels.base import DeliveryFailed
 from channels.email.compose.outbound_mail import compose
 from channels.email.config import EmailConfig
 from channels.email.mail_route import MailRoute
-from channels.email.parse.format_flowed import unflow
 from channels.email.parse.mail_threads import session_of
-from channels.email.rate_limit import AnswerLimiter
+from channels.email.parse.transfer_encoding import unflow
 from channels.email.receive.mail_intake import MailIntake, OwnCopy, read_arrival
+from channels.email.reply_limits import AnswerLimiter
 from channels.markup import to_text
 
 BOT = "bot@mail.test"

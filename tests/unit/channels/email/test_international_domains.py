@@ -8,8 +8,8 @@ import pytest
 from pydantic import ValidationError
 
 from channels.email.parse.mail_addresses import AddressInvalid, find_addresses, normalise
-from channels.email.rate_limit import AnswerLimiter
 from channels.email.receive.mail_intake import MailIntake, OwnCopy, read_arrival
+from channels.email.reply_limits import AnswerLimiter
 from tests.mail_config import email_config
 
 U, A = "bücher.example", "xn--bcher-kva.example"

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from agent_core.messages import Attachment, Audience, Background, InboundMessage, Sender, SessionKey
 from agent_core.prompt import fence
 from channels.email.config import EmailConfig, MailAnswerLimits
-from channels.email.rate_limit import AnswerLimiter
 from channels.email.receive.mail_intake import MailIntake, read_arrival
+from channels.email.reply_limits import AnswerLimiter
 from gateway.routing.access import Access
 from gateway.store.model import InboxRow, Turn
 from gateway.store.states import InboxState

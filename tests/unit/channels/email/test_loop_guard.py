@@ -14,7 +14,7 @@ from channels.email.config import EmailConfig, MailAnswerLimits
 from channels.email.loop_guard import LOOK_AGAIN_S, LoopGuard
 from channels.email.parse.dsn import BounceReport, DeliveryStatus
 from channels.email.parse.mail_threads import message_id_of
-from channels.email.rate_limit import AnswerLimiter
+from channels.email.reply_limits import AnswerLimiter
 from tests.clock import ManualClock
 from tests.unit.channels.email.test_circuit_breaker import NONE
 

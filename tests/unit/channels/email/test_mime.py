@@ -11,12 +11,11 @@ from hypothesis import strategies as st
 
 from agent_core.messages import Quotation
 from channels.email.compose.outbound_mail import page
-from channels.email.parse.format_flowed import WIDTH, flow, unflow
 from channels.email.parse.icalendar import in_words
 from channels.email.parse.inbound_mail import parse_mail
 from channels.email.parse.mime import normalise_lines
 from channels.email.parse.reply_stripping import divide
-from channels.email.parse.transfer_encoding import decode_transfer
+from channels.email.parse.transfer_encoding import WIDTH, decode_transfer, flow, unflow
 from channels.email.receive.intake_text import background_of, quotation
 
 TEXT = st.text(

@@ -19,13 +19,15 @@ from agent_core.oauth_login import LONGEST_WAIT_S, LoginFailed, run_device_flow,
 from agent_core.state_folder import DiskFolder
 from channels.base import ChannelAuthFailed, ChannelUnavailable
 from channels.email.config import EmailConfig, OAuth
-from channels.email.credentials_source import credentials_of, give_access, token_file
 from channels.email.imap.folders import SENT, WantedFolder
 from channels.email.imap.imap_syntax import Folder, folder_name, folder_wire
-from channels.email.mail_credentials import MailLogin
-from channels.email.mail_oauth_tokens import (
+from channels.email.mail_credentials import (
+    MailLogin,
     TokenCredentials,
     client_from_settings,
+    credentials_of,
+    give_access,
+    token_file,
     token_store,
 )
 from tests.clock import LoopClock

@@ -7,9 +7,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from channels.email import rate_limit
+from channels.email import reply_limits
 from channels.email.config import MailAnswerLimits
-from channels.email.rate_limit import AnswerLimiter
+from channels.email.reply_limits import AnswerLimiter
 
 
 class TestLimits:
@@ -79,7 +79,7 @@ class TestLimits:
 
     def test_what_is_refused_makes_no_room(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """A flood is forgotten before what counts; the control is what counts when there is nothing else."""
-        monkeypatch.setattr(rate_limit, "MAX_ENTRIES", 5)
+        monkeypatch.setattr(reply_limits, "MAX_ENTRIES", 5)
         limiter = self.limiter(sender_per_hour=2)
         assert [self.ask(limiter, f"m{n}") for n in range(50)] == [True, True, *[False] * 48]
         assert len(json.loads(limiter.dump())) == 5

@@ -11,8 +11,8 @@ from agent_core.messages import InboundMessage
 from channels.email.config import EmailConfig, MailAnswerLimits
 from channels.email.parse.mime import Unreadable, parse_headers
 from channels.email.parse.unreadable import MOST_HEADER, MOST_LINES, TOO_LARGE, apology_of, headers_of
-from channels.email.rate_limit import AnswerLimiter
 from channels.email.receive.mail_intake import MailIntake, OwnCopy, given_up, read_arrival
+from channels.email.reply_limits import AnswerLimiter
 from channels.email.trust.dkim import claims_of
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

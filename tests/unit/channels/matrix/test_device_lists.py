@@ -6,7 +6,7 @@ import anyio
 import pytest
 
 from channels.base import ChannelUnavailable
-from channels.matrix.crypto.device_lists import AT_ONCE, RETRY_S, DeviceLists, group_by_server
+from channels.matrix.crypto.devices import AT_ONCE, RETRY_S, DeviceLists, group_by_server
 from tests.clock import ManualClock
 
 ANN, BOB, CID = "@ann:fast.test", "@bob:slow.test", "@cid:slow.test"

@@ -9,7 +9,7 @@ from channels.base import ChannelAuthFailed, ChannelUnavailable, LinkState
 from channels.matrix.channel import MatrixChannel
 from channels.matrix.client.homeserver import HttpAnswer, LinkBroken, MatrixCredentials
 from channels.matrix.config import MatrixConfig
-from channels.matrix.receive.gaps import GAP_TRIES
+from channels.matrix.receive.deferred_reading import GAP_TRIES
 from tests.clock import LoopClock
 from tests.doubles.homeserver import ScriptedHomeserver, failure, member, text
 from tests.doubles.inbox import MemoryInbox, running

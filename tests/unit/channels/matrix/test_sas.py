@@ -6,7 +6,7 @@ import pytest
 
 from channels.matrix.crypto.cross_signing import canonical
 from channels.matrix.crypto.key_types import NotReadable
-from channels.matrix.crypto.sas import METHOD, Sas, SasFailed
+from channels.matrix.crypto.verification import METHOD, Sas, SasFailed
 
 vodozemac = pytest.importorskip("vodozemac")
 
@@ -59,7 +59,7 @@ def test_both_sides_see_the_same():
     info = "|".join(("MATRIX_KEY_VERIFICATION_SAS", *THEM, theirs, *US, ours, "t"))
     assert len(emoji) == 7
     # The same computation by the other side, down to the words.
-    from channels.matrix.crypto.sas import _EMOJI
+    from channels.matrix.crypto.verification import _EMOJI
 
     assert [_EMOJI[index] for index in whole.bytes(info).emoji_indices] == emoji
     assert len(set(_EMOJI)) == 64

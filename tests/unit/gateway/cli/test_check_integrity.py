@@ -15,7 +15,7 @@ from agent_core.storage.jsonl_memory import JsonlMemory
 from agent_core.storage.layout import Layout
 from agent_core.storage.search_index import SearchIndex
 from gateway.cli.check import FindingLevel, check_data
-from gateway.operations.backup.catalog import known_backups
+from gateway.operations.backup.contents import known_backups
 from gateway.system.home import Home
 from gateway.system.lock import hold_home
 from tests.clock import ManualClock

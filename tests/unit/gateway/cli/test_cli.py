@@ -22,9 +22,9 @@ from gateway.operations import render
 from gateway.store.sqlite.sqlite_queue import SqliteQueue
 from gateway.store.stores import NewOutbound, Pending
 from gateway.system.clock import SystemClock
-from gateway.system.durations import duration
 from gateway.system.home import Home, open_home
 from gateway.system.lock import hold_home
+from gateway.system.terminal_text import duration
 from tests.clock import EPOCH
 from tests.command_line import CONFIG, ROOM, answer, daemon, fill, free_port, squidbot
 

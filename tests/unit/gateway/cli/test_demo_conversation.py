@@ -183,7 +183,7 @@ def test_a_voice_message_is_said_by_espeak(monkeypatch, capsys):
         spoken.append((room, text))
         alice.say(f"heard: {text}")
 
-    monkeypatch.setattr("gateway.cli.demo.tour_voice.speak", speak)
+    monkeypatch.setattr("gateway.cli.demo.tour_material.speak", speak)
     talk = _Talk(demo, typing=False)
     assert talk.read_out(["/voice feed the axolotl"]) == 0
     assert spoken == [("!r", "feed the axolotl")]

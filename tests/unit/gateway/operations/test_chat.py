@@ -13,8 +13,8 @@ from agent_core.operation import Who
 from gateway.operations.chat_operations import ChatOperations, chat_forms
 from gateway.operations.operation_context import OperationContext
 from gateway.operations.operation_registry import IN_CHATS, all_operations
-from gateway.operations.receipt_operations import receipt_json
 from gateway.operations.render import chat_text
+from gateway.operations.usage_operations import receipt_json
 from gateway.store.model import EffectReceipt, ReceiptOutcome
 from gateway.turns.commands import COMMANDS, Command
 from gateway.turns.commands.asked import NOT_HERE, CommandContext

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.routing.conversation_names import addresses_for
+from gateway.routing.conversations import addresses_for
 
 KNOWN = {
     "@bob:hs.test": "Bob Miller",

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from agent_core.errors import ModelRefused, ModelUnavailable, ModelUnreadable
-from agent_core.media.ogg import Sound
+from agent_core.media.sound_file import Sound
 from agent_core.media.speech import Spoken
 from agent_core.messages import Amendment, MessageContext, OutboundKind, SessionKey, Speech
 from channels.attachments import AttachmentStore, AttachmentsUnavailable

@@ -9,8 +9,7 @@ import pytest
 from gateway.errors import ConfigInvalid
 from gateway.settings import load_settings
 from gateway.settings.cross_checks import permission_warnings
-from gateway.settings.secret_files import is_secret_file_name, secret_places
-from gateway.settings.source import Source
+from gateway.settings.source import Source, is_secret_file_name, secret_places
 
 TEXT = """\
 llm:

@@ -14,7 +14,7 @@ from gateway.store.lease import DAEMON, Holders, LeaseKeeper, LeaseLost, LeaseTa
 from gateway.store.sql import lease_rows as leases
 from gateway.store.sql.tables import TABLES
 from gateway.store.stores import Lease, StoreUnavailable
-from gateway.system.event_loop import WatchfulLoop, loop_for
+from gateway.system.process_tuning import WatchfulLoop, loop_for
 
 pytestmark = pytest.mark.virtual_time
 

@@ -10,7 +10,7 @@ import pytest
 
 from agent_core.messages import Amendment
 from gateway.store import sql, sqlite
-from gateway.store.sql import state_moves
+from gateway.store.sql import state_store
 from gateway.store.sqlite.sqlite_queue import SqliteQueue
 from gateway.store.states import INBOX_MOVES, OUTBOX_MOVES, QUARANTINE_S, IllegalMove, InboxState, OutboxState
 from gateway.store.stores import Completion, LostTurn
@@ -70,7 +70,7 @@ EVERY_WAY = [
 
 def forget_conditions():
     """What was made from the tables before they were changed."""
-    for made in (state_moves.inbox_sources, state_moves.offline_sources, state_moves.outbox_sources):
+    for made in (state_store.inbox_sources, state_store.offline_sources, state_store.outbox_sources):
         made.cache_clear()
 
 
@@ -116,7 +116,7 @@ def test_no_move_names_its_sources_itself():
         text = re.sub(r'"\s+f?"', "", path.read_text())
         found += re.findall(r"UPDATE inbox SET (?:(?!WHERE)[^\"])*\bstate = [^\"]*", text)
         # These do to a database at rest what is no move.
-        if path.name not in {"restore.py", "restoring.py", "erasure.py"}:
+        if path.name not in {"sqlite_restore.py", "quarantine_after_restore.py", "erasure_statements.py"}:
             found += re.findall(r"UPDATE outbox SET (?:(?!WHERE)[^\"])*\bstate = [^\"]*", text)
     assert len(found) >= 18
     literal = re.compile(r"WHERE.*state\s*(=|IN)\s*\(?'")

@@ -13,7 +13,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from gateway.store.sql import call_limit, maintenance_statements
+from gateway.store.sql import engine, maintenance_statements
 from gateway.store.sql.engine import NOTHING
 from gateway.store.sqlite import sqlite_connection
 from gateway.store.sqlite.sqlite_queue import SqliteQueue
@@ -158,8 +158,8 @@ async def test_a_call_that_was_cancelled_in_the_queue_does_not_happen(store):
 
 async def test_too_many_calls_wait_for_room(store, monkeypatch):
     """Beyond the bound a caller waits, and is refused when no room comes in time."""
-    monkeypatch.setattr(call_limit, "WITHIN_S", 0.05)
-    store.database.writer._calls_under_way = call_limit.CallLimit("here", 2)
+    monkeypatch.setattr(engine, "WITHIN_S", 0.05)
+    store.database.writer._calls_under_way = engine.CallLimit("here", 2)
     go = threading.Event()
     outcomes = []
 

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from gateway.system.malloc import trim_memory
+from gateway.system.process_tuning import trim_memory
 
 ROOT = Path(__file__).resolve().parents[4]
 
 _ARENAS = """
 import ctypes, sys, threading
-from gateway.system.malloc import share_one
+from gateway.system.process_tuning import share_one
 if sys.argv[1] == "shared":
     assert share_one()
 C = ctypes.CDLL(None)
@@ -39,7 +39,7 @@ C.fclose(ctypes.c_void_p(told))
 
 _FREED = """
 import ctypes, sys
-from gateway.system.malloc import trim_memory
+from gateway.system.process_tuning import trim_memory
 C = ctypes.CDLL(None)
 C.malloc.restype = ctypes.c_void_p
 C.memset.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t]

@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[4]
 _INTERNED = """
 import sys
 from pathlib import Path
-from gateway.system.path_names import intern_no_path_names
+from gateway.system.home import intern_no_path_names
 if sys.argv[1] == "asked":
     assert intern_no_path_names() == (sys.version_info < (3, 14))
     assert not intern_no_path_names()
@@ -57,7 +57,7 @@ def test_the_daemon_asks_for_it():
     code = (
         "import sys, contextlib\nfrom gateway.cli import fast_path\n"
         "with contextlib.suppress(BaseException): fast_path.run(home='/nowhere/at/all')\n"
-        "from gateway.system.path_names import intern_no_path_names\nprint(intern_no_path_names())"
+        "from gateway.system.home import intern_no_path_names\nprint(intern_no_path_names())"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True

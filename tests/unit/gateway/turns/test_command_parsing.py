@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from agent_core.messages import Audience, InboundMessage, Sender, SessionKey
 from gateway.operations.render import chat_text
-from gateway.system.durations import span
+from gateway.system.terminal_text import span
 from gateway.turns import commands
 from gateway.turns.commands import COMMANDS, Command, Misread, parse_command
 from gateway.turns.commands.command_help import help_text

@@ -12,7 +12,7 @@ from channels.base import LinkState
 from channels.status import ChannelStatus
 from gateway.store.states import BUDGET, link_wait
 from gateway.store.wakeups import Wakeups
-from gateway.turns.deferral_wakeups import DeferralWakeups
+from gateway.turns.failure_and_deferral import DeferralWakeups
 from tests.clock import EPOCH, LoopClock
 
 pytestmark = pytest.mark.virtual_time

@@ -16,8 +16,14 @@ from agent_core.provenance import person, untrusted_origin
 from agent_core.tools.grants import GrantKind, Scope
 from agent_core.tools.memory_write import MemoryWriteTool
 from channels.markup import to_text
-from gateway.turns.questions.approval_text import reason_text, visible
-from gateway.turns.questions.question_text import asking_text, attached_text, subject_of, ways_to_spare
+from gateway.turns.questions.question_text import (
+    asking_text,
+    attached_text,
+    reason_text,
+    subject_of,
+    visible,
+    ways_to_spare,
+)
 
 UNTIL = datetime(2026, 1, 2, 12, tzinfo=UTC)
 PAGE = (untrusted_origin("web", "http://page.test"),)

@@ -15,7 +15,7 @@ from agent_core.errors import (
     ModelUnavailable,
     StorageUnavailable,
 )
-from agent_core.llm.litellm.litellm_process import LiteLLMProcess
+from agent_core.llm.litellm.litellm_client import LiteLLMProcess
 from agent_core.llm.model_config import LLMSpec, ProviderSpec
 from agent_core.media.media_client import build_transcriber
 from agent_core.media.transcript import StoredTranscript, Transcript

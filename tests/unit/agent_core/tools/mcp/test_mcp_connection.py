@@ -7,8 +7,7 @@ from contextlib import asynccontextmanager
 import anyio
 import pytest
 
-from agent_core.tools.mcp.server_connection import McpConnection
-from agent_core.tools.mcp.server_link import ServerError, ServerLost
+from agent_core.tools.mcp.server_connection import McpConnection, ServerError, ServerLost
 
 pytestmark = pytest.mark.virtual_time
 

@@ -11,8 +11,7 @@ import textwrap
 import pytest
 
 from agent_core.tools.mcp.config import McpServerSettings, McpSettings
-from agent_core.tools.mcp.definitions import Pins, definition_from
-from agent_core.tools.mcp.tool_names import model_name
+from agent_core.tools.mcp.definitions import Pins, definition_from, model_name
 from gateway.settings.cross_checks import TOOLS
 
 OBJECT = {"type": "object", "properties": {"a": {"type": "string"}}}

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_core.tools.mcp.fitting import fit_lists
-from agent_core.tools.tool_arguments import fit_arguments
+from agent_core.tools.tool_registry import fit_arguments
 
 INTEGER, NUMBER, BOOLEAN, TEXT = ({"type": each} for each in ("integer", "number", "boolean", "string"))
 MAYBE = {"anyOf": [INTEGER, {"type": "null"}]}

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from agent_core.tools.mcp.mcp_limits import Allowance, LineReader, Misbehaviour, check_message
+from agent_core.tools.mcp.definitions import Allowance, LineReader, Misbehaviour, check_message
 
 
 def fed(pieces):

@@ -10,7 +10,7 @@ import pytest
 from agent_core.oauth import ProviderRefused
 from agent_core.state_folder import DiskFolder
 from agent_core.tools.mcp.mcp_logins import Bearer, Login, LoginFile, LoginNeeded
-from agent_core.tools.mcp.server_link import ServerUnavailable
+from agent_core.tools.mcp.server_connection import ServerUnavailable
 from tests.clock import EPOCH, LoopClock
 
 pytestmark = pytest.mark.virtual_time
