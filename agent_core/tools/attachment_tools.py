@@ -97,7 +97,7 @@ class ReadAttachmentTool:
     name = "read_attachment"
     effect = Effect.PRIVATE_READ
     repeatable = True
-    description = "Read a file of this conversation as text; id stands after Attachment."
+    description = "Read a file of this conversation as text (id: after Attachment)."
     parameters: Mapping[str, Any] = {
         "type": "object",
         "properties": {

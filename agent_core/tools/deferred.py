@@ -67,7 +67,7 @@ class DeferredTools:
         told = [name if count == 1 else f"{name} ({count})" for name, count in families.items()]
         more = f" and {len(told) - _FAMILIES} more" if len(told) > _FAMILIES else ""
         listed = ", ".join(told[:_FAMILIES]) + more
-        text = f"Load more tools by what you want to do: {listed}."
+        text = f"Load more tools by purpose: {listed}."
         return ToolDefinition(name=FIND_TOOLS, description=text, parameters=dict(_PARAMETERS))
 
     def loaded_definitions(self) -> list[ToolDefinition]:

@@ -54,9 +54,8 @@ class ScheduleTool:
 
     name = "schedule"
     description = (
-        "Do something later or repeatedly: add needs one of at, in_minutes, every_minutes, cron. 'remind' "
-        "sends text word for word; 'ask' gives it to you as a task and sends your answer. remove, pause and "
-        "resume need id."
+        "Do something later or repeatedly; add needs at, in_minutes, every_minutes or cron. 'remind' sends "
+        "text as is; 'ask' gives it to you as a task and sends your answer. remove, pause, resume need id."
     )
     parameters: Mapping[str, Any] = {
         "type": "object",

@@ -118,7 +118,7 @@ def test_the_daemon_with_all_channels_loads_none_of_the_heavy_libraries(tmp_path
     listens = {"sound_file", "transcript", "local_engines"}
     assert not listens & {name.removeprefix("agent_core.media.") for name in modules}
     # And what speaks with the first answer that is spoken.
-    speaks = {"speech", "ogg", "local_engines"}
+    speaks = {"speech", "local_engines"}
     assert not speaks & {name.removeprefix("agent_core.media.") for name in modules}
     assert "agent_core.media.media_client" not in modules
 

@@ -77,7 +77,7 @@ class WriteFileTool(_Changing):
     """The tool ``write_file``; ``received`` reads attachments of the conversation."""
 
     name = "write_file"
-    description = "Write a whole file: content, or an attachment by its id; read one that exists first."
+    description = "Write a file whole: content, or an attachment (id). Read one that exists first."
     parameters: Mapping[str, Any] = {
         "type": "object",
         "properties": {"path": TEXT, "content": TEXT, "attachment": TEXT},

@@ -254,7 +254,7 @@ class SearchFilesTool(FileTool):
 
     name = "search_files"
     effect = Effect.PRIVATE_READ
-    description = "Find files by glob (**/*.md), newest first, or lines by regular expression."
+    description = "Find files by glob (**/*.md), newest first, or lines by regex."
     parameters: Mapping[str, Any] = {
         "type": "object",
         "properties": {
