@@ -31,7 +31,9 @@ from gateway.store.background_job_rows import Order
 from gateway.store.stores import Queue
 from gateway.turns.background_job_turn import CommandEnd, CommandRunner, CommandsNotReady
 
-_CHANGED = "It was not run: files that it runs have changed since it was approved. It can be asked for again."
+_CHANGED = (
+    "It was not run: files in the workspace have changed since it was approved. It can be asked for again."
+)
 
 
 class MakesTools(Protocol):

@@ -65,6 +65,7 @@ async def list_tokens(context: OperationContext) -> dict[str, Any]:
 @operation(
     "tokens revoke",
     writes=True,
+    done="Revoked.",
     needs=_NEEDS,
     render=lambda one: f"{one['name']} is revoked",
 )

@@ -51,7 +51,7 @@ async def test_a_redaction_cancels_what_waits_and_what_runs(house, alice):
         room = await there.room(alice)
         running = await call(alice.send, room, "Count!")
         await there.answers(alice, room, 1)  # a first look at it
-        waiting = await call(alice.send, room, "Never mind")
+        waiting = await call(alice.send, room, "And then sing!")
         await redact(alice, room, waiting)
         await redact(alice, room, running)
         await call(alice.send, room, "Something else")

@@ -135,7 +135,7 @@ async def test_a_tool_waits_for_the_reaction_of_who_asked(house, alice, bob):
 
 
 async def test_a_reaction_that_comes_too_late_does_nothing(house, alice):
-    """M27: after the time is over the person is told, the turn goes on, and a late yes changes nothing."""
+    """M27: after the time is over the person is told, the turn goes on, and a late yes hears that it was late."""
     tool = Guarded()
     model = ModelScript(use("write_down", what="two"), "Without.", "Later.")
     async with house(
@@ -146,9 +146,11 @@ async def test_a_reaction_that_comes_too_late_does_nothing(house, alice):
         seen = await there.answers(alice, room, 3)
         notice = next(one for one in await call(alice.history, room) if one.sender == there.user_id)
         await call(alice.send_event, room, "m.reaction", reaction(notice.event_id, "✅"))
+        await there.answers(alice, room, 4)
         await call(alice.send, room, "and now?")
-        seen = await there.answers(alice, room, 4)
+        seen = await there.answers(alice, room, 5)
 
     assert "Nobody answered `" in seen[1]
-    assert seen[2:] == ["Without.", "Later."]
+    assert (seen[2], seen[4]) == ("Without.", "Later.")
+    assert "waited too long" in seen[3]
     assert tool.written == []

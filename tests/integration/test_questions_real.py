@@ -204,7 +204,7 @@ async def test_a_servers_question_in_a_room_over_a_kill(
             await until("outcome of this call is unknown")
             assert calls.read_text() == "hello\n"
             await person.say(f"!answer {name} Rome")
-            await until("Nothing waits for you")
+            await until(f"`{name}` is closed", 2)
             await person.say("!trust")  # the late reply has quoted what no prompt holds
             await until("counts as your own words")
             await person.say("please bad__echo")

@@ -75,23 +75,28 @@ def basis_of(workspace: str, command: str, outside: Sequence[str] = ()) -> Basis
     Return the state of what a command started in ``work/`` can read.
 
     ``outside`` are further readable folders; their files count only if the command names them by their whole
-    path.
+    path. Logs of background commands, which grow while these run, count only if it names their folder.
     """
     whole = {entry.name: entry for entry in _named_whole(workspace, command, outside)}
+    words = _words(command)
     unknown = ""
     try:
         entries = {
             path: _Entry(workspace, path, status, inside=True)
             for path, status in walk(workspace, [_MOST_ENTRIES])
+            if not _is_log(path) or "jobs" in words or _is_named(path, words)
         } | whole
     except (TooMuchError, OSError):
         entries, unknown = whole, _UNKNOWN
-    words = _words(command)
     named = {path for path, entry in entries.items() if not entry.inside or _is_named(path, words)}
     left = [_MOST_ENTRIES, _MOST_HASHED_BYTES]
     found = {path: _identity(entries[path], left) for path in sorted(entries)}
     state = hashlib.sha256(repr((unknown, list(found.items()))).encode("utf-8", "surrogatepass")).hexdigest()
     return Basis(state, tuple(_shown(sorted(named), entries, found)), unknown)
+
+
+def _is_log(path: str) -> bool:
+    return path == f"{WORK}/jobs" or (path.startswith(f"{WORK}/jobs/") and path.endswith(".log"))
 
 
 def _named_whole(workspace: str, command: str, outside: Sequence[str]) -> Iterator[_Entry]:

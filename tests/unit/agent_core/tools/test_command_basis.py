@@ -107,13 +107,22 @@ def test_a_link_that_leads_elsewhere_is_another_one(work: Path, name: str) -> No
     assert basis_of(str(work.parent), f"sh {name}/x").state != before.state
 
 
-@pytest.mark.parametrize("name", ["other.csv", "repo/.git/index", "new.csv", "jobs/b2.log"])
+@pytest.mark.parametrize("name", ["other.csv", "repo/.git/index", "new.csv", "jobs/b2.csv"])
 def test_data_that_nothing_names_counts_as_well(work: Path, name: str) -> None:
     before = basis_of(str(work.parent), "sh part")
     (work / name).write_text("3,4\n")
     changed = basis_of(str(work.parent), "sh part")
     assert changed.state != before.state
     assert changed.shown == before.shown
+
+
+def test_a_log_of_a_background_command_grows_without_another_question(work: Path) -> None:
+    """Unless the command names the log or its folder."""
+    commands = ("sh part", "sh */b2.log", "grep -r x jobs")
+    before = [basis_of(str(work.parent), command).state for command in commands]
+    (work / "jobs" / "b2.log").write_text("3,4\n")
+    after = [basis_of(str(work.parent), command).state for command in commands]
+    assert [one == other for one, other in zip(before, after, strict=True)] == [True, False, False]
 
 
 def test_what_is_written_again_unchanged_is_no_change(work: Path) -> None:
