@@ -32,7 +32,7 @@ from gateway.store.stores import Queue
 from gateway.turns.background_job_turn import CommandEnd, CommandRunner, CommandsNotReady
 
 _CHANGED = (
-    "It was not run: files in the workspace have changed since it was approved. It can be asked for again."
+    "It was not run: files in the workspace have changed since its approval. It can be asked for again."
 )
 
 

@@ -140,7 +140,7 @@ async def test_an_approved_command_whose_script_changes_before_it_begins_is_not_
     # What was not begun has no receipt.
     begun = [row for row in rows if row.tool == "background command"]
     assert len(begun) == (1 if changed else 2)
-    assert ("files in the workspace have changed since it was approved" in told) is changed
+    assert ("files in the workspace have changed since its approval" in told) is changed
     assert (work / "ran").exists() is not changed
     assert not (work / "more").exists()
 
