@@ -1,16 +1,8 @@
 """
-Prepares Markdown for people: safe HTML, readable plain text, and parts of a bounded size. Pure and total.
-
-An answer is untrusted, as it may quote strangers: HTML stays text, the result passes an allow-list (`nh3`) of
-Matrix's specification ("m.room.message msgtypes"), and pictures become links, since an ``<img>`` would send
-its address out when viewed. Text beyond `MAX_BYTES`, with brackets by the thousand (quadratic time) or too
-deep is shown as written.
-
-Converts an answer's Markdown into plain sentences that can be spoken. Pure.
-
-Code, tables and pictures are for eyes and are left out; of a link its title is said, of a bare address its
-host. Headings and items end as sentences do, so that a voice pauses there. What is longer than a limit ends
-with a sentence that says where the rest is.
+Prepares Markdown for people: safe HTML, readable plain text, parts of a bounded size, and sentences that can
+be spoken. Pure and total. An answer may quote strangers, so HTML stays text, the result passes Matrix's
+allow-list (`nh3`), and pictures become links, since viewing them would reveal the reader. Text that is too
+long or too deep to convert is shown as written.
 """
 
 from __future__ import annotations

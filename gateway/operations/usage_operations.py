@@ -1,8 +1,4 @@
-"""
-`squidbot usage`: what models cost by day, purpose, session or model, and the budget.
-
-Operations on receipts: what tools have done.
-"""
+"""Operations on usage (what models cost, and the budget) and on receipts (what tools have done)."""
 
 from __future__ import annotations
 

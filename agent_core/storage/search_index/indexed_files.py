@@ -1,7 +1,6 @@
 """
-Reads histories into the search index: from where it stopped, or from the end within a budget.
-
-Checks the search index. It is a cache, so a damaged one is set aside and rebuilt.
+Reads histories into the search index: from where it stopped, or from the end within a budget. The index is a
+cache, so a damaged one is set aside and rebuilt.
 """
 
 from __future__ import annotations
