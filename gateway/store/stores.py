@@ -28,12 +28,11 @@ from gateway.store.model import (
     UsageRow,
 )
 from gateway.store.sql.engine import Database
-from gateway.store.sql.grant_store import GrantStore
 from gateway.store.sql.inbox_store import InboxStore
 from gateway.store.sql.job_store import JobStore
 from gateway.store.sql.maintenance_store import MaintenanceStore
 from gateway.store.sql.outbox_store import OutboxStore
-from gateway.store.sql.question_store import QuestionStore
+from gateway.store.sql.question_store import GrantStore, QuestionStore
 from gateway.store.sql.receipt_store import ReceiptStore
 from gateway.store.sql.state_store import HistoryJournal, StateStore
 from gateway.store.sql.turn_store import TurnStore
