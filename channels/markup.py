@@ -48,7 +48,7 @@ def to_html(markdown: str, *, max_bytes: int = MAX_BYTES) -> str:
 
     Text beyond ``max_bytes`` is escaped and shown unformatted.
     """
-    source = sayable(markdown)
+    source = remove_control_characters(markdown)
     tokens = tokens_of(source, max_bytes)
     if tokens is None:
         return f"<pre>{html.escape(source, quote=False)}</pre>"
@@ -56,7 +56,7 @@ def to_html(markdown: str, *, max_bytes: int = MAX_BYTES) -> str:
     return clean_html(str(parser.renderer.render(tokens, parser.options, {}))).strip()
 
 
-def sayable(text: str) -> str:
+def remove_control_characters(text: str) -> str:
     """Mark surrogates and NUL, which encoders reject; remove control characters except newlines and tabs."""
     return _STEERING.sub("", text.encode("utf-8", "replace").decode("utf-8").replace("\x00", "\ufffd"))
 
@@ -81,7 +81,7 @@ def to_text(markdown: str, *, max_bytes: int = MAX_BYTES) -> str:
 
     Code and tables stay as they were written, emphasis loses its marks, a link keeps its address.
     """
-    source = sayable(markdown)
+    source = remove_control_characters(markdown)
     tokens = tokens_of(source, max_bytes)
     if tokens is None:
         return source
@@ -91,7 +91,7 @@ def to_text(markdown: str, *, max_bytes: int = MAX_BYTES) -> str:
 
 
 def tokens_of(source: str, max_bytes: int) -> list[Token] | None:
-    """The parsed source, which is `sayable`; None where that costs too much or would lose something."""
+    """Parse a source without control characters; None where that costs too much or loses something."""
     brackets = source.count("[")
     if len(source.encode()) > max_bytes or brackets * len(source) > 200_000_000:
         return None
@@ -260,7 +260,7 @@ _ENDS = (".", "!", "?", ":", ";", "…", "。")
 def spoken_text(markdown: str, *, max_chars: int) -> str:
     """Return the sentences to read out, within ``max_chars``; uninterpretable text is left out."""
     looked_at = max(_LEAST_LOOKED_AT, 4 * max_chars)
-    tokens = tokens_of(sayable(markdown[:looked_at]), MAX_BYTES)
+    tokens = tokens_of(remove_control_characters(markdown[:looked_at]), MAX_BYTES)
     said = _BLANKS.sub(" ", " ".join(_sentences(tokens or ()))).strip()
     if not _SAYS_SOMETHING.search(said):
         return ""
