@@ -90,6 +90,6 @@ def parse_approval(noted: object) -> Approval | None:
     return None
 
 
-def decided_with(approval: Approval) -> dict[str, Any]:
+def decision_record(approval: Approval) -> dict[str, Any]:
     """A yes that a call was begun with, as it was decided."""
     return {"verdict": APPROVED, "by": approval.by, "owner": not approval.origins}

@@ -60,7 +60,7 @@ from gateway.turns.questions.question_text import (
     subject_of,
     ways_to_spare,
 )
-from gateway.turns.questions.tool_grants import ToolGrants, decided_with, parse_approval
+from gateway.turns.questions.tool_grants import ToolGrants, decision_record, parse_approval
 
 _TOPIC = "approvals"
 _OWNERS_ALONE = frozenset({Effect.WRITE_WORKSPACE, Effect.SEND, Effect.NETWORK_SEND, Effect.EXECUTE})
@@ -474,7 +474,7 @@ class Consent:
                     continue
                 rest = [one for one in also if one["number"] > number]
                 request = {"name": "", **step.request, "state": each["state"], "also": rest}
-                said = step.result or {} if approval is None else decided_with(approval)
+                said = step.result or {} if approval is None else decision_record(approval)
                 return replace(step, number=number, digest=digest, request=request, result=said)
         return None
 
