@@ -1,16 +1,8 @@
 """
-Prepares Markdown for people: safe HTML, readable plain text, and parts of a bounded size. Pure and total.
-
-An answer is untrusted, as it may quote strangers: HTML stays text, the result passes an allow-list (`nh3`) of
-Matrix's specification ("m.room.message msgtypes"), and pictures become links, since an ``<img>`` would send
-its address out when viewed. Text beyond `MAX_BYTES`, with brackets by the thousand (quadratic time) or too
-deep is shown as written.
-
-Converts an answer's Markdown into plain sentences that can be spoken. Pure.
-
-Code, tables and pictures are for eyes and are left out; of a link its title is said, of a bare address its
-host. Headings and items end as sentences do, so that a voice pauses there. What is longer than a limit ends
-with a sentence that says where the rest is.
+Prepares Markdown for people: safe HTML, readable plain text, parts of a bounded size, and sentences that can
+be spoken. Pure and total. An answer may quote strangers, so HTML stays text, the result passes Matrix's
+allow-list (`nh3`), and pictures become links, since viewing them would reveal the reader. Text that is too
+long or too deep to convert is shown as written.
 """
 
 from __future__ import annotations
@@ -56,7 +48,7 @@ def to_html(markdown: str, *, max_bytes: int = MAX_BYTES) -> str:
 
     Text beyond ``max_bytes`` is escaped and shown unformatted.
     """
-    source = sayable(markdown)
+    source = remove_control_characters(markdown)
     tokens = tokens_of(source, max_bytes)
     if tokens is None:
         return f"<pre>{html.escape(source, quote=False)}</pre>"
@@ -64,7 +56,7 @@ def to_html(markdown: str, *, max_bytes: int = MAX_BYTES) -> str:
     return clean_html(str(parser.renderer.render(tokens, parser.options, {}))).strip()
 
 
-def sayable(text: str) -> str:
+def remove_control_characters(text: str) -> str:
     """Mark surrogates and NUL, which encoders reject; remove control characters except newlines and tabs."""
     return _STEERING.sub("", text.encode("utf-8", "replace").decode("utf-8").replace("\x00", "\ufffd"))
 
@@ -89,7 +81,7 @@ def to_text(markdown: str, *, max_bytes: int = MAX_BYTES) -> str:
 
     Code and tables stay as they were written, emphasis loses its marks, a link keeps its address.
     """
-    source = sayable(markdown)
+    source = remove_control_characters(markdown)
     tokens = tokens_of(source, max_bytes)
     if tokens is None:
         return source
@@ -99,7 +91,7 @@ def to_text(markdown: str, *, max_bytes: int = MAX_BYTES) -> str:
 
 
 def tokens_of(source: str, max_bytes: int) -> list[Token] | None:
-    """The parsed source, which is `sayable`; None where that costs too much or would lose something."""
+    """Parse a source without control characters; None where that costs too much or loses something."""
     brackets = source.count("[")
     if len(source.encode()) > max_bytes or brackets * len(source) > 200_000_000:
         return None
@@ -268,7 +260,7 @@ _ENDS = (".", "!", "?", ":", ";", "…", "。")
 def spoken_text(markdown: str, *, max_chars: int) -> str:
     """Return the sentences to read out, within ``max_chars``; uninterpretable text is left out."""
     looked_at = max(_LEAST_LOOKED_AT, 4 * max_chars)
-    tokens = tokens_of(sayable(markdown[:looked_at]), MAX_BYTES)
+    tokens = tokens_of(remove_control_characters(markdown[:looked_at]), MAX_BYTES)
     said = _BLANKS.sub(" ", " ".join(_sentences(tokens or ()))).strip()
     if not _SAYS_SOMETHING.search(said):
         return ""

@@ -1,7 +1,6 @@
 """
-The frames between daemon and child process: four bytes of length, then a JSON object. Pure.
-
-Checks the types of what a child process sends, which is trusted as little as a server's data. Pure.
+The frames between daemon and child process: four bytes of length, then a JSON object, whose types are checked
+because a child is trusted as little as a server. Pure.
 """
 
 from __future__ import annotations

@@ -1,12 +1,7 @@
 """
-Everything that a runner has started, by /proc: what it takes, and how it is ended (Linux).
-
-The runner is the subreaper of its descendants (prctl(2)), so whoever loses their parent is its child.
-
-How a program gives way to the daemon: it is nice, and so is its session, where that can be had (Linux).
-
-Where sessions have shares of the processors (autogroups, see sched(7)), the nice value of a process counts
-only within its session, so the session is told as well. One that the program creates later has a whole share.
+Everything that a runner has started, by /proc: what it takes, how it gives way to the daemon, and how it is
+ended (Linux). The runner is the subreaper of its descendants (prctl(2)), so whoever loses their parent is its
+child.
 """
 
 from __future__ import annotations

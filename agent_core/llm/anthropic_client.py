@@ -1,12 +1,8 @@
 """
-A client for Anthropic's own protocol, which needs no litellm and keeps thoughts within a turn.
-
-Anthropic's Messages API: writes our messages, reads the events of answers. Pure.
-
-Source: Anthropic's documentation of the Messages API, version 2023-06-01. Rules that a request keeps: the
-results of one answer's tools stand together at the beginning of the next user message, a signed thought
-stands before the calls that it led to and is sent back unchanged, and ``max_tokens`` is larger than the
-budget for thinking.
+A client for Anthropic's Messages API (version 2023-06-01), which needs no litellm and keeps thoughts within a
+turn. The results of one answer's tools stand together at the beginning of the next user message, a signed
+thought is sent back unchanged before the calls that it led to, and ``max_tokens`` is larger than the budget
+for thinking.
 """
 
 from __future__ import annotations

@@ -138,7 +138,7 @@ class ModelClient(ABC):
         extra: Further request fields, such as ``temperature``; they win.
         price: The price of tokens, by operator or table.
         pictures: The source of pictures, for a model that accepts them.
-        window: Its context window in tokens, if known; see `windows`.
+        window: Its context window in tokens, if known; see `pools`.
         at_home: A self-hosted server, which may truncate requests silently.
     """
 

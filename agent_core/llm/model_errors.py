@@ -1,15 +1,8 @@
 """
-Translates a failure at a model into one of our errors. Pure; both clients use it and so agree on the meaning.
-
-The HTTP status decides first, then the body, and only then the exception: libraries report a refused
-connection as status 500 and a wrong key as "bad request". The text of the error is for the operator's log and
+Translates a failure at a model into one of our errors. Pure; imports no library. The HTTP status decides
+first, then the body, and only then the exception: litellm reports a refused connection as status 500 and a
+wrong key as "bad request", so the whole chain of causes is searched. The text is for the operator's log and
 never holds the key; ``public`` is what a stranger may read.
-
-Interprets the exceptions of litellm and of the libraries below it. Pure; imports none of them.
-
-The class of the exception cannot be trusted (a wrong key is a "bad request", a refused connection a
-"server error" with a status that nobody sent), so the whole chain of causes is searched: for the first
-status, the first Retry-After, and any error of the connection itself.
 """
 
 from __future__ import annotations

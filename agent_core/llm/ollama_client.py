@@ -1,11 +1,7 @@
 """
-A client for Ollama in its own protocol: only there the window of a request can be set.
-
-Ollama reads 4,096 tokens unless it is told otherwise, and cuts off the beginning of what is longer without a
-word. So the model is looked up once (``/api/show``), every request names its window, and nothing longer is
-sent.
-
-Ollama's own chat format (``/api/chat``): writes requests, reads pieces of answers. Pure.
+A client for Ollama's own chat API (``/api/chat``): only there the context window of a request can be set.
+Ollama silently cuts off the beginning of whatever exceeds it (4,096 tokens by default), so every request
+names its window, and nothing longer is sent.
 """
 
 from __future__ import annotations

@@ -1,18 +1,8 @@
 """
 An ordered pool of models that looks like one: the first that works answers, and a failed one is skipped for a
-while.
-
-A failed member cools for Retry-After, five minutes if only the operator can help, else two seconds doubling
-up to two minutes (`cool_down_s`); faults of the request cool nothing. If all are cooling, operator cases and
-the soonest other are tried anyway, unless it named its time. On an error before any output the next member is
-asked; afterwards it goes to the caller, who alone can withdraw shown text (no tool has run: calls come only
-with complete answers). `most_informative` chooses the error when all fail; ``fields["members"]`` has the
-details.
-
-The context window of a model on a server of one's own, as the server itself says it.
-
-A server that is asked for more than its window may cut the beginning off and say nothing; so nobody's word is
-simply believed: of what the owner, the model and the server say the smallest counts.
+while (`cool_down_s`); faults of the request cool nothing. An error before any output goes to the next member,
+a later one to the caller, who alone can withdraw shown text. The window of a model is the smallest that the
+owner, the model and the server state, because a server may cut a longer prompt silently.
 """
 
 from __future__ import annotations

@@ -1,13 +1,8 @@
 """
-Streams one answer from its first byte to its end, under time limits of our own.
-
-`answer` waits for each `Piece` with a limit, ends endless answers, hands out tool calls only with a complete
-answer, and always closes the connection. Any piece is activity, also hidden reasoning; keep-alives are not,
-and a begun piece is complete within `_PIECE_LIMIT_S`. After text was handed out a temporary error becomes
-`StreamBroken`. The libraries' timeouts are not reliable: one was ignored, another counted only waits between
-reads.
-
-Parses the two forms in which models stream: server-sent events (WHATWG HTML, 9.2.6), and lines. Pure.
+Streams one answer from its first byte to its end, under time limits of our own, because the libraries' are
+not reliable. Reads server-sent events (WHATWG HTML, 9.2.6) and lines; any piece is activity, keep-alives are
+not. Tool calls are handed out only with a complete answer, and the connection is always closed. After text
+was handed out a temporary error becomes `StreamBroken`.
 """
 
 from __future__ import annotations

@@ -1,16 +1,8 @@
 """
-Determines the format and the length of a sound file from its content, without decoding it. Pure.
-
-The length decides whether a file is sent to a provider and what that costs. It is what the file says of
-itself: the last position in Ogg, the pace in the head of WAV, the head of the track in M4A; the frames of MP3
-are counted, because it has no such head. A false one can hide no more than fits into the most bytes that are
-listened to, and the engine on this machine measures what it has decoded.
-
-Reads the length and the waveform of an Ogg file of Opus without decoding it. Pure.
-
-Duration: the last page names how many samples of 48 kHz have been played by its end (RFC 7845, section 4).
-Loudness: Opus gives loud and busy moments more bytes, so the sizes of its packets, which last equally long,
-draw the waveform that clients show. It is a picture for people, not a measurement.
+Determines format, length and waveform of a sound file without decoding it. Pure. The length decides whether a
+file is sent to a provider; it is what the file claims (Ogg: RFC 7845, section 4; frames of MP3 are counted),
+and the engine measures again after decoding. The waveform is drawn from the sizes of Opus packets: a picture
+for people, not a measurement.
 """
 
 from __future__ import annotations

@@ -30,11 +30,10 @@ torn or unreadable line keeps its position, so it never shifts the cursor. Lines
 hand, imported) take the position that follows from their neighbours. The record knows the byte at which the
 cursor's line begins, too, and that decides: so a line too much or a wrong ``n`` hides no message.
 
-Files: ``layout`` (paths), ``lines`` (a message as a line), ``reverse_lines`` (reading backwards), ``paging``
-(what is handed out), ``history`` (one history file), ``fsync`` (when it is on the disk), ``session_record``
-(cursor and summary), ``session_files`` (those two together), ``documents`` (memory documents and their
-versions), ``file_access`` (appending, locks, errors), ``jsonl`` (the
-`MemoryPort` over it), ``search_index`` (the `SearchPort`).
+Files: ``layout`` (paths), ``history_lines`` (a message as a line), ``history_paging`` (what is handed out),
+``history_file`` (one history), ``durable_files`` (appending, syncing, errors), ``session_record`` (cursor and
+summary), ``session_files`` (those two together), ``memory_files`` (memory documents and their versions),
+``jsonl_memory`` (the `MemoryPort` over it), ``search_index`` (the `SearchPort`).
 """
 
 from agent_core.storage.jsonl_memory import JsonlMemory

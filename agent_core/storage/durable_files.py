@@ -1,14 +1,8 @@
 """
-Reads and appends to files; the place where an OSError becomes `StorageUnavailable`.
-
-Appending: one write at the end of the file, no fsync of its own. Replacing: `agent_core.files`. Everything
-here blocks and is called in worker threads.
-
-Syncs an append-only file to disk, and knows how far it is durable.
-
-After a failed fdatasync Linux takes what it could not write for written, and the next one succeeds without
-it. So the bytes since the last good one are put into the cache again, the same at the same place, before the
-next try.
+Reads, appends to and syncs files; the place where an OSError becomes `StorageUnavailable`. After a failed
+fdatasync Linux counts the lost bytes as written and the next sync succeeds, so all bytes since the last good
+sync are written again first. Replacing is in `agent_core.files`. Everything here blocks and is called in
+worker threads.
 """
 
 from __future__ import annotations

@@ -1,17 +1,8 @@
 """
-Writes a message as a line of a history, and reads it back. Pure; an unreadable line is None, never an
-exception.
-
-orjson writes and reads nearly all of it. What it refuses (half a surrogate pair, an integer of more than 64
-bits) goes through the standard library and says so in ``enc``, so that nothing changes on its way to the
-disk and back.
-
-What is cached of a history file: the newest lines, decoded, and the ids of recent lines. Pure.
-
-Both caches save reading, both can be dropped at any moment, and both have a bound. A decoded line takes four
-times its text here (1.8 kB for 250 characters), so of a conversation only what the next prompt can need is
-kept: nothing before the cursor, because that is in the summary. Ids are kept as hashes, eight bytes each;
-a match is confirmed in the file.
+Writes a message as a line of a history, reads it back, and caches the newest lines and ids. Pure; an
+unreadable line is None, never an exception. What orjson refuses goes through the standard library and says so
+in ``enc``. A decoded line takes four times its text, so only lines after the cursor are cached; ids are kept
+as hashes, and a match is confirmed in the file.
 """
 
 from __future__ import annotations

@@ -1,11 +1,7 @@
 """
-Selects the messages of a page of history: the rule that every storage shares. Pure.
-
-Reads the lines of a file from the last to the first, in blocks of 64 KiB, so that only the needed part is
-read.
-
-Measured on a history of 100,000 messages: the last 200 take 0.8 ms; parsing the file takes 400 ms and
-117 MiB. A line longer than the limit is skipped without being held in memory.
+Selects the messages of a page of history, and reads a file's lines from the last to the first in blocks of 64
+KiB, so that only the needed part is read. A line longer than the limit is skipped without being held in
+memory.
 """
 
 from __future__ import annotations

@@ -1,10 +1,7 @@
 """
 The files of one session, its history and its record, and their invariant: a cursor is never beyond the end of
-its history.
-
-Everything here blocks and is called in a worker thread, by one caller at a time.
-
-Finds the attachments that any history names, by a search through the bytes, without parsing a line.
+its history. Also finds the attachments that any history names. Everything here blocks and is called in a
+worker thread, by one caller at a time.
 """
 
 from __future__ import annotations

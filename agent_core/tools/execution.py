@@ -1,12 +1,8 @@
 """
-Runs one tool call; whatever happens becomes a result that the model can read.
-
-A model is told what it did wrong (an unknown tool, arguments that do not fit) and what the tool says of its
-failure; of a defect it only learns that there was one, and the log has the rest. Cancellation goes through.
-A tool that waits is cut at its limit. One that blocks the event loop, or sits in a thread that cannot be
-abandoned, cannot be cut by anybody: tools must not do that.
-
-Describes a tool call and its effect in words for people. Pure.
+Runs one tool call, and describes it for people; whatever happens becomes a result that the model can read. A
+model is told what it did wrong; of a defect it only learns that there was one, and the log has the rest. A
+tool that waits is cancelled at its limit; one that blocks the event loop cannot be, so tools must not do
+that.
 """
 
 from __future__ import annotations

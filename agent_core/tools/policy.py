@@ -1,16 +1,8 @@
 """
-Decides whether a tool call is made, asked about or denied: a table of effect and provenance.
-
-A model cannot be kept from believing what it reads, so it does not decide. The call's effect (`Effect`) and
-the origins of the words that the model had been shown (`Trust`) decide, and nothing that the model says.
-Where a call reaches somebody or something, and the owner has named exactly that, the idea is the owner's,
-unless a text that anybody may have written names it as well.
-
-Decides who has a family of tools. Pure.
-
-Three places decide which tools are in a model's request: each family asks `is_available` when the tools of a
-session are made (`gateway.app.agent`), rarely used ones are left out until they are found (`deferred.py`),
-and a run offers none in its last call (`agent_core.agent.agent_run`).
+Decides whether a tool is offered (`is_available`) and whether a call is made, asked about or denied. Pure. A
+model cannot be kept from believing what it reads, so the call's effect (`Effect`) and the origins of the
+words it was shown (`Trust`) decide. A recipient that the owner has named exactly is the owner's idea, unless
+a text that anybody may have written names it as well.
 """
 
 from __future__ import annotations

@@ -1,10 +1,6 @@
 """
-The tools that every run has. Tools of a single run come in addition as ``extra_tools`` and are never
-registered here.
-
-The registry is filled once, when the program is put together, and read by all runs at the same time.
-
-Fits the arguments of a tool call to the tool's schema, and checks them against it. Pure.
+The tools that every run has, filled once at start, and the check of a call's arguments against the tool's
+schema. Tools of a single run come as ``extra_tools`` and are never registered here.
 """
 
 from __future__ import annotations

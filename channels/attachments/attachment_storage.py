@@ -1,12 +1,8 @@
 """
 `Storage`: where the bytes of attachments lie, as files (``file_storage.py``) or S3 objects
-(``object_storage.py``).
-
-It knows no limits, kinds or people. Paths (`PATH`) derive from content hashes, so repeated puts change
-nothing. `AttachmentStore` verifies what a shared one (``is_shared``) returns. Blocks, in worker threads;
-calls end in bounded time unless a network file system hangs.
-
-The errors of attachments: a file that cannot be used, and a storage that cannot be used.
+(``object_storage.py``), and its errors. It knows no limits, kinds or people. Paths derive from content
+hashes, so repeated puts change nothing. Calls block, in worker threads, and end in bounded time unless a
+network file system hangs.
 """
 
 from __future__ import annotations

@@ -1,11 +1,7 @@
 """
-Determines the type of a file: from its content if possible, else from what the sender claims. Pure.
-
-Makes file names that strangers chose safe to show, to store and to send on. Pure.
-
-`safe_name` keeps what a person would recognise the file by. `safe_extension` decides under which ending the
-content is kept on this machine: one from a list of kinds that no system runs when they are opened, else
-``.bin``.
+Determines the type of a file, from its content if possible, and makes file names that strangers chose safe to
+show, store and send on. Pure. On this machine content is kept only under extensions that no system runs, else
+as ``.bin``.
 """
 
 from __future__ import annotations

@@ -1,12 +1,8 @@
 """
-Attachments as files: below the home folder, or in a folder that several machines share (NFS).
-
-No locks: a content appears by a rename, which is atomic for every machine, and concurrent writers write the
-same. The sweeper renames a file away and puts it back if it was saved again; a kill in between is repaired at
-the next use or listing. squidbot never creates the shared folder ``attachments``: if it is missing, nothing
-is mounted.
-
-Writes a file durably to disk. Most functions are for worker threads.
+Attachments as files: below the home folder, or in a folder that several machines share (NFS). No locks:
+content appears by an atomic rename, and concurrent writers write the same. The sweeper renames a file away
+and puts it back if it was saved again; a kill in between is repaired at the next use. The shared folder
+``attachments`` is never created: if it is missing, nothing is mounted.
 """
 
 from __future__ import annotations

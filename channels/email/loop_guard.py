@@ -2,7 +2,7 @@
 Keeps the channel from doing harm, around everything it sends: the circuit breaker, the patience after a
 refused login, and the file that lets limits outlive a restart.
 
-`LoopGuard` holds the pure parts (``circuit_breaker``, ``rate_limit``) to the clock, and tells the operator
+`LoopGuard` holds the pure parts (``reply_limits``) to the clock, and tells the operator
 when one of them acts.
 """
 

@@ -1,17 +1,7 @@
 """
-The credentials for a mail server: a password, or a token (``oauth_tokens``) in one of two SASL mechanisms.
-
-XOAUTH2 is Google's, which Microsoft took over; OAUTHBEARER is the standard (RFC 7628). Both say the user's
-name and the token in one line.
-
-The OAuth login of a mailbox: its provider, and its tokens in ``oauth.json``.
-
-Makes the credentials of a mailbox from its settings.
-
-TLS certificates of mail servers: always verified; a rejected one is explained in plain words.
-
-There is no switch to turn verification off. ``tls_ca_file`` names an authority of one's own, which is
-trusted in addition to the system's.
+The credentials for a mail server, made from its settings: a password, or an OAuth token from ``oauth.json``
+(XOAUTH2, or OAUTHBEARER of RFC 7628). TLS certificates are always verified, against the system's authorities
+and ``tls_ca_file``; a rejected one is explained in plain words.
 """
 
 from __future__ import annotations

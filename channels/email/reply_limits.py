@@ -1,16 +1,8 @@
 """
-The circuit breaker stops mail loops, in which two programs answer each other. Pure.
-
-It counts what goes out per hour, in a thread and in all, whoever the other side is. While open, outgoing
-mails wait and incoming ones are quarantined; it closes after a while or by a person, and survives restarts,
-which the loop may cause. Answers to the owner count only for their own thread and a limit beyond what a
-person asks.
-
-Limits how many answers one sender gets; mails count from the time at which they arrived. Pure.
-
-By arrival, so that mails after a downtime are no burst; by identity, so that a mail read twice counts once.
-`AnswerLimiter.place` assigns the next free time instead of refusing; `AnswerLimiter.admit` knows only now or
-never, for what needs no answer. The circuit breaker counts the total.
+Limits how many answers go out: per sender (`AnswerLimiter`), and per thread and in all by a circuit breaker,
+which stops mail loops. Pure. Mails count from their arrival, so that mails after a downtime are no burst.
+While the breaker is open, outgoing mails wait and incoming ones are quarantined; it survives restarts, which
+the loop may cause.
 """
 
 from __future__ import annotations

@@ -1,12 +1,8 @@
 """
-Computes which tick is due. Pure: the time is an argument.
-
-Ticks stand at multiples of the interval since 1970-01-01 UTC, in milliseconds, so that every process names
-them alike and an accepted tick is known for ever. The active hours are local and decide when a tick may fire:
-of all missed ones the newest fires when the window opens. A last tick more than an interval in the future
-came from a wrong clock and is ignored.
-
-A tick's message, and what it asks the model. Pure.
+Computes which tick is due, and makes its message. Pure. Ticks stand at multiples of the interval since
+1970-01-01 UTC, so that an accepted tick is known for ever. The active hours are local; of all missed ticks
+the newest fires when the window opens. A last tick more than an interval in the future came from a wrong
+clock and is ignored.
 """
 
 from __future__ import annotations

@@ -1,11 +1,8 @@
 """
-The person's side of the terminal channel: typed text goes in, events come out.
-
-An answer is delivered when the link's holder asks for the next event or leaves in order; after an exception
-it goes to the next link again. A link never shows an id twice. The newest `MAX_WAITING` answers and the
-newest hint of each kind are kept.
-
-The events that a terminal receives: plain data that fits into a line of JSON. Pure.
+The person's side of the terminal channel: typed text goes in, events (plain data for a line of JSON) come
+out. An answer is delivered when the link's holder asks for the next event or leaves in order; after an
+exception the next link gets it again. The newest `MAX_WAITING` answers and the newest hint of each kind are
+kept.
 """
 
 from __future__ import annotations

@@ -34,7 +34,6 @@ from gateway.app import Overrides, build
 from gateway.errors import ConfigInvalid, StateUnusable
 from gateway.observability.logs import configure_logs
 from gateway.observability.metrics import show_heartbeat, show_store, watch_vitals
-from gateway.operations.access_operations import accounts_of
 from gateway.operations.control.control_server import serve_control
 from gateway.operations.http.health import Health, serve
 from gateway.operations.job_operations import schedule_context
@@ -43,6 +42,7 @@ from gateway.operations.operation_registry import all_operations
 from gateway.operations.privacy.erasure_journal import broken_off, check_no_move_pending
 from gateway.operations.status_operation import show_status
 from gateway.settings import Settings, load_settings, parse_listen
+from gateway.settings.accounts import own_addresses
 from gateway.settings.last_good import keep_last_good
 from gateway.store.lease import lost_lease_speaks
 from gateway.store.stores import StoreUnavailable, StoreUnusable
@@ -250,7 +250,7 @@ def make_operations(built: Gateway, settings: Settings, home: Home | None = None
         built.memory,
         status=built.status.read,
         upkeep=built.post_turn,
-        accounts=accounts_of(settings),
+        accounts=own_addresses(settings),
         access=built.conversations.access,
         channels=built.channels,
         planned=schedule_context(built.proactive, built.conversations),

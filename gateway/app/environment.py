@@ -9,10 +9,10 @@ from agent_core.memory_ports import MemoryPort
 from agent_core.ports import Clock, LLMPort, ToolPort
 from channels.base import Channel
 from channels.heartbeat.channel import HeartbeatChannel, TickLog
-from gateway.operations.access_operations import access_of
 from gateway.routing.access import Access
 from gateway.routing.conversations import Conversations
 from gateway.settings import Settings
+from gateway.settings.accounts import access_of
 from gateway.store.lease import LeaseTimes
 from gateway.store.stores import Queue
 from gateway.store.wakeups import Wakeups

@@ -165,11 +165,11 @@ def _home_parts(
 ) -> dict[str, Any]:
     """The parts of a home at rest for operations on more than its queue."""
     from agent_core.storage.jsonl_memory import JsonlMemory  # noqa: PLC0415
-    from gateway.operations.access_operations import access_of, accounts_of  # noqa: PLC0415
     from gateway.operations.background_operations import open_background_jobs  # noqa: PLC0415
     from gateway.operations.home_files import FilesAtHome  # noqa: PLC0415
     from gateway.operations.job_operations import planned_at_rest  # noqa: PLC0415
     from gateway.operations.operation_context import Costs  # noqa: PLC0415
+    from gateway.settings.accounts import access_of, own_addresses  # noqa: PLC0415
     from gateway.store.opening import memory_in_database  # noqa: PLC0415
 
     workspace, limits = (
@@ -183,7 +183,7 @@ def _home_parts(
     return {
         "memory": memory,
         "upkeep": _upkeep(home, settings, beside, memory, clock) if search else None,
-        "accounts": accounts_of(settings),
+        "accounts": own_addresses(settings),
         "access": access_of(settings),
         "planned": planned_at_rest(settings, store.state, store.jobs, clock),
         "costs": Costs(store.usage, limits, clock),

@@ -1,20 +1,8 @@
 """
-Replaces secrets in values that are logged. Pure.
-
-Theory of operation. Three nets, because each has holes: values under a key with a telling name are masked
-whole; the configured secrets are masked wherever they stand in a text; and a few well-known shapes of
-secrets (bearer tokens, passwords in URLs) are masked in any text. A configured secret of fewer than eight
-characters is masked only where it stands alone as a word, of fewer than three never: masking "x" everywhere
-would leave no log to read.
-
-Keeps the content of messages out of the log where an error repeats it.
-
-No line of ours names a text. But errors of libraries and of model servers quote what they were given ("the
-prompt '…' is against the rules"), and an error belongs in the log. So whoever works on a text says so
-(`quiet`), and what is logged meanwhile has every piece of it masked that is longer than a coincidence: a
-quotation may be cut or escaped, so pieces of `PIECE` characters are looked for, not the whole.
-
-Only fields in which errors stand are looked at, and the pieces are made when there is one.
+Replaces secrets and the content of messages in values that are logged. Pure. Values under telling keys,
+configured secrets and well-known shapes of secrets are masked. Errors of libraries may quote a message, so
+code that works on a text marks it (`quiet`), and its pieces of `PIECE` characters are masked. Secrets under
+three characters are not, or no log would be left to read.
 """
 
 from __future__ import annotations

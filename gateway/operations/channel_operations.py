@@ -12,7 +12,7 @@ RETRY = "channel_retry"
 
 @operation("channel retry", writes=True)
 async def retry_channel(context: OperationContext, channel: str) -> dict[str, Any]:
-    """Connect a channel again that waits after a failure, as when somebody has logged in."""
+    """Reconnect a channel that waits after a failure, for example after a new login."""
     if context.retry is None or channel not in context.channels:
         raise context.missing(f"channel {channel!r}")
     context.retry(channel)

@@ -52,12 +52,12 @@ def schedule_context(proactive: Proactive, conversations: Conversations) -> Plan
 
 def planned_at_rest(settings: Settings, state: StateStore, plans: JobStore, clock: Clock) -> PlannedJob:
     """The same for a home folder that no daemon works on."""
-    from gateway.operations.access_operations import access_of
     from gateway.proactive.jobs.job_service import JobService
     from gateway.proactive.jobs.trigger_parsing import zone_name
     from gateway.proactive.jobs.triggers import zone_of
     from gateway.proactive.owner_contact import OwnerContact
     from gateway.routing.conversations import Conversations
+    from gateway.settings.accounts import access_of
 
     scheduling, heartbeat = settings.agents.schedule, settings.agents.heartbeat
     return PlannedJob(

@@ -13,7 +13,7 @@ _MODULES: Mapping[str, tuple[str, ...]] = {
     "calls": ("decision_operations",),
     "channel": ("channel_operations",),
     "check": ("configuration_operations",),
-    "console": ("console_operations",),
+    "console": ("token_operations",),
     "cron": ("job_operations",),
     "did": ("usage_operations",),
     "drafts": ("decision_operations",),

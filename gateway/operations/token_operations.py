@@ -1,4 +1,4 @@
-"""Operations on the tokens with which programs speak OpenAI's API for a person."""
+"""Operations that let somebody in over HTTP: programs with a token, a browser into the console."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
-from agent_core.operation import Option, operation
-from gateway.errors import ConfigInvalid, GatewayError
+from agent_core.operation import InChat, Option, Who, operation
+from gateway.errors import ConfigInvalid, GatewayError, NotFound
 from gateway.operations.operation_context import OperationContext
+from gateway.operations.render import chat_text
 from gateway.system.terminal_text import plain_line
 
 if TYPE_CHECKING:
@@ -78,6 +79,24 @@ async def revoke_token(context: OperationContext, name: str) -> dict[str, Any]:
     """
     await _with_tokens(context, lambda found: found.revoke(name))
     return {"name": name, "revoked": True}
+
+
+@operation(
+    "console",
+    key="console_link",
+    writes=True,
+    render=lambda answer: str(answer["url"]),
+    chats=[InChat("console", Who.OWNER, chat_text.console_text)],
+)
+async def make_console_link(context: OperationContext) -> dict[str, Any]:
+    """Print a link that lets one browser into the console, once, within two minutes."""
+    from gateway.system.console_logins import LINK_S
+
+    if context.console is None:
+        raise NotFound(
+            "I have no console: set gateway.http.console: true, and start the daemon (squidbot run)"
+        )
+    return {"url": context.console.new_link(), "seconds": LINK_S}
 
 
 async def _person(context: OperationContext, person: str) -> str:

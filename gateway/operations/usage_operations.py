@@ -1,8 +1,4 @@
-"""
-`squidbot usage`: what models cost by day, purpose, session or model, and the budget.
-
-Operations on receipts: what tools have done.
-"""
+"""Operations on usage (what models cost, and the budget) and on receipts (what tools have done)."""
 
 from __future__ import annotations
 
@@ -14,9 +10,7 @@ from agent_core.operation import InChat, Who, operation
 from gateway.errors import NotFound
 from gateway.operations.operation_arguments import RequestInvalid, parse_session, within
 from gateway.operations.operation_context import OperationContext
-from gateway.operations.render import chat_text
-from gateway.operations.render import usage_text as usage
-from gateway.operations.render.receipt_text import receipts
+from gateway.operations.render import chat_text, usage_text
 
 if TYPE_CHECKING:
     from agent_core.messages import SessionKey
@@ -28,7 +22,7 @@ _MOST_DAYS = 3660
 
 
 @operation(
-    "usage", writes=False, render=usage.usage, chats=[InChat("usage", Who.PERSON, chat_text.usage_text)]
+    "usage", writes=False, render=usage_text.usage, chats=[InChat("usage", Who.PERSON, chat_text.usage_text)]
 )
 async def show_usage(
     context: OperationContext,
@@ -147,7 +141,7 @@ _LOOKED_AT = 5000
     "did",
     key="receipts",
     writes=False,
-    render=receipts,
+    render=usage_text.receipts,
     chats=[InChat("did", Who.PERSON, chat_text.receipts_text, {"since": "90d", "limit": 10})],
 )
 async def list_receipts(context: OperationContext, *, since: str = "7d", limit: int = 50) -> dict[str, Any]:

@@ -1,13 +1,8 @@
 """
-Which conversation a message belongs to: that of the place where it was said, or with ``owner.conversation:
-shared`` the one that all private conversations of the owner are.
-
-Only what goes into the owner's own memory belongs to that one: said by the owner, with a proven address,
-where nobody else reads along. It is decided when a message is accepted, and for what still waits at the start
-of the gateway. A change of the setting moves nothing that was answered before: both kinds of histories stay,
-and each goes on when the setting comes back.
-
-Finds people and rooms by the names that they have. Pure.
+Decides which conversation a message belongs to, and finds people and rooms by name. With
+``owner.conversation: shared`` the owner's private conversations are one, for messages by the owner, from a
+proven address, that nobody else reads. It is decided when a message is accepted, and at the start for what
+still waits; a change of the setting moves no history.
 """
 
 from __future__ import annotations

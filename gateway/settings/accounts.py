@@ -10,8 +10,8 @@ believe more than the first one are apart (`ChannelSettings.apart`).
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
-from typing import Annotated, Any, Self
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from pydantic import (
     AfterValidator,
@@ -26,8 +26,11 @@ from pydantic import (
 
 from channels.plugin import AccountConfig, ChannelPlugin
 from gateway.plugins import channel_kinds
-from gateway.routing.access import normalise
+from gateway.routing.access import Access, normalise
 from gateway.settings.source import KeyPath, Problem, show_path
+
+if TYPE_CHECKING:
+    from gateway.settings import Settings
 
 RESERVED = frozenset({"terminal", "heartbeat", "schedule", "loopback", "gateway", "owner"})
 
@@ -155,3 +158,23 @@ def accounts_of(base: type[Accounts], plugins: Iterable[ChannelPlugin[Any]]) -> 
 
 class ChannelSettings(accounts_of(Accounts, channel_kinds().values()), Accounts):  # type: ignore[misc]
     """The channels on which people talk to the bot; a channel that is not mentioned does not exist."""
+
+
+def own_addresses(settings: Settings) -> dict[str, str]:
+    """The bot's own address on each enabled channel."""
+    kinds = settings.channels.kinds()
+    return {
+        name: channel_kinds()[kinds[name]].own_address(config)
+        for name, config in settings.channels.enabled().items()
+    }
+
+
+def access_of(settings: Settings, more: Mapping[str, Sequence[str]] | None = None) -> Access:
+    """The access rules of these settings, and of ``more`` people."""
+    return Access(
+        settings.owner.aliases,
+        {**settings.allow_from(), **(more or {})},
+        kinds=settings.channels.kinds(),
+        apart=settings.channels.apart(),
+        own=own_addresses(settings).values(),
+    )

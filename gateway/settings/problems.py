@@ -1,7 +1,6 @@
 """
-Turns pydantic's errors into sentences for the operator, each with key and line, none with a secret.
-
-Parses addresses to listen on, and tells whether they are of this machine alone. Pure.
+Turns pydantic's errors into sentences for the operator, each with key and line, none with a secret; also
+checks addresses to listen on. Pure.
 """
 
 from __future__ import annotations

@@ -1,16 +1,8 @@
 """
-Parses a YAML file into plain data that remembers where each value stood.
-
-Not ``yaml.safe_load``: errors must name lines, duplicate keys must not vanish, and YAML 1.1 reads ``off`` as
-False and ``22:00`` as 1320; scalars are those of YAML 1.2. References: ``${NAME}`` (environment),
-``${file:/path}`` (without the last line break, relative to the configuration) and ``${secret:NAME}``
-(``source.py``); ``$${`` is a literal ``${``.
-
-Where files of secrets are looked for, so that one configuration works everywhere.
-
-``${secret:NAME}`` is looked for in the order of `secret_places`: what systemd hands over
-(``LoadCredential=``), what Docker and compose mount, and a folder beside the configuration. The first that
-exists counts.
+Parses a YAML file into plain data that remembers where each value stood, and resolves ``${NAME}``,
+``${file:/path}`` and ``${secret:NAME}``. Not ``yaml.safe_load``: errors must name lines, duplicate keys must
+not vanish, and YAML 1.1 reads ``off`` as False and ``22:00`` as 1320. A secret is taken from the first of
+`secret_places` that has it.
 """
 
 from __future__ import annotations

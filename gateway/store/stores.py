@@ -1,12 +1,8 @@
 """
-The stores of the durable queue: `Queue` combines them over one open database of either engine.
-
-No caller sees SQL, and delays are in seconds of the queue's clock. Methods may raise `StoreUnavailable`, and
-then nothing has happened, except for a remote commit's lost connection, which keys and fences make harmless
-to repeat; cancelled calls may have happened. Forbidden moves raise `IllegalMove`. A *turn* is one or more
-inbox rows of a session answered together; the latest claim owns it and older ones get `LostTurn`.
-
-The contract for copies of the database.
+The stores of the durable queue: `Queue` combines them over one open database of either engine. No caller sees
+SQL. Methods may raise `StoreUnavailable`, and then nothing has happened, except after a lost connection,
+where keys and fences make repeating harmless; forbidden moves raise `IllegalMove`. A *turn* is one or more
+inbox rows of a session answered together; the latest claim owns it, older ones get `LostTurn`.
 """
 
 from __future__ import annotations
@@ -32,12 +28,11 @@ from gateway.store.model import (
     UsageRow,
 )
 from gateway.store.sql.engine import Database
-from gateway.store.sql.grant_store import GrantStore
 from gateway.store.sql.inbox_store import InboxStore
 from gateway.store.sql.job_store import JobStore
 from gateway.store.sql.maintenance_store import MaintenanceStore
 from gateway.store.sql.outbox_store import OutboxStore
-from gateway.store.sql.question_store import QuestionStore
+from gateway.store.sql.question_store import GrantStore, QuestionStore
 from gateway.store.sql.receipt_store import ReceiptStore
 from gateway.store.sql.state_store import HistoryJournal, StateStore
 from gateway.store.sql.turn_store import TurnStore

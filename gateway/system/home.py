@@ -16,13 +16,8 @@ The one folder that holds all state: where it is, what is in it, and whether it 
 Folders are made with mode 0700 and files with 0600. A home folder that exists already keeps its mode, because
 it may be somebody's shared folder named by mistake; it is only complained about.
 
-Changes `pathlib`, so that the names of files do not stay with the process.
-
-Before Python 3.14 `pathlib` interns each part of each path (python/cpython#119518). A mailbox brings new
-names with every conversation: of a session, its record, and what is written beside them before a rename.
-From 3.12.0 to 3.12.6 an interned string is never freed (python/cpython#113993), and a daemon grows by some
-400 bytes for each conversation. In other versions the names go, but the table of interned strings doubles
-once they have gone through its free places, by 2 MB at the size that the daemon's has.
+Before Python 3.14 `pathlib` interns each part of each path (python/cpython#119518), so a daemon would grow
+with every conversation; that is switched off here.
 """
 
 from __future__ import annotations

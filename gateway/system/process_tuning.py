@@ -1,16 +1,7 @@
 """
-Sets up the C library's allocator, so that memory once needed does not stay with the process.
-
-glibc gives threads arenas of their own and keeps what is freed in the middle of them. A daemon that lives for
-months under Python's global lock gains nothing by the first, and loses a few MB to the second. Another C
-library (musl) has neither these calls nor this habit: then nothing is done.
-
-Python itself keeps the whole source of each file that a traceback has named, and of methods that attrs makes.
-
-An event loop that says when it wakes.
-
-A process that was frozen, or whose machine slept, goes on in the middle of everything it did. Whoever must
-know that first is called when the loop has come back from waiting and has run nothing yet.
+Keeps the daemon's memory small, and notices when its process was frozen. glibc's arenas and Python's cache of
+source lines keep memory that was needed once; musl has no such calls, and nothing is done. The event loop
+calls back after a wait, before it runs anything, so that whoever must know of a pause knows first.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """
-Text for a terminal. What people write may hold control sequences that recolour, retitle or type into it; here
-they become visible instead.
-
-Durations in words: for a terminal, for a chat, for a trigger. Pure.
+Text for people: durations in words, and what others wrote with its control sequences made visible, because
+they could recolour, retitle or type into a terminal. Pure.
 """
 
 from __future__ import annotations

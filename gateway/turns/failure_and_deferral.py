@@ -1,19 +1,8 @@
 """
-Turns that have no answer now: deferred although nothing has failed, retried, or given up with an apology.
-
-`TurnFailure` retries failures that are not the message's fault within a time budget, dead-letters crash
-suspects after a few deaths, and all else at once. `Deferral` postpones messages with ``context.wait_s``
-(by this machine's clock) and those that the daily budget or an empty provider account refuses; they are
-checked at each start, a new day, a changed clock (`gateway.turns.failure_and_deferral`) and every half hour,
-without a model call or attempt. Notices say until when, or that the model is away, once per message or
-conversation and day (`OutboxStore.post`). Commands overtake (`TurnStore.claim`).
-
-Wakes deferred turns as soon as what they wait for is there, whatever their back-off says.
-
-A back-off is a guess at when to look again. Some reasons to wait end with an event that is seen: a channel's
-link comes up, the day of the budget ends, a model answers whose account was empty. Rows that wait for such a
-thing carry its name (`MaintenanceStore.due_now`). A server that has said itself how long to wait is not asked
-sooner.
+Turns that have no answer now: retried, deferred, or given up with an apology. `TurnFailure` retries within a
+time budget what is not the message's fault; `Deferral` postpones messages with ``context.wait_s`` and those
+that the budget or an empty provider account refuses, and wakes them when what they wait for is there. A
+server's own waiting time is kept. Notices come once per message or conversation and day.
 """
 
 from __future__ import annotations

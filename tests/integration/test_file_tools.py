@@ -14,7 +14,7 @@ from agent_core.models import Message, ModelChunk, ToolDefinition
 from gateway.errors import NotFound
 from gateway.operations.file_operations import NotTrusted, UndoRefused
 from gateway.operations.operation_context import OperationContext
-from gateway.operations.render.receipt_text import receipts as rendered
+from gateway.operations.render.usage_text import receipts as rendered
 from tests.doubles.agent import call
 from tests.doubles.loopback import LoopbackServer
 from tests.integration.gateway_world import world

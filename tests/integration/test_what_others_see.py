@@ -26,7 +26,7 @@ from gateway.proactive.jobs.trigger_parsing import TriggerRequest
 from gateway.routing.access import Access, Alias
 from gateway.store.model import JobKind
 from gateway.store.sql.engine import NOTHING
-from gateway.store.sql.grant_store import insert
+from gateway.store.sql.question_store import insert_grant
 from gateway.store.stores import NewOutbound, Pending
 from gateway.turns.commands import COMMANDS
 from tests.clock import EPOCH
@@ -105,7 +105,7 @@ async def told(root: Path) -> AsyncIterator[Harness]:
 
 
 async def give(store: Any, grant: Grant) -> None:
-    await store.grants._writer.call("grant", lambda db: insert(db, grant), locks=NOTHING)
+    await store.grants._writer.call("grant", lambda db: insert_grant(db, grant), locks=NOTHING)
 
 
 async def settled(home: Harness) -> bool:

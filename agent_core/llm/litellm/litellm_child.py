@@ -4,7 +4,7 @@ used.
 
 Before the import it confines itself (`confinement`), and disables litellm's price download and ``.env``
 loading. A warm-up call against loopback loads the rest. Traps: 401 arrives as "bad request" and a refused
-connection as status 500 (``litellm_errors`` decides); the openai SDK retries twice under two names; a stream
+connection as status 500 (``model_errors`` decides); the openai SDK retries twice under two names; a stream
 left with ``break`` stays open until ``aclose``; without reported usage it counts tokens, which loads 100 MiB.
 """
 

@@ -1,17 +1,8 @@
 """
-The client for every provider that litellm knows; litellm itself runs in a process of its own.
-
-Retries, fallback, cool-down and time limits are our own (``pools``, ``streaming``), because litellm's are
-hidden, partly ignored, and cannot be journaled. ``child`` contains what litellm does here.
-
-The daemon's side of litellm's process. One process serves all models that need litellm.
-
-It holds no key: each request brings its own. It is started with the daemon, so that the first message does
-not wait. A call whose process ends becomes a `ModelUnreadable` of the kind ``crash``: it is asked again
-once, in a new process, and a second one is final, so that an answer that kills the process does not do so
-for an hour.
-
-The messages between the daemon and litellm's process, as pieces of answers. Pure.
+The client for every provider that litellm knows. One process, started with the daemon, runs litellm for all
+models and holds no key: each request brings its own. Retries, fallback and time limits are our own, because
+litellm's are hidden and cannot be journaled. If the process dies in a call, the call is tried once more in a
+new one; a second death is final.
 """
 
 from __future__ import annotations

@@ -131,7 +131,7 @@ class ConsolidationQueue:
     # ── inside ──
 
     def _ready(self) -> list[str]:
-        """The sessions to begin with now."""
+        """Return the sessions to start now."""
         now = self._clock.monotonic()
         again = [
             session_id

@@ -1,7 +1,6 @@
 """
-Reads histories into the search index: from where it stopped, or from the end within a budget.
-
-Checks the search index. It is a cache, so a damaged one is set aside and rebuilt.
+Reads histories into the search index: from where it stopped, or from the end within a budget. The index is a
+cache, so a damaged one is set aside and rebuilt.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from typing import Any
 
 from agent_core.models import SearchHit
 from agent_core.provenance import to_json
-from agent_core.storage import history_lines as codec
+from agent_core.storage import history_lines
 from agent_core.storage.history_paging import lines_backwards, lines_forwards
 from agent_core.storage.search_index.index_rows import SearchLine, line_time
 from agent_core.storage.search_index.ranking import BestSentences, Candidate, Statistics
@@ -56,7 +55,7 @@ class Unread:
 def read_on(handle: int, position: int, byte: int, size: int) -> Iterator[tuple[SearchLine | None, int, int]]:
     """Each complete line from a place on (None: no text of a conversation), and the place after it."""
     at, held = -1, None
-    for following, raw in lines_forwards(handle, byte, max_line_bytes=codec.MAX_LINE_BYTES):
+    for following, raw in lines_forwards(handle, byte, max_line_bytes=history_lines.MAX_LINE_BYTES):
         if at >= 0:
             line, position = _next_line(held, position, at)
             yield line, position, following
@@ -69,8 +68,8 @@ def read_on(handle: int, position: int, byte: int, size: int) -> Iterator[tuple[
 
 def _next_line(raw: bytes | None, position: int, byte: int) -> tuple[SearchLine | None, int]:
     """The line that begins at ``byte`` and the position after it; it stands at ``position`` at least."""
-    value = codec.as_object(raw) if raw else None
-    number = codec.position_in(value, byte)
+    value = history_lines.as_object(raw) if raw else None
+    number = history_lines.position_in(value, byte)
     here = number if number is not None and number >= position else position
     return searched_line(value, here) or _mark_in(value, here), here + 1
 
@@ -90,19 +89,19 @@ def searched_line(value: dict[str, Any] | None, position: int) -> SearchLine | N
     """A line of a history in the form for searching; None if nobody may find it."""
     if value is None or value.get("role") not in ("user", "assistant"):
         return None
-    message = codec.from_object(value)
+    message = history_lines.from_object(value)
     if message is None or message.scope is None or not message.content.strip():
         return None
     return SearchLine(
         position,
         line_time(message.timestamp),
         message.role,
-        codec.storable(message.sender) if message.sender is not None else None,
-        codec.storable(message.content),
+        history_lines.storable(message.sender) if message.sender is not None else None,
+        history_lines.storable(message.content),
         message.scope,
         None if message.origins is None else json.dumps(to_json(message.origins)),
         message.turn,
-        None if message.id is None else codec.storable(message.id),
+        None if message.id is None else history_lines.storable(message.id),
     )
 
 
@@ -124,14 +123,14 @@ def look_through(
     """
     lines: list[SearchLine] = []
     # Most lines of other scopes need not be decoded. A line that is encoded otherwise says so.
-    marks = (codec.encode_object({"": scope})[5:-3], b'"undoes"', b'"enc"')
+    marks = (history_lines.encode_object({"": scope})[5:-3], b'"undoes"', b'"enc"')
     try:
         handle = open_file(unread.path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC)
     except OSError:
         return []
     try:
         size = fstat(handle).st_size
-        for byte, raw in lines_backwards(handle, size, max_line_bytes=codec.MAX_LINE_BYTES):
+        for byte, raw in lines_backwards(handle, size, max_line_bytes=history_lines.MAX_LINE_BYTES):
             if byte < unread.start:
                 break
             budget.bytes -= len(raw or b"") + 1
@@ -140,9 +139,9 @@ def look_through(
                 break
             if raw is None or not any(mark in raw for mark in marks):
                 continue
-            value = codec.as_object(raw)
+            value = history_lines.as_object(raw)
             undone.add(undone_turn(value))
-            number = codec.position_in(value, byte)
+            number = history_lines.position_in(value, byte)
             before = lines[-1].position if lines else byte
             line = searched_line(value, number if number is not None else before - 1)
             if line is not None and line.scope == scope and not line.is_in(undone):

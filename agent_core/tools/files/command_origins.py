@@ -251,7 +251,7 @@ class CommandFiles:
 
 
 def unknown(path: str, at: datetime) -> Origins:
-    """The origin of what nobody here has written."""
+    """Return the origin of text from an unknown author."""
     return (untrusted_origin("file", path if path.isprintable() else ascii(path), at),)
 
 

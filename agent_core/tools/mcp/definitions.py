@@ -1,17 +1,8 @@
 """
-The definitions that a server offers, and those that the owner has approved. Pure.
-
-A definition that is new, or differs from the approved one, is off until the owner has approved it, as it was
-shown to the owner: a server may describe its tools differently a moment later. Descriptions are the server's
-words, so characters that people do not see are taken out of them, and their size is bounded.
-
-The limits of a server's messages. Pure: the time is an argument.
-
-A message is refused before it is parsed. Its size alone does not bound what it becomes: four megabytes of
-``[[],[],…`` are a hundred as objects, and take half a second in which nothing else happens. So its parts are
-counted, too.
-
-The name of a server's tool for a model: ``server__tool``, as every provider accepts it. Pure.
+The definitions that a server offers, those that the owner has approved, their names for a model
+(``server__tool``), and the limits of a server's messages. Pure. A new or changed definition is off until the
+owner has approved it as shown. Messages are refused before they are parsed, by size and by number of parts,
+because four megabytes of brackets become a hundred as objects.
 """
 
 from __future__ import annotations

@@ -1,12 +1,7 @@
 """
-The connection to a server: one task talks to it.
-
-`McpConnection.run` enters and leaves it, because the SDK's contexts belong to one task and a lost server
-cancels whoever is inside. Turns put requests into its queue and wait with limits of their own. A begun
-request is lost with the connection and never repeated, as its effect is unknown; others are refused or made
-on the next connection.
-
-The interface of a connection to a server; nothing here needs the SDK.
+The connection to a server: one task enters and leaves it, because the SDK's contexts belong to one task.
+Turns put requests into its queue and wait with limits of their own. A begun request is lost with the
+connection and never repeated, as its effect is unknown; others are refused or made on the next connection.
 """
 
 from __future__ import annotations

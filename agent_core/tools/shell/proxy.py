@@ -1,15 +1,8 @@
 """
-The proxy of one command: its only way to the network, and only to the hosts of ``tools.shell.network``.
-
-A name is looked up once for a connection, here. The connection goes to the first of its addresses that is
-allowed by the rules of the web tools (`agent_core.tools.web.ip_rules`) and answers. Each connection is noted
-and logged; connections, names, bytes and times are limited. The proxy ends with the command.
-
-Parses and checks a command's requests to the proxy. Pure.
-
-A request is taken apart strictly and put together anew. The host is that of its address alone: what the
-command writes as ``Host`` is left out. A tunnel carries TLS to the very host that it was asked for, because
-one address may serve many hosts; one to a listed address carries TLS that names no host.
+The proxy of one command: its only way to the network, and only to the hosts of ``tools.shell.network``. A
+request is parsed strictly and built anew for the host of its address; a tunnel carries TLS to that very host.
+A name is looked up once for a connection, and its address must pass the rules of the web tools (`ip_rules`).
+Connections, names, bytes and times are limited and logged.
 """
 
 from __future__ import annotations

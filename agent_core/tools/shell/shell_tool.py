@@ -1,14 +1,7 @@
 """
-The tool ``shell`` of one run.
-
-The output of a command may contain the words of any file that it could read. So its result has the origins of
-all of them (`agent_core.tools.files.command_origins`), and it is fenced. Control characters, which can make a
-terminal show something else, are left out.
-
-A command in the background; its output also goes to a file of the workspace, whose size is limited.
-
-Whatever the sandbox is, it runs a script of the shell, so the file is written by the script itself: `tee`
-copies what the command says, and is ended at the limit, upon which the command cannot write any more.
+The tool ``shell`` of one run, in the foreground or the background. The output may contain the words of any
+file that the command could read, so the result has the origins of all of them and is fenced, without control
+characters. In the background `tee` copies the output to a file of the workspace and is ended at its limit.
 """
 
 from __future__ import annotations

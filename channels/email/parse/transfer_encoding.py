@@ -1,17 +1,7 @@
 """
-Decodes Content-Transfer-Encodings as well as possible. Pure and total: only the broken part of a body is
-lost.
-
-Everything works in pieces of about a megabyte, so that nobody else is held up by a large file, even though it
-is done in a worker thread: one call into the standard library keeps the interpreter to itself.
-
-Reads and writes ``format=flowed`` (RFC 3676), in which the lines of a paragraph can be joined again. Pure,
-linear.
-
-A line that ends with a blank goes on in the next one of the same quoting depth; a blank in front of a line
-that would begin with one, with ``>`` or with ``From `` is only stuffing (4.4). The signature line ``-- ``
-ends with a blank and goes on nowhere (4.3). With ``delsp=yes`` the blank at the end belongs to nobody (4.1),
-which is for scripts without blanks.
+Decodes Content-Transfer-Encodings and ``format=flowed`` (RFC 3676). Pure, linear and total: only the broken
+part of a body is lost. Large bodies are decoded in pieces of about a megabyte, because one call into the
+standard library keeps the interpreter to itself, even in a worker thread.
 """
 
 from __future__ import annotations

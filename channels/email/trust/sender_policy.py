@@ -54,7 +54,7 @@ class MailRefused(StrEnum):
     NOT_ADDRESSED = "not_addressed_to_us"
     TOO_MANY = "over_limit"
     BREAKER_OPEN = "brake_pulled"
-    """So many answers went out that something must be wrong; see ``circuit_breaker``."""
+    """So many answers went out that something must be wrong; see ``reply_limits``."""
     UNREADABLE = "unreadable"
 
 

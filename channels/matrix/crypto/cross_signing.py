@@ -1,17 +1,8 @@
 """
-Cross-signing: the account's own identity, and its signature that this device belongs to it.
-
-Without it clients warn or exclude the bot. The secrets of master, self-signing and user-signing key are in
-``cross_signing.json`` (0600). Nothing on the server: ours is published. Ours: the device is signed. Another
-and no secrets here: it is replaced by password. Another although we have secrets: only reported, as two that
-replace each other never end. Base64 has no padding; other clients drop padded ids.
-
-Other people's identities: which devices they have signed, and whether a person was verified.
-
-A homeserver could add devices of its own, so signatures of the cross-signing identity are checked; an
-identity compared by emoji is certain, and its later change is reported and ends the verification. The setting
-``devices`` decides: ``all`` shares with every device and logs unsigned ones, ``signed`` neither gives them
-keys nor reads them.
+Cross-signing: the account's own identity, its signature of this device, and the identities of others. An
+identity that replaced ours is replaced back only if we have no secrets, as two devices that replace each
+other never end. Other people's devices are checked against their identity, since a homeserver could add some;
+the setting ``devices`` decides what unsigned ones get. Base64 has no padding.
 """
 
 from __future__ import annotations
@@ -181,7 +172,7 @@ def public_key(key: JsonObject) -> str:
     return next((value for value in object_of(key, "keys").values() if isinstance(value, str)), "")
 
 
-_IDENTITIES_FILE = "verified.json"
+_VERIFIED_FILE = "verified.json"
 _MOST = 5000
 _AT_ONCE = 25
 
@@ -245,7 +236,7 @@ class Identities:
     def record_verification(self, user_id: str, master: str) -> None:
         """Record that a person's identity was verified. Raises `OSError`."""
         self._verified[user_id] = master
-        self._state.write(_IDENTITIES_FILE, json.dumps(self._verified, indent=1).encode())
+        self._state.write(_VERIFIED_FILE, json.dumps(self._verified, indent=1).encode())
         _log.info("matrix.identity_verified", user=user_id)
 
     def _is_signed(self, value: object, user_id: str, key: str) -> bool:
@@ -256,7 +247,7 @@ class Identities:
 
     def _load(self) -> dict[str, str]:
         try:
-            text = self._state.read(_IDENTITIES_FILE)
+            text = self._state.read(_VERIFIED_FILE)
             kept = {} if text is None else json.loads(text)
             return {user_id: key for user_id, key in kept.items() if isinstance(key, str)}
         except StateAway:

@@ -1,11 +1,7 @@
 """
-Tracks whose device lists are known, and fetches those of others.
-
-A query is answered when the slowest server in it has answered, or has been given up. So there is one for each
-server, and nobody waits for people whom they do not write to: a room in which somebody's server is slow does
-not hold up the others. Who is just being asked for is not asked for again, and nobody goes on without them.
-
-The requests about keys, and the meaning of their answers. Stateless.
+Tracks whose device lists are known, and fetches those of others. A query is answered when its slowest server
+has answered, so there is one for each server, and nobody waits for people whom they do not write to. Whoever
+is being queried is not queried again.
 """
 
 from __future__ import annotations

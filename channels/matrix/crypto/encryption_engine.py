@@ -242,7 +242,7 @@ class EncryptionEngine:
         try:
             async with self._lock_of(room_id):
                 await self._sharing.give(machine, room_id, sorted(set(members)))
-                if self._sharing.owes:
+                if self._sharing.has_pending_keys:
                     self.to_repair.set()
                 return machine.encrypt(room_id, kind, content)
         except LinkBroken as error:

@@ -73,7 +73,7 @@ class KeySharing:
         """By room and person, room keys by their session."""
 
     @property
-    def owes(self) -> bool:
+    def has_pending_keys(self) -> bool:
         """Return True if keys are still to be sent."""
         return bool(self._owed)
 

@@ -1,18 +1,8 @@
 """
-Emoji verification: a person compares emoji with the operator, or with the log, and trusts the bot.
-
-An allowed person or the operator (`Verifications.begin`) starts it, in a room (the transaction is the
-request's id) or between devices; strangers get no answer. Each person's steps run in their own task, with at
-most `MAX_OPEN_EACH` open verifications of `LIFE_S`; restarts forget them. The emoji go to the log
-(``matrix.verification_emoji``); only with an attending operator (`Verifications.attend`) is the person's
-identity verified on our side.
-
-The computations of an emoji verification (SAS) on the side of whoever was asked. Pure but for the keys.
-
-The steps: they ask, we are ``ready``; they ``start``, we ``accept`` with a commitment to our key; they send
-their ``key``, we ours, and both see the same seven emoji; they send a ``mac`` over their keys, and only when
-it is right we send ours, over the device's key **and** the master key, without which not the identity but
-only the device would be verified. nio's own does not interoperate, in four ways.
+Emoji verification (SAS): an allowed person or the operator starts it, compares emoji and trusts the bot;
+strangers get no answer. Each person's steps run in their own task, at most `MAX_OPEN_EACH` for `LIFE_S`;
+restarts forget them. Our ``mac`` follows only a right one of theirs, and covers the device's key **and** the
+master key. nio's own verification does not interoperate.
 """
 
 from __future__ import annotations

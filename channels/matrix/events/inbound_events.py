@@ -1,16 +1,8 @@
 """
-Converts a Matrix event into an `InboundMessage`, or says why it is not one. Pure.
-
-Events are untrusted: misshapen ones are `Skip` ``malformed``. Skipped too are the bot's own, notices (robots'
-talk), another squidbot's (marked), edits (``edits``), redacted and unknown ones; alone with the bot, senders
-of unreadable types are told. Media become caption and remark until ``downloads`` fetches them. In a room of
-two the bot is meant; elsewhere ``m.mentions`` (MSC3952) decides, and only without it a pill or the bot's name
-as a word. ``@room`` is no mention.
-
-An audio event as a voice message, which clients show with its duration and its waveform. Pure.
-
-MSC3245 says that it is one, MSC1767 how long and how loud it is. Both have their unstable names here, which
-are what clients send and read.
+Converts a Matrix event into an `InboundMessage`, or says why it is skipped. Pure. Events are untrusted:
+misshapen ones are ``malformed``; the bot's own, notices and unknown ones are skipped too. In a room of two
+the bot is meant; elsewhere ``m.mentions`` (MSC3952) decides, then a pill or the bot's name as a word. Voice
+messages follow MSC3245 and MSC1767 in their unstable names.
 """
 
 from __future__ import annotations

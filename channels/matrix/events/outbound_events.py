@@ -20,7 +20,7 @@ from typing import Any, Literal
 from urllib.parse import quote
 
 from agent_core.messages import EVERYBODY, MessageContext, OutboundKind, OutboundMessage, SessionKey
-from channels.markup import sayable, to_html
+from channels.markup import remove_control_characters, to_html
 from channels.matrix.client.json_access import JsonObject, object_of, text_of
 from channels.matrix.events.event_route import MatrixRoute, route_of
 from channels.matrix.events.inbound_events import AUTHOR, MARK
@@ -102,7 +102,7 @@ def build_content(
         first: The first part of an answer: it replies and mentions the asker.
         members: The room's people and their names.
     """
-    text = sayable(message.text)
+    text = remove_control_characters(message.text)
     answers = message.kind in (OutboundKind.REPLY, OutboundKind.APOLOGY)
     begins = first and not message.context.part
     # The default push rules ring for each text in a room of two, never for a notice: an answer rings once.

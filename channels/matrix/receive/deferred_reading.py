@@ -1,19 +1,8 @@
 """
-Fetches the files and quoted events of messages outside the receiving loop, because a server can be slow.
-
-Such a message moves to a queue of its room and sender, with all that follows from them. `_AT_ONCE` queues are
-worked on, `_AT_ONCE_PER_SENDER` and `_AT_ONCE_PER_SERVER` of one sender and homeserver, whose owner has any
-number of accounts; the owner is exempt. Redactions are never queued. The position `FETCHING` holds the token
-from which a room is read again after a crash. Beyond `_MAX_WAITING` fetching stops: text matters more. While
-the store takes no files, queues that need it give their places back, and one of them asks.
-
-Backfill: fetches what a limited timeline left out, beside the receiving loop.
-
-``/messages`` may be slow and long, so a room with a gap leaves the loop, and its later events are read after
-the gap, in order. The position `FETCHING` holds the token to read again from after a crash (see
-``fetching``), until the loop's next commit; repetitions are recognised by event id. A gap is reported and
-left after `GAP_TRIES` between answered ``/sync`` requests. At most `_MAX_EVENTS` of a room are kept in
-memory.
+Fetches files, quoted events and what a limited timeline left out, beside the receiving loop, because a server
+can be slow. Later messages of the same sender, or of a room with a gap, wait so that the order stays. The
+position `FETCHING` holds the token from which a room is read again after a crash; repetitions are recognised
+by event id. Slots are limited per sender and server; redactions never wait.
 """
 
 from __future__ import annotations
@@ -308,7 +297,7 @@ def _message(read: InboundMessage | Unfinished) -> InboundMessage:
 
 
 GAP_TRIES = 8
-_GAPS_AT_ONCE = 16
+_MAX_CONCURRENT_GAPS = 16
 _MAX_EVENTS = 100
 
 
@@ -354,7 +343,7 @@ class Gaps:
         self._done: set[str] = set()
         """Rooms that were read, which is not committed yet."""
         self._answers = 0
-        self._slots = anyio.CapacityLimiter(_GAPS_AT_ONCE)
+        self._slots = anyio.CapacityLimiter(_MAX_CONCURRENT_GAPS)
         self._news = anyio.Event()
 
     def __contains__(self, room_id: str) -> bool:

@@ -1,7 +1,6 @@
 """
-The demo's voice: espeak-ng speaks, and a stand-in for a provider understands what espeak-ng has said.
-
-A web site of one page on loopback, for the demo's assistant to read.
+What the demo's tour needs: a voice (espeak-ng, and a stand-in for a provider that understands it), and a web
+site of one page on loopback.
 """
 
 from __future__ import annotations

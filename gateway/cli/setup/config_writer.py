@@ -86,7 +86,7 @@ def plan(existing: Existing, answers: Answers, environ: Mapping[str, str]) -> Pl
 
 def write_setup(planned: PlannedSetup, environ: Mapping[str, str]) -> tuple[Settings, Tree]:
     """
-    Write the secrets, and the configuration if there is none.
+    Write the secrets, and the configuration unless one exists.
 
     Returns:
         The settings, and what a person has to write into the configuration.

@@ -21,10 +21,10 @@ import anyio
 
 from gateway.app import build
 from gateway.errors import GatewayError
-from gateway.operations.access_operations import access_of, accounts_of
 from gateway.operations.control.control_client import ControlClient, ControlFailed, DaemonGone
 from gateway.operations.operation_context import OperationContext
 from gateway.settings import Settings
+from gateway.settings.accounts import access_of, own_addresses
 from gateway.store.lease import lost_lease_speaks
 from gateway.store.states import OutboxState
 from gateway.store.stores import StoreUnavailable, StoreUnusable
@@ -151,7 +151,7 @@ async def _greetings(built: Gateway, settings: Settings, to: Sequence[str], know
             sending = OperationContext(
                 built.store,
                 built.memory,
-                accounts=accounts_of(settings),
+                accounts=own_addresses(settings),
                 access=access_of(settings),
                 channels=built.channels,
             )

@@ -1,15 +1,8 @@
 """
-What of a home folder goes into a backup, in which order, and what is left out and why.
-
-The order keeps a backup of a running daemon consistent: ``EARLY`` cursors and summaries (an older cursor only
-consolidates again); the database with the histories' lengths (`gateway.store.sqlite.sqlite_snapshot`);
-``HISTORIES`` up to those lengths; ``LATE`` versions before their memory documents (an older document would
-win), files of messages, the workspace, channels' files. Left out: search index, logs, sockets, old databases,
-and the keys and tokens of a Matrix device, as two machines with one device break each other's encryption.
-
-Knows which backups were made of this home: what `squidbot forget` erases here is still in them.
-
-One line per backup in ``state/backups.jsonl``. It is a hint: a backup may have been moved or copied.
+What of a home folder goes into a backup, in which order, and which backups exist (``state/backups.jsonl``, a
+hint). The order keeps a backup of a running daemon consistent: ``EARLY`` cursors and summaries, the database
+with the histories' lengths, ``HISTORIES`` up to those, ``LATE`` all else. Left out: caches, logs, and the
+keys of a Matrix device, as two machines with one device break each other's encryption.
 """
 
 from __future__ import annotations

@@ -1,12 +1,7 @@
 """
-Histories and memory documents as an export and an erasure see them, wherever they are: in files of the home,
-or in tables of a database.
-
-Everything here blocks, and raises `OSError` or `StoreUnavailable` where something cannot be read or written.
-
-Histories and memory documents in files of the home (`gateway.operations.privacy.personal_histories`).
-
-Opens histories and memory for an export or an erasure.
+Histories and memory documents as an export and an erasure see them: in files of the home, or in tables of a
+database. Everything here blocks, and raises `OSError` or `StoreUnavailable` where something cannot be read or
+written.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ def split_when(text: str) -> tuple[str, str]:
         raise NotATime(f"I do not know what to say {time!r}", f"{time} call Tom")
     if reader.rest.startswith(":"):
         return time, said
-    if reader.may_go_on(when):
+    if reader.can_continue(when):
         with_at = f"{time} at {said.partition(' ')[0]}"
         example = f"{time} at {said}" if _is_time(with_at) else with_colon
         raise NotATime(f"I am not sure whether {said[:40]!r} belongs to the time {time!r}", example)
@@ -142,7 +142,7 @@ class _Reader:
             raise NotATime(f"I do not understand {self.text[:40]!r} as a time")
         return found
 
-    def may_go_on(self, when: When) -> bool:
+    def can_continue(self, when: When) -> bool:
         """Return True if the next words may belong to it: ``every monday 9``, ``18:00 CET``."""
         first, second, *_ = *self.tokens[self.at :], words.NOTHING, words.NOTHING
         is_text = second.kind == "word" and second.text not in words.TIME_WORDS

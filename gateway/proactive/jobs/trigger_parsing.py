@@ -270,7 +270,7 @@ def _placed(wall: datetime, zone: tzinfo) -> datetime:
 
 
 def _whole(instant: datetime) -> datetime:
-    """In whole seconds, not earlier."""
+    """Round up to whole seconds."""
     whole = instant.astimezone(UTC).replace(microsecond=0)
     return whole if whole == instant else whole + timedelta(seconds=1)
 

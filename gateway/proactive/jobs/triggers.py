@@ -72,7 +72,7 @@ class Once:
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """Each so many seconds, counted from ``start``, which is the first instant."""
+    """Every so many seconds, counted from ``start``, the first instant."""
 
     seconds: int
     start: datetime

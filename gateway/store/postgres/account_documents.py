@@ -1,12 +1,7 @@
 """
-Stores the state of accounts in the database: implements `agent_core.state_folder` over its tables.
-
-With the database and the state key another machine continues with the same login, device and keys. Documents
-are encrypted with the state key; rows of a crypto store as in its file. Calls block, from any thread, on one
-connection, the event loop with a limit (``bounded_wait.py``); each is a transaction that requires the lease,
-and a row store's generation. A first document is taken from the home's folder, whose copy is removed.
-
-Encrypts documents with a key that is not in the database: XChaCha20-Poly1305, bound to their place.
+Stores the state of accounts in the database, encrypted with a key that is not in it, so that another machine
+continues with the same login, device and keys. Calls block, on one connection; each is a transaction that
+requires the lease. A first document is taken from the home's folder, whose copy is removed.
 """
 
 from __future__ import annotations

@@ -1,14 +1,8 @@
 """
-The interface between the stores and a database engine: a connection, two workers, and named locks.
-
-The SQL is common to SQLite 3.35 and PostgreSQL 13; `tests/unit/gateway/store/test_portable_sql.py` lists the
-excluded features. Each call of a `Writer` is a transaction and names its `Locks`. With concurrent
-transactions the engine calls `lock_first` first, with sorted names, so that reads see the previous holder's
-writes and calls never deadlock. An engine with one writer ignores locks.
-
-The open database that all stores share: its workers, its secret, its clock.
-
-Limits the number of concurrent calls to an engine, and the time that a caller waits for a free place.
+The interface between the stores and a database engine: a connection, two workers, named locks, and a limit on
+concurrent calls. The SQL is common to SQLite 3.35 and PostgreSQL 13. Each call of a `Writer` is a transaction
+and names its `Locks`, taken first in sorted order, so that reads see the previous holder's writes and calls
+never deadlock. An engine with one writer ignores them.
 """
 
 from __future__ import annotations

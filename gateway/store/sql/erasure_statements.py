@@ -1,12 +1,8 @@
 """
-Finds everything that the tables have of one person, and removes it for good.
-
-An inbox row is the person's if they sent it or its session is theirs alone; its answers, steps, journal
-lines, jobs, digest and notices go too, and their words in others' background. Usage stays under a neutral
-name, as a day's budget must not change, and so do key digests, to recognise repetitions. Payloads are read in
-Python, a thousand rows at a time.
-
-Finds texts in other people's rows that repeat a person's words.
+Finds everything that the tables have of one person, and removes it for good, with their words in other
+people's rows. An inbox row is the person's if they sent it or its session is theirs alone. Usage stays under
+a neutral name, as a day's budget must not change, and so do key digests, to recognise repetitions. Payloads
+are read in Python, a thousand rows at a time.
 """
 
 # ruff: noqa: S608 - only constants of this package are put into statements; every value is a parameter

@@ -16,8 +16,7 @@ from gateway.store.model import Accepted, InboxRow, OutboxRow, Pending, Stopped
 from gateway.store.sql import amendments as amending
 from gateway.store.sql import inbox_statements, maintenance_statements
 from gateway.store.sql.engine import ConnectionPort, Store, named_lock
-from gateway.store.sql.locking import amendment_locks as amended_in
-from gateway.store.sql.locking import in_conversation, inbox_locks, session_locks
+from gateway.store.sql.locking import amendment_locks, in_conversation, inbox_locks, session_locks
 from gateway.store.sql.question_store import list_session_locks, settle_with
 from gateway.store.sql.row_codec import (
     INBOX,
@@ -108,7 +107,7 @@ class InboxStore(Store):
             yield from list_session_locks(db, {name for entry in batch for name in entry.settles})
             if any(entry.grants for entry in batch):
                 yield named_lock("grants")
-            yield from amended_in(db, channel, account, amendments)
+            yield from amendment_locks(db, channel, account, amendments)
 
         ids, effects, amended = await self._writer.call("accept", write, locks=locks)
         accepted = [

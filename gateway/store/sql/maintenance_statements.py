@@ -1,9 +1,6 @@
 """
-Recovers, lists, repairs and deletes rows, as SQL, for the operator and for the daemon's own maintenance.
-
-Functions that change something run on the writer's connection, the others on the reader's.
-
-Counts the rows of the queue by state, and measures how long the oldest has waited.
+Recovers, lists, counts, repairs and deletes rows, as SQL, for the operator and for the daemon's own
+maintenance. Functions that change something run on the writer's connection, the others on the reader's.
 """
 
 # ruff: noqa: S608 - only constants of this package are put into statements; every value is a parameter

@@ -1,4 +1,4 @@
-"""Stores the questions that turns ask people, and their verdicts."""
+"""Stores the questions that turns ask people, their verdicts, and grants: approvals in advance."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from typing import Any
 
 import structlog
 
+from agent_core import provenance
 from agent_core.messages import SessionKey
-from agent_core.tools.grants import Grant
+from agent_core.tools.grants import Grant, GrantKind, Scope
 from gateway.store.model import (
     APPROVAL,
     APPROVED,
@@ -23,13 +24,14 @@ from gateway.store.model import (
     ToolQuestionRow,
     Turn,
 )
-from gateway.store.sql import amendments, grant_store, inbox_statements, outbox_statements
+from gateway.store.sql import amendments, inbox_statements, outbox_statements
 from gateway.store.sql.engine import ConnectionPort, Store, named_lock, pending, session_lock
 from gateway.store.sql.locking import outbox_locks
 from gateway.store.sql.row_codec import (
     OUTBOX,
     Raw,
     error_text,
+    instant,
     load_json,
     new_outbox,
     outbox_row,
@@ -37,6 +39,9 @@ from gateway.store.sql.row_codec import (
     to_json,
 )
 from gateway.store.sql.state_store import due_at, remember
+
+_GRANT_COLUMNS = "id, kind, tool, what, session, people, given_by, at, until, turn, origins, seen_at"
+_ALL_GRANTS = f"SELECT {_GRANT_COLUMNS} FROM grants ORDER BY at, id"  # noqa: S608 - constants of this file
 
 _QUESTIONS = (
     "SELECT step.turn, step.number, step.request, step.result, inbox.session"
@@ -201,7 +206,7 @@ def settle_with(
 
 def _give(db: ConnectionPort, grant: Grant) -> None:
     """Store a grant; the turns whose open questions it may cover are due, and look for it."""
-    grant_store.insert(db, grant)
+    insert_grant(db, grant)
     for each in questions_in(db):
         if each.verdict is None and each.form is None and grant.conversation in ("", str(each.session)):
             db.execute("UPDATE inbox SET next_at = NULL WHERE state = 'ready' AND turn = ?", (each.turn,))
@@ -308,4 +313,79 @@ def _question(raw: Raw) -> ToolQuestionRow | None:
         )
     except (json.JSONDecodeError, KeyError, TypeError, ValueError) as error:
         _log.error("question.unreadable", error=type(error).__name__)
+        return None
+
+
+def insert_grant(db: ConnectionPort, grant: Grant) -> None:
+    """Store a grant; an existing one of the same id is unchanged."""
+    db.execute(
+        f"INSERT INTO grants ({_GRANT_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, NULL)"  # noqa: S608 - constants
+        " ON CONFLICT (id) DO NOTHING",
+        (
+            grant.id,
+            grant.scope.kind.value,
+            grant.scope.tool,
+            grant.scope.what,
+            grant.conversation,
+            json.dumps(grant.people),
+            grant.by,
+            grant.at.timestamp(),
+            grant.until.timestamp(),
+            grant.turn,
+            json.dumps(provenance.to_json(grant.origins)),
+        ),
+    )
+
+
+class GrantStore(Store):
+    """Stores grants until they end."""
+
+    async def rows(self) -> list[Grant]:
+        """Return the stored grants, oldest first, whether or not they are valid."""
+        raws = await self._reader.call("grants", lambda db: db.execute(_ALL_GRANTS).fetchall())
+        return [grant for raw in raws if (grant := _grant(raw)) is not None]
+
+    async def expire(self, now: datetime) -> list[Grant]:
+        """Record the time, delete grants that have ended by it, and return the others as they were before."""
+        if not await self.rows():
+            return []
+        at = now.timestamp()
+
+        def read(db: ConnectionPort) -> list[Raw]:
+            db.execute("DELETE FROM grants WHERE until <= ? OR at > ? OR seen_at > ?", (at, at, at))
+            raws = db.execute(_ALL_GRANTS).fetchall()
+            db.execute("UPDATE grants SET seen_at = ?", (at,))
+            return raws
+
+        raws = await self._writer.call("look_at_grants", read, locks=[named_lock("grants")])
+        return [grant for raw in raws if (grant := _grant(raw)) is not None]
+
+    async def revoke(self, grant_id: str) -> bool:
+        """End a grant; return False if there is none of that id."""
+        statement = "DELETE FROM grants WHERE id = ?"
+        return await self._writer.call(
+            "revoke",
+            lambda db: db.execute(statement, (grant_id,)).rowcount == 1,
+            locks=[named_lock("grants")],
+        )
+
+
+def _grant(raw: Raw) -> Grant | None:
+    """Convert a row; None if it is damaged: it grants nothing then."""
+    grant_id, kind, tool, what, session, people, given_by, at, until, turn, origins, seen_at = raw
+    try:
+        return Grant(
+            id=grant_id,
+            scope=Scope(GrantKind(kind), tool, what),
+            conversation=session,
+            people=tuple(str(each) for each in json.loads(people)),
+            by=given_by,
+            at=instant(at),
+            until=instant(until),
+            turn=turn,
+            origins=provenance.from_json(json.loads(origins)),
+            seen_at=None if seen_at is None else instant(seen_at),
+        )
+    except (ValueError, TypeError) as error:
+        _log.error("grant.unreadable", item=str(grant_id), error=type(error).__name__)
         return None

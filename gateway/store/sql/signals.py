@@ -1,7 +1,6 @@
 """
-Fires the signals of the queue, from the facts that an engine recorded for a commit.
-
-Finds all waiting work, to fire every signal after a commit whose signals are lost.
+Fires the signals of the queue, from the facts that an engine recorded for a commit, or from all waiting work
+after a commit whose signals are lost.
 """
 
 from __future__ import annotations

@@ -1,10 +1,7 @@
 """
-Stores the gateway's own texts by topic, and what was posted once: the tables ``state`` and ``once``.
-
-Generates the SQL of the state machines: the condition under which a row may move to a state.
-
-The condition comes from the tables in ``gateway/store/states.py``, so a statement finds no row for a move
-that its table lacks. Each condition is generated once, because a message needs ten of them.
+Stores the gateway's own texts by topic (``state``) and what was posted once (``once``), and generates the SQL
+condition under which a row may move to a state, from ``gateway/store/states.py``. A statement finds no row
+for a move that the table of states lacks.
 """
 
 from __future__ import annotations

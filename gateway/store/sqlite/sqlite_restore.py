@@ -1,10 +1,6 @@
 """
-Checks a database that comes out of a backup, and parks its open work before a gateway opens it
-(`gateway.store.sql.quarantine_after_restore`). Nobody else has the file open meanwhile.
-
-Opens ``gateway.db`` for finding a person while a daemon may be running, and for erasing them while none is.
-
-Deleted rows leave their bytes in the file, in free pages and in the log beside it. So rows are overwritten
+Opens ``gateway.db`` outside the daemon: checks a restored copy and parks its open work, and finds or erases a
+person. Deleted rows leave their bytes in free pages and in the log, so rows are overwritten
 (``secure_delete``), the file is rewritten (``VACUUM``) and the log is emptied.
 """
 

@@ -1,16 +1,8 @@
 """
-Turns that need no model: commands, reactions, and the questions that the owner is asked.
-
-`gateway.turns.chat_turn` offers every turn of a conversation here first, so that such turns are answered
-while no model can be reached.
-
-Messages that are stored for reading only. Each becomes a line of a history, and no model is asked.
-
-A reaction or the reply to an invitation is a line of the conversation that it belongs to, in its scope, as
-its sender's other words are. A mail of somebody who never gets an answer (``ingest_only_from`` of a mailbox)
-is filed in the owner's own conversation, if it belongs to one, else in its own thread, in which nobody is
-ever written to. Only the owner sees it in either case, because it was sent to the owner's bot and to nobody
-who talks to it.
+Turns that need no model: commands, reactions, questions to the owner, and messages that are stored for
+reading only. `gateway.turns.chat_turn` offers every turn here first, so that they are answered while no model
+can be reached. A mail from ``ingest_only_from`` is filed in the owner's conversation or its own thread, which
+only the owner sees, and never answered.
 """
 
 from __future__ import annotations

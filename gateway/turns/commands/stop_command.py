@@ -1,7 +1,7 @@
 """
 ``!stop``: what waits or is in progress before it gets no answer. Pure.
 
-``routing/inbox.py`` recognises it (`is_stop`) and withdraws earlier messages of the session (others than the
+``routing/intake.py`` recognises it (`is_stop`) and withdraws earlier messages of the session (others than the
 owner only their own) in the accepting transaction (``store/sql/amendments.py``); the signal ``stopped`` lets
 ``turns/handler.py`` cancel the running turn; its own turn answers with the number (`stopped_text`).
 """

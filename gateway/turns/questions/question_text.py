@@ -1,11 +1,7 @@
 """
-The text of a question about a tool call: the whole call, and whose idea it may be. Pure.
-
-The first lines fit a phone; no line of ours is longer than 60 characters, names of others aside. Whatever is
-too long stands in a file that goes with it; its size and SHA-256 end the message. In both a person sees every
-character (`gateway.turns.questions.question_text.visible`).
-
-Texts about drafts and quarantined messages (`review_questions.py`). Pure.
+The text of a question about a tool call, a draft or a quarantined message: the whole of it, and whose idea it
+may be. Pure. The first lines fit a phone; no line of ours is longer than 60 characters, names aside. What is
+too long goes into a file whose size and SHA-256 end the message. A person sees every character (`visible`).
 """
 
 from __future__ import annotations

@@ -12,13 +12,16 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
+from typing import Any
 
 from agent_core.memory.scopes import person_name
 from agent_core.messages import SessionKey
 from agent_core.ports import Clock
+from agent_core.provenance import from_json
 from agent_core.tools.grants import DEFAULT, LONGEST, Grant, covers
-from agent_core.tools.policy import Proposal
+from agent_core.tools.policy import Approval, Proposal
 from gateway.routing.access import Access
+from gateway.store.model import APPROVED
 from gateway.store.shared import SHARED
 from gateway.store.stores import GrantStore, Turn
 from gateway.turns.questions.decisions import Terms
@@ -75,3 +78,18 @@ def is_owners(grant: Grant, access: Access) -> bool:
     """Tell a grant for the owner alone from one for others."""
     session = SessionKey.parse(grant.conversation) if grant.conversation else SHARED
     return all(access.may_show(session, each) for each in grant.people)
+
+
+def parse_approval(noted: object) -> Approval | None:
+    """Parse the journal's record of an approval."""
+    match noted:
+        case {"by": str(by), "origins": origins, **more}:
+            also: Any = more.get("also") or ()
+            changed = more.get("changed") is True
+            return Approval(by, from_json(origins), str(more.get("state") or ""), also, changed)
+    return None
+
+
+def decision_record(approval: Approval) -> dict[str, Any]:
+    """A yes that a call was begun with, as it was decided."""
+    return {"verdict": APPROVED, "by": approval.by, "owner": not approval.origins}

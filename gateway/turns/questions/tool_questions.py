@@ -60,7 +60,7 @@ from gateway.turns.questions.question_text import (
     subject_of,
     ways_to_spare,
 )
-from gateway.turns.questions.tool_grants import ToolGrants
+from gateway.turns.questions.tool_grants import ToolGrants, decision_record, parse_approval
 
 _TOPIC = "approvals"
 _OWNERS_ALONE = frozenset({Effect.WRITE_WORKSPACE, Effect.SEND, Effect.NETWORK_SEND, Effect.EXECUTE})
@@ -465,7 +465,7 @@ class Consent:
     def _together(self, number: int, digest: str, call: ToolCall) -> Step | None:
         """The question that was about this call, too, as if it had been about this call alone."""
         for step in self._steps.values():
-            approval = _approval(step.request.get("approval")) if step.kind == "tool" else None
+            approval = parse_approval(step.request.get("approval")) if step.kind == "tool" else None
             also = (
                 step.request.get("also", ()) if step.kind == APPROVAL else approval.also if approval else ()
             )
@@ -474,7 +474,7 @@ class Consent:
                     continue
                 rest = [one for one in also if one["number"] > number]
                 request = {"name": "", **step.request, "state": each["state"], "also": rest}
-                said = step.result or {} if approval is None else _as_decided(approval)
+                said = step.result or {} if approval is None else decision_record(approval)
                 return replace(step, number=number, digest=digest, request=request, result=said)
         return None
 
@@ -563,7 +563,7 @@ def _sent_by(channel: Channel, file: Attachment | None) -> tuple[Attachment, ...
 
 def _begun(proposal: Proposal, step: Step) -> Permission:
     """The permission with which a call was begun before a restart, with the arguments it had then."""
-    approval = _approval(step.request.get("approval"))
+    approval = parse_approval(step.request.get("approval"))
     if approval is None or not approval.changed or proposal.changed is None:
         return Permission(approval=approval)
     changed = proposal.changed(step.request["call"]["arguments"])
@@ -589,21 +589,6 @@ def _job_as_asked(turn: Turn) -> Turn | None:
         return None
     asked = message.model_copy(update={"session": order.place, "context": order.context})
     return replace(turn, session=order.place, rows=(replace(turn.head, message=asked),))
-
-
-def _approval(noted: object) -> Approval | None:
-    """Parse the journal's record of an approval."""
-    match noted:
-        case {"by": str(by), "origins": origins, **more}:
-            also: Any = more.get("also") or ()
-            changed = more.get("changed") is True
-            return Approval(by, from_json(origins), str(more.get("state") or ""), also, changed)
-    return None
-
-
-def _as_decided(approval: Approval) -> dict[str, Any]:
-    """A yes that a call was begun with, as it was decided."""
-    return {"verdict": APPROVED, "by": approval.by, "owner": not approval.origins}
 
 
 def _shown_with(request: Mapping[str, Any]) -> list[tuple[ToolCall, str]]:

@@ -16,7 +16,7 @@ from channels.email.parse.dsn import BounceReport, DeliveryStatus
 from channels.email.parse.mail_threads import message_id_of
 from channels.email.reply_limits import AnswerLimiter
 from tests.clock import ManualClock
-from tests.unit.channels.email.test_circuit_breaker import NONE
+from tests.unit.channels.email.test_reply_limits_breaker import NONE
 
 THREAD = SessionKey("email", "thread-" + "a" * 24, "alice@mail.test")
 

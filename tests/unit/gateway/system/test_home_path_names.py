@@ -24,7 +24,7 @@ for number in range(100):
     part = path.parts[2]
     interned += sys.intern(f"session-{number}") is part  # the first equal string that is interned is what it returns
 print(interned)
-assert list(Path(sys.argv[2]).glob("test_path_n*s.py")) and Path(sys.argv[2]).samefile(sys.argv[2])
+assert list(Path(sys.argv[2]).glob("test_home_path_n*s.py")) and Path(sys.argv[2]).samefile(sys.argv[2])
 """
 
 
