@@ -145,7 +145,7 @@ class CommandHandlers:
         message = asked.message
         if message.audience is Audience.DIRECT or message.context.moderator:
             return True
-        return self._access.decide(message).role is Role.OWNER or await self._conversations.has_one_member(
+        return self._access.decide(message).role is Role.OWNER or await self._conversations.has_one_author(
             asked.turn
         )
 

@@ -35,7 +35,7 @@ class NewConversation:
         """What was kept."""
         self._lock = anyio.Lock()
 
-    async def has_one_member(self, turn: Turn) -> bool:
+    async def has_one_author(self, turn: Turn) -> bool:
         """Return True if only the sender wrote what a reset sets aside. Raises StoreUnavailable."""
         if turn.session == SHARED:
             return True
