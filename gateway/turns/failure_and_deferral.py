@@ -87,17 +87,24 @@ class Deferral:
         """The notice for somebody whose message waits for the budget, here or at the model's provider."""
         if isinstance(error, CreditSpent):
             return (
-                f"{error.public} My operator can mend that. Your message waits, and so does what you write "
-                "until then; I look again every half hour."
+                f"{error.public} Until that is mended there, your message waits, and so does what you write; "
+                "I look again every half hour."
             )
         return (
             "My budget for today is spent, so I cannot answer this now. Your message waits, and so does "
             f"what you write until then. I continue {self.opens()}."
         )
 
-    async def defer_to_budget(self, turn: Turn, error: BudgetSpent, notice: Sequence[NewOutbound]) -> None:
+    async def defer_to_budget(
+        self,
+        turn: Turn,
+        error: BudgetSpent,
+        notice: Sequence[NewOutbound],
+        *,
+        once: tuple[str, str] | None = None,
+    ) -> None:
         """
-        Defer a turn, and notify its person unless that was done today.
+        Defer a turn, and notify its person unless that was done today, or what ``once`` names was posted.
 
         Where the day has ended since it was refused nothing is said, and it is tried again at once. Raises
         `LostTurn`.
@@ -109,7 +116,7 @@ class Deferral:
                 lambda: self.store.turns.postpone(turn, str(error), delay_s=0.0)
             )
             return
-        once = notice_name(turn.place), day_of(now, self.limits.zone)
+        once = once or (notice_name(turn.place), day_of(now, self.limits.zone))
         # In this order, as above.
         said = await self.commit.retry_until_stored(lambda: self.store.outbox.post(notice, once=once))
         delay_s = wait_s(now, self.limits)

@@ -145,14 +145,11 @@ class WordedAnswers:
         is_late = message.received_at - notice.message.created_at >= _CROSSED
         near = [row.message for row in rows[: len(later) + 2]]
         is_wanted = any(one.notes.is_command and f"`{names[0]}`" in one.text for one in near)
-        if (
-            not (is_late or is_wanted)
-            or (later and said.sign is Sign.FINE)
-            or await self._is_answering(entry)
-        ):
+        is_clear = (is_late or is_wanted) and not (later and said.sign is Sign.FINE)
+        if not is_clear or await self._is_answering(entry):
             asked = (
-                f"Is that a yes or a no to `{'`, `'.join(names)}`? It still waits. Reply to this message with "
-                "`yes` or `no`, or write `!approve` or `!reject` with its name."
+                f"Is that a yes or a no to `{'`, `'.join(names)}`? It still waits. Reply to this message "
+                "with `yes` or `no`, or write `!approve` or `!reject` with its name."
             )
             entry = _deciding_nothing(entry, dict.fromkeys(names, ""), asked)
             return _noting(entry, replace(entry.message.notes, approves=names))
