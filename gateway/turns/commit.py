@@ -105,7 +105,8 @@ class TurnCommit:
         """Commit the failure for good, with an apology. Raises `LostTurn`."""
         await self.retry_until_stored(lambda: self._store.turns.dead_letter(turn, failure.error, outbound))
         metrics.TURNS.labels(turn.channel, "dead_lettered").inc()
-        _log.error(
+        log = _log.info if failure.is_explained and outbound else _log.error
+        log(
             "turn.dead_lettered",
             channel=turn.channel,
             turn=turn.id,

@@ -28,7 +28,7 @@ import anyio
 import structlog
 
 from agent_core.backoff import BackoffPolicy
-from agent_core.errors import AgentError, BudgetSpent, CreditSpent, ModelError, ModelRateLimited
+from agent_core.errors import AgentError, BudgetSpent, CreditSpent, ModelError, ModelRateLimited, ModelRefused
 from agent_core.llm.model_errors import for_operator
 from agent_core.messages import Audience, OutboundKind
 from agent_core.ports import Clock
@@ -217,7 +217,9 @@ def decide_failure(error: Exception, turn: Turn, policy: TurnPolicy, *, jitter: 
     told, place = describe(error), _place_in_answer(error)
     text = f"{place}{error}" or type(error).__name__
     if not told.temporary:
-        return TurnFailureText(None, told.public, text)
+        # Without a status it is the model's own answer that was not one; with one its server refuses us.
+        is_explained = isinstance(error, ModelRefused) and "status" not in error.fields
+        return TurnFailureText(None, told.public, text, is_explained)
     if place and (turn.head.error or "").startswith(place):
         return TurnFailureText(None, f"{_reason(told.public)}, twice at the same point, so I stopped.", text)
     if turn.first_deferred_s >= policy.outage_budget_s:
@@ -234,7 +236,7 @@ def poisonous(turn: Turn, fatal: str | None) -> TurnFailureText | None:
     message and says in ``context.unreadable`` what its sender is told. None: try it. Pure.
     """
     if unreadable := turn.head.message.context.unreadable:
-        return TurnFailureText(None, unreadable, "the message could not be read")
+        return TurnFailureText(None, unreadable, "the message could not be read", is_explained=True)
     return None if fatal is None else TurnFailureText(None, CRASH_APOLOGY, fatal)
 
 
