@@ -48,6 +48,7 @@ from gateway.turns.questions.yes_and_no import (
     doubts,
     goes_on,
     is_polite,
+    is_stop_word,
     read_answer,
     yes_or_no,
 )
@@ -165,12 +166,20 @@ class WordedAnswers:
         return any(item is not None and is_undecided(item) for item in items)
 
     async def _called_off(self, entry: Pending) -> Pending | None:
-        """Return the reply to a "stop" that would wait for what it is about; None for anything else."""
+        """
+        Make a "stop" that would wait for what it is about the command; other such words are told of it.
+
+        None for anything else.
+        """
         message = entry.message
         is_meant = message.audience is Audience.DIRECT and message.channel not in self.email_style
         if not is_meant or _is_reply(message) or message.attachments or not calls_off(message.text):
             return None
-        return _deciding_nothing(entry, {"": ""}, _STILL_BUSY) if await self._is_answering(entry) else None
+        if not await self._is_answering(entry):
+            return None
+        if is_stop_word(message.text):
+            return replace(entry, message=message.model_copy(update={"text": "!stop"}), alone=True)
+        return _deciding_nothing(entry, {"": ""}, _STILL_BUSY)
 
     async def spoken(self, turn: Turn, steps: Sequence[Step]) -> str | None:
         """
