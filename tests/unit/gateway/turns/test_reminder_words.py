@@ -15,6 +15,24 @@ from gateway.turns.commands.reminder_command import read_argument, reminder_of
 
 
 @pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        ("on the 3rd floor fix the lamp", "I do not understand"),
+        ("am 3. Stock die Lampe tauschen", "I do not understand"),
+        ("every 3 months pay the rent", "I do not understand"),
+        ("every first monday clean", "I do not understand"),
+        ("every year on 30 february party", "No year has a day 30 in month 2"),
+    ],
+)
+def test_what_is_no_day_of_the_month_is_refused(said: str, why: str) -> None:
+    """The controls are days that there are."""
+    with pytest.raises(NotATime, match=why):
+        reminder_of(said)
+    assert reminder_of("on the 3rd fix the lamp")[0].at == "on the 3rd"
+    assert reminder_of("every year on 29 february party")[0].at == "every year on 29 february"
+
+
+@pytest.mark.parametrize(
     ("said", "when", "text"),
     [
         ("in 2h call Tom", "in 2h", "call Tom"),
