@@ -7,6 +7,8 @@ never holds the key; ``public`` is what a stranger may read.
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -84,7 +86,7 @@ def classify(failure: Failure, *, model: str, now: datetime) -> ModelError:
             f"{model}: {kind_of_rubbish} answer: {detail}", kind=kind_of_rubbish, model=model, status=status
         )
     if failure.transport:
-        return ModelUnavailable(f"{model}: no connection: {detail}", model=model)
+        return ModelUnavailable(f"{model}: the model's server cannot be reached ({detail})", model=model)
     return _refused(failure, told, detail, model=model, now=now)
 
 
@@ -265,6 +267,32 @@ _TRANSPORT_NAMES = frozenset(
 )
 
 
+_REASONS = {
+    **dict.fromkeys(("ClientConnectorDNSError", "gaierror"), "its name is not known, or cannot be looked up"),
+    **dict.fromkeys(
+        ("ClientConnectorCertificateError", "SSLCertVerificationError"), "its certificate is not trusted"
+    ),
+    **dict.fromkeys(("ClientConnectorSSLError", "SSLError"), "it does not speak https there"),
+    **dict.fromkeys(
+        ("ConnectionTimeoutError", "SocketTimeoutError", "ServerTimeoutError", "TimeoutError"),
+        "it did not answer in time",
+    ),
+    **dict.fromkeys(("ConnectTimeout", "ReadTimeout"), "it did not answer in time"),
+    **dict.fromkeys(("ServerDisconnectedError", "RemoteProtocolError"), "it broke off the connection"),
+}
+
+
+def transport_text(error: BaseException) -> str:
+    """Return why a connection failed, in words; the library's text if that is not known."""
+    chain = _chain(error)
+    for link in chain:
+        if said := _REASONS.get(type(link).__name__):
+            return said
+    codes = (link.errno for link in chain if isinstance(link, OSError) and link.errno in errno.errorcode)
+    code = next(codes, None)
+    return str(error) or type(error).__name__ if code is None else os.strerror(code).lower()
+
+
 _UNREADABLE = {
     **dict.fromkeys(
         ("JSONDecodeError", "UnicodeDecodeError", "RecursionError", "DecodingError"), "malformed"
@@ -282,12 +310,13 @@ _UNREADABLE_TEXT = re.compile(
 def failure_of(error: BaseException, *, secret: str = "") -> Failure:
     """Build a failure from an exception and its causes."""
     chain = _chain(error)
+    transport = _is_transport(chain)
     return Failure(
         status=_status_or_none(chain),
-        text=str(getattr(error, "message", "") or error),
+        text=transport_text(error) if transport else str(getattr(error, "message", "") or error),
         code=" ".join(dict.fromkeys(_code(link) for link in chain if _code(link))),
         headers=_headers(chain),
-        transport=_is_transport(chain),
+        transport=transport,
         secret=secret,
         unreadable=_unreadable(chain),
     )

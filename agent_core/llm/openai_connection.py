@@ -22,7 +22,7 @@ import anyio
 
 from agent_core.bounded_response import BoundedResponse
 from agent_core.errors import Failure, ModelError
-from agent_core.llm.model_errors import classify
+from agent_core.llm.model_errors import classify, transport_text
 from agent_core.llm.streaming import EventTooLarge
 from agent_core.ports import Clock
 
@@ -121,7 +121,7 @@ class OpenAIConnection:
         except aiohttp.ClientResponseError as error:
             raise self.error(Failure(text=_described(error), unreadable="malformed")) from error
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            raise self.error(Failure(text=_described(error), transport=True)) from error
+            raise self.error(Failure(text=transport_text(error), transport=True)) from error
         except EventTooLarge as error:
             raise self.error(Failure(text=str(error), unreadable="large")) from error
         except (ValueError, RecursionError) as error:

@@ -71,7 +71,7 @@ def most_informative(
     `ModelRateLimited`. The cause is set to the error that was chosen.
     """
     chosen = min((error for _, error in errors), key=_rank)
-    members = {name: f"{type(error).__name__}: {error}" for name, error in errors}
+    members = {name: str(error) for name, error in errors}
     fields = {
         name: value for name, value in chosen.fields.items() if name not in ("retry_after_s", "members")
     }
@@ -190,7 +190,7 @@ class ModelPool:
                 failures=member.failures,
                 calls=member.calls,
                 answers=member.answers,
-                error="" if member.error is None else f"{type(member.error).__name__}: {member.error}",
+                error="" if member.error is None else str(member.error),
                 fields={} if member.error is None else dict(member.error.fields),
             )
             for member in self._members

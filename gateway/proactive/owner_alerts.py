@@ -78,11 +78,13 @@ def history_set_aside(what: str) -> Alert:
 
 def credit_alert(error: ModelError, now: datetime) -> Alert:
     """Alert: a model's provider gives no more answers, because the account has nothing left."""
+    model, status = error.fields.get("model"), error.fields.get("status")
+    told = str(error).removeprefix(f"{model}: {status}: ").rstrip(".")
     return Alert(
-        f"credit {error.fields.get('model')}",
-        f"A model's provider gives me no more answers: {str(error).rstrip('.')}. Until you mend that there, "
-        "the next model of the pool answers. Without one, questions wait; I look again every half hour, or "
-        "at `!retry`.",
+        f"credit {model}",
+        f"Your account at the provider of the model {model} has no credit left or has reached its limit; "
+        f'it says: "{told}". Until you mend that there, the next model of the pool answers. Without one, '
+        "questions wait; I look again every half hour, or at `!retry`.",
         once=f"{now:%Y-%m-%d}",
     )
 
@@ -200,7 +202,7 @@ class OwnerAlerts:
             return max(wait_s, 0.0) if waiting else inf
         # One with a key goes alone: whether it was told is known of it alone.
         told = [alert for alert in waiting if not alert.once] or waiting[:1]
-        once = (f"alert {told[0].about}", told[0].once) if told[0].once else None
+        once = told[0].key
         text = told[0].text
         if len(told) > 1:
             text = f"{len(told)} things need you:\n\n" + "\n".join(f"- {alert.text}" for alert in told)

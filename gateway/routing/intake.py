@@ -156,9 +156,7 @@ class ChannelInbox:
     ) -> None:
         """Accept a batch; see `channels.base.Inbox.accept`."""
         batch = [self._pending(message) for message in messages]
-        changes = [
-            each.model_copy(update={"text": self._cut(each.text)}) for each in amendments
-        ] + self._stops(batch)
+        changes = [each.model_copy(update={"text": self._cut(each.text)}) for each in amendments]
         await self._intake.admission()
         rows = await self._stored(batch, positions or {}, changes)
         for row in rows:
@@ -183,12 +181,10 @@ class ChannelInbox:
         attempt = 0
         while True:
             try:
+                heard = await let_in.bound_batch(await self._hear(batch), self._store)
+                stopping = [*changes, *self._stops(heard)]
                 return await self._store.inbox.accept(
-                    self._channel,
-                    self._account,
-                    await let_in.bound_batch(await self._hear(batch), self._store),
-                    positions,
-                    changes,
+                    self._channel, self._account, heard, positions, stopping
                 )
             except StoreUnavailable as error:
                 attempt += 1

@@ -80,6 +80,11 @@ class Alert:
     text: str
     once: str = ""
 
+    @property
+    def key(self) -> tuple[str, str] | None:
+        """The key of `OutboxStore.post`; None: it may be sent again."""
+        return (f"alert {self.about}", self.once) if self.once else None
+
 
 class Wakeups:
     """The signals of one gateway; only the queue fires those about its rows."""

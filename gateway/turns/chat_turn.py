@@ -7,11 +7,12 @@ from dataclasses import dataclass
 
 import structlog
 
-from agent_core.errors import BudgetSpent
-from agent_core.messages import InboundMessage, OutboundKind
+from agent_core.errors import BudgetSpent, CreditSpent
+from agent_core.messages import Audience, InboundMessage, OutboundKind
 from agent_core.models import Purpose, TurnResult
 from channels.heartbeat.silence import without_thoughts
 from gateway.budget.metering import UsageMeter
+from gateway.proactive.owner_alerts import credit_alert
 from gateway.proactive.owner_contact import OwnerContact
 from gateway.store.stores import Completion, NewOutbound, StoreUnavailable, Turn
 from gateway.turns.commands.command_service import CommandService
@@ -77,10 +78,29 @@ class ChatTurns:
             _log.warning("owner_contact.not_learned", channel=message.channel, error=str(error))
 
     async def defer_to_budget(self, turn: Turn, error: BudgetSpent) -> None:
-        """Defer the message until the budget opens again, and notify its sender once a day."""
-        text, whom = self.deferral.budget_text(error), [turn.rows[-1].message.sender.address]
+        """
+        Defer the message until the budget opens again, and notify its sender once a day.
+
+        That a provider wants money the owner is told once: here, or by the alert about it.
+        """
+        last, once = turn.rows[-1].message, None
+        text, whom = self.deferral.budget_text(error), [last.sender.address]
+        if isinstance(error, CreditSpent) and self._is_of_owner_alone(turn):
+            alert = credit_alert(error, self.deferral.clock.now())
+            await self._learn(last)
+            is_told_here = await self.target.is_owner_session(turn.place)
+            text, once = alert.text, alert.key if is_told_here else None
         notice = self.turn_commit.replies(turn, text, OutboundKind.NOTICE, rings_for=whom)
-        await self.deferral.defer_to_budget(turn, error, notice)
+        await self.deferral.defer_to_budget(turn, error, notice, once=once)
+
+    def _is_of_owner_alone(self, turn: Turn) -> bool:
+        messages = [row.message for row in turn.rows]
+        return all(
+            one.audience is Audience.DIRECT
+            and one.sender.verified
+            and self.target.is_owner(one.channel, one.sender.address)
+            for one in messages
+        )
 
     async def report_failure(self, turn: Turn, failure: TurnFailureText) -> None:
         """Apologise."""

@@ -105,13 +105,11 @@ class TurnCommit:
         """Commit the failure for good, with an apology. Raises `LostTurn`."""
         await self.retry_until_stored(lambda: self._store.turns.dead_letter(turn, failure.error, outbound))
         metrics.TURNS.labels(turn.channel, "dead_lettered").inc()
-        _log.error(
-            "turn.dead_lettered",
-            channel=turn.channel,
-            turn=turn.id,
-            attempts=turn.attempts,
-            error=failure.error,
-        )
+        about = {"channel": turn.channel, "turn": turn.id, "attempts": turn.attempts, "error": failure.error}
+        if failure.is_explained and outbound:
+            _log.info("turn.dead_lettered", **about)
+        else:
+            _log.error("turn.dead_lettered", **about)
         self._acknowledgements.report((row.message for row in turn.rows), AckState.FAILED)
 
     async def defer(self, turn: Turn, error: str, delay_s: float, *, waits_for: str | None = None) -> None:

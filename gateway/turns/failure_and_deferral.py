@@ -17,7 +17,7 @@ import anyio
 import structlog
 
 from agent_core.backoff import BackoffPolicy
-from agent_core.errors import AgentError, BudgetSpent, CreditSpent, ModelError, ModelRateLimited
+from agent_core.errors import AgentError, BudgetSpent, CreditSpent, ModelError, ModelRateLimited, ModelRefused
 from agent_core.llm.model_errors import for_operator
 from agent_core.messages import Audience, OutboundKind
 from agent_core.ports import Clock
@@ -76,17 +76,24 @@ class Deferral:
         """The notice for somebody whose message waits for the budget, here or at the model's provider."""
         if isinstance(error, CreditSpent):
             return (
-                f"{error.public} My operator can mend that. Your message waits, and so does what you write "
-                "until then; I look again every half hour."
+                f"{error.public} Until that is mended there, your message waits, and so does what you write; "
+                "I look again every half hour."
             )
         return (
             "My budget for today is spent, so I cannot answer this now. Your message waits, and so does "
             f"what you write until then. I continue {self.opens()}."
         )
 
-    async def defer_to_budget(self, turn: Turn, error: BudgetSpent, notice: Sequence[NewOutbound]) -> None:
+    async def defer_to_budget(
+        self,
+        turn: Turn,
+        error: BudgetSpent,
+        notice: Sequence[NewOutbound],
+        *,
+        once: tuple[str, str] | None = None,
+    ) -> None:
         """
-        Defer a turn, and notify its person unless that was done today.
+        Defer a turn, and notify its person unless that was done today, or what ``once`` names was posted.
 
         Where the day has ended since it was refused nothing is said, and it is tried again at once. Raises
         `LostTurn`.
@@ -98,7 +105,7 @@ class Deferral:
                 lambda: self.store.turns.postpone(turn, str(error), delay_s=0.0)
             )
             return
-        once = notice_name(turn.place), day_of(now, self.limits.zone)
+        once = once or (notice_name(turn.place), day_of(now, self.limits.zone))
         # In this order, as above.
         said = await self.commit.retry_until_stored(lambda: self.store.outbox.post(notice, once=once))
         delay_s = wait_s(now, self.limits)
@@ -199,7 +206,9 @@ def decide_failure(error: Exception, turn: Turn, policy: TurnPolicy, *, jitter: 
     told, place = describe(error), _place_in_answer(error)
     text = f"{place}{error}" or type(error).__name__
     if not told.temporary:
-        return TurnFailureText(None, told.public, text)
+        # Without a status it is the model's own answer that was not one; with one its server refuses us.
+        is_explained = isinstance(error, ModelRefused) and "status" not in error.fields
+        return TurnFailureText(None, told.public, text, is_explained)
     if place and (turn.head.error or "").startswith(place):
         return TurnFailureText(None, f"{_reason(told.public)}, twice at the same point, so I stopped.", text)
     if turn.first_deferred_s >= policy.outage_budget_s:
@@ -216,7 +225,7 @@ def poisonous(turn: Turn, fatal: str | None) -> TurnFailureText | None:
     message and says in ``context.unreadable`` what its sender is told. None: try it. Pure.
     """
     if unreadable := turn.head.message.context.unreadable:
-        return TurnFailureText(None, unreadable, "the message could not be read")
+        return TurnFailureText(None, unreadable, "the message could not be read", is_explained=True)
     return None if fatal is None else TurnFailureText(None, CRASH_APOLOGY, fatal)
 
 

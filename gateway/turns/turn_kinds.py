@@ -61,11 +61,16 @@ class TurnPolicy:
 
 @dataclass(frozen=True, slots=True)
 class TurnFailureText:
-    """The handling of a failed turn: ``delay_s`` until the next try; None moves it to the dead letters."""
+    """
+    The handling of a failed turn: ``delay_s`` until the next try; None moves it to the dead letters.
+
+    ``is_explained``: the apology says all, and no operator can mend it, such as a message without content.
+    """
 
     delay_s: float | None
     public: str
     error: str
+    is_explained: bool = False
 
 
 PlanT = TypeVar("PlanT", bound=Plan)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from channels.markup import to_text
 from gateway.operations import render
 from gateway.store.states import InboxState, OutboxState
 from gateway.system.clock import SystemClock
+from gateway.turns.commands import worded_answers
 from gateway.turns.questions.review_questions import OWNER_QUESTIONS
 from tests.doubles.loopback import Delivered, LoopbackChannel, LoopbackServer
 from tests.integration.gateway_world import Scenario, world
@@ -143,7 +145,7 @@ async def test_a_long_answer_is_shown_whole_below(tmp_path):
 
 @pytest.mark.parametrize(("word", "sent"), [("yes please", True), ("nein", False), ("yes, but later", None)])
 async def test_a_reply_in_words_decides(tmp_path, word, sent):
-    """To the notice alone; what is more than a yes decides nothing, and without the reply neither does a yes."""
+    """To the notice alone; what is more than a yes decides nothing, and a yes that may have crossed it is asked back."""
     async with deciding(tmp_path, "strangers") as one:
         await greeted(one)
         one.server.say(BOB, "may I come?")
@@ -151,7 +153,7 @@ async def test_a_reply_in_words_decides(tmp_path, word, sent):
         (draft,) = await held(one)
         assert [line for line in to_text(notice.text).splitlines() if len(line) > 60] == []
         assert "`yes` / `no`" in notice.text and "until you decide" in notice.text
-        assert (await one.asked("yes", person=ANN)).text == "echo: yes"
+        assert (await one.asked("yes", person=ANN)).text.startswith(f"Is that a yes or a no to `d{draft}`")
         answer = reaction(notice, word).model_copy(update={"kind": "message"})
         await one.hand_over(answer)
         told = (await one.server.answers(4, conversation=DM))[-1]
@@ -305,6 +307,55 @@ async def test_a_kept_back_message_is_let_in(tmp_path):
     assert "let me in" not in listed.text
     assert said.text == again.text == f"`m{row.id}` is approved, and I answer it."
     assert answer.text == "echo: let me in"
+
+
+async def _kept(one: Scenario) -> int:
+    """A message of Bob's waits in the quarantine, and the owner has been shown all of it."""
+    await greeted(one)
+    message = reaction(Delivered(key="", conversation="", text=""), "let me in", person=BOB)
+    quarantined = {"kind": "message", "context": MessageContext(quarantine="sender_not_verified")}
+    await one.hand_over(message.model_copy(update=quarantined))
+    (row,) = await one.built.store.inbox.rows(states=[InboxState.QUARANTINED])
+    await seen(one, row.id)
+    return row.id
+
+
+@pytest.mark.parametrize(("word", "told"), [("yes", "is approved, and I answer it"), ("Nein", "is rejected")])
+async def test_a_plain_word_after_the_kept_message_was_shown_decides(tmp_path, word, told):
+    """As it does for a tool; once decided, the next word is a message like any other."""
+    async with deciding(tmp_path, "none") as one:
+        number = await _kept(one)
+        said = await one.asked(word, person=ANN)
+        after = await one.asked("yes", person=ANN)
+    assert said.text.startswith(f"`m{number}` {told}")
+    assert after.text == "echo: yes"
+
+
+async def test_a_word_that_may_be_for_something_else_decides_nothing(tmp_path):
+    """After the model has spoken it is the model's, and so is anybody else's: the message still waits."""
+    async with deciding(tmp_path, "none") as one:
+        await _kept(one)
+        assert (await one.asked("what is new?", person=ANN)).text == "echo: what is new?"
+        assert (await one.asked("yes", person=ANN)).text == "echo: yes"
+        assert (await one.asked("yes", person=EVE)).text == "echo: yes"
+        assert await one.built.store.inbox.rows(states=[InboxState.QUARANTINED])
+
+
+async def test_a_word_that_crosses_the_question_about_a_draft_is_asked_back(tmp_path, monkeypatch):
+    """It may be meant for what was said before; in reply to that it counts, and so does a later one."""
+    async with deciding(tmp_path, "strangers") as one:
+        await one.asked("hello", person=ANN)
+        one.server.say(BOB, "may I come?")
+        await notices(one)
+        (draft,) = await held(one)
+        asked = await one.asked("yes", person=ANN)
+        assert asked.text.startswith(f"Is that a yes or a no to `d{draft}`? It still waits.")
+        assert await held(one) == [draft]
+        monkeypatch.setattr(worded_answers, "_CROSSED", timedelta(0))
+        said = await one.asked("yes", person=ANN)
+        (answer,) = await one.server.answers(1, conversation=BOBS)
+    assert said.text.startswith(f"`d{draft}` is approved")
+    assert answer.text == "echo: may I come?"
 
 
 def claimed(text: str, *, outbound: str, kind: str) -> InboundMessage:

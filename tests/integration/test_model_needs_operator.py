@@ -54,20 +54,32 @@ async def test_questions_wait_for_credit_and_the_owner_is_alerted_once(tmp_path)
         there.server.say(ANN, "first")
         there.server.say(BOB, "second")
         to_bob = await there.server.answers(1, conversation=f"dm-{BOB}")
-        to_owner = await there.server.answers(2, conversation=DM)
+        (to_owner,) = await there.server.answers(1, conversation=DM)
 
         assert to_bob[0].kind is OutboundKind.NOTICE
         assert "credit" in to_bob[0].text
         assert "tiny" not in to_bob[0].text
-        assert sorted(one.kind for one in to_owner) == [OutboundKind.ALERT, OutboundKind.NOTICE]
-        assert any("openai/tiny-0" in one.text and CREDIT in one.text for one in to_owner)
-        assert await there.inbox() == {"ready": 2}
+        assert "operator" not in to_owner.text + to_bob[0].text
+        assert "openai/tiny-0" in to_owner.text and CREDIT.rstrip(".") in to_owner.text
+        with anyio.fail_after(60):
+            while await there.inbox() != {"ready": 2}:
+                await anyio.sleep(0.02)
 
         await there.built.store.maintenance.due_now(BUDGET)
-        assert (await there.server.answers(3, conversation=DM))[-1].kind is OutboundKind.REPLY
+        assert (await there.server.answers(2, conversation=DM))[-1].kind is OutboundKind.REPLY
         assert (await there.server.answers(2, conversation=f"dm-{BOB}"))[-1].kind is OutboundKind.REPLY
         await anyio.sleep(0.2)
-        assert len(there.server.seen(DM)) == 3
+        assert len(there.server.seen(DM)) == 2
+
+
+async def test_somebody_elses_question_alerts_the_owner(tmp_path):
+    """The control: who asked is told that it waits, and the owner why."""
+    async with FakeOpenAI() as fake, asking(tmp_path, fake) as there:
+        await there.asked("hello", person=ANN)
+        fake.plan(Status(400, CREDIT))
+        there.server.say(BOB, "second")
+        assert (await there.server.answers(1, conversation=f"dm-{BOB}"))[0].kind is OutboundKind.NOTICE
+        assert (await there.server.answers(2, conversation=DM))[-1].kind is OutboundKind.ALERT
 
 
 async def waiting_for_credit(there, fake):
@@ -76,7 +88,7 @@ async def waiting_for_credit(there, fake):
     there.server.say(ANN, "first")
     there.server.say(BOB, "second")
     await there.server.answers(1, conversation=f"dm-{BOB}")
-    await there.server.answers(2, conversation=DM)
+    await there.server.answers(1, conversation=DM)
     while await there.inbox() != {"ready": 2}:
         await anyio.sleep(0.01)
 
@@ -87,7 +99,7 @@ async def test_one_answer_wakes_all_that_wait_for_credit(tmp_path):
         await waiting_for_credit(there, fake)
         assert (await there.asked("third", person=CID)).kind is OutboundKind.REPLY
         assert (await there.server.answers(2, conversation=f"dm-{BOB}"))[-1].kind is OutboundKind.REPLY
-        assert (await there.server.answers(3, conversation=DM))[-1].kind is OutboundKind.REPLY
+        assert (await there.server.answers(2, conversation=DM))[-1].kind is OutboundKind.REPLY
 
 
 async def test_the_owner_has_what_waits_tried_again(tmp_path):
@@ -96,8 +108,8 @@ async def test_the_owner_has_what_waits_tried_again(tmp_path):
         await waiting_for_credit(there, fake)
         assert "Nothing was done" in (await there.asked("!retry", person=BOB)).text
         there.server.say(ANN, "!retry")
-        said = await there.server.answers(4, conversation=DM)
-        assert {one.kind for one in said[2:]} == {OutboundKind.REPLY}
+        said = await there.server.answers(3, conversation=DM)
+        assert {one.kind for one in said[1:]} == {OutboundKind.REPLY}
         assert any("try it again now" in one.text for one in said)
         assert (await there.server.answers(3, conversation=f"dm-{BOB}"))[-1].kind is OutboundKind.REPLY
 

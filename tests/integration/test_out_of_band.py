@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 import anyio
+import pytest
 
 from agent_core.messages import Audience, InboundMessage, Sender, SessionKey
 from gateway.store.sqlite.sqlite_queue import SqliteQueue
@@ -36,21 +37,33 @@ class TestBesideATurn:
         assert texts(one)[-1] == "answer 1"
         assert len(mind.asked) == 1
 
-    async def test_a_bare_stop_is_told_how_to_stop(self, tmp_path):
-        """At once, and it stops nothing by itself; the control: with nothing to stop it goes to the model."""
+    @pytest.mark.parametrize("word", ["stop", "STOP!!", "Stopp", "halt"])
+    async def test_a_bare_stop_stops(self, tmp_path, word):
+        """What a frightened person types; the control: with nothing to stop it goes to the model."""
         mind = Mind()
         async with talking(tmp_path, mind) as one:
-            assert (await asked(one, "stop")).text == "answer 1"
+            assert (await asked(one, word)).text == "answer 1"
             mind.thinking = anyio.Event()
             one.server.say(ANN, "slow second")
             await mind.thinking.wait()
-            for words in ("Stop!", "vergiss es"):
+            assert (await asked(one, word)).text == "Stopped: I do not answer 1 message."
+            mind.gate.set()
+            assert (await asked(one, "third")).text.startswith("answer")
+            assert len(texts(one)) == 3
+
+    async def test_a_word_that_may_mean_more_is_told_how_to_stop(self, tmp_path):
+        """At once, and it stops nothing by itself."""
+        mind = Mind()
+        async with talking(tmp_path, mind) as one:
+            one.server.say(ANN, "slow first")
+            await mind.thinking.wait()
+            for words in ("Cancel!", "vergiss es"):
                 told = await asked(one, words)
                 assert told.text == "I am still working on what you wrote before. `!stop` ends that."
             one.server.say(ANN, "stop the music")
             mind.gate.set()
-            await settled(one, settled=5)
-        assert texts(one)[-2:] == ["answer 2", "answer 3"]
+            await settled(one, settled=4)
+        assert texts(one)[-2:] == ["answer 1", "answer 2"]
 
     async def test_a_message_waits_for_the_turn(self, tmp_path):
         """The control of the test above: what is no command has its turn when the one before it has ended."""

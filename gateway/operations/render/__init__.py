@@ -35,7 +35,10 @@ def status(report: Mapping[str, Any]) -> str:
         lines += _channel(name, one)
     lines += _machines(report)
     work = report["work"]
-    lines.append(f"inbox      {_counts(work['inbox'])}")
+    told = report.get("given_up") or 0
+    failed = max(work["inbox"].get("dead", 0) - told, 0)
+    inbox = {**work["inbox"], "dead": failed, "not answered": told}
+    lines.append(f"inbox      {_counts(inbox)}")
     lines.append(f"outbox     {_counts(work['outbox'])}")
     if work.get("oldest_unanswered_s") is not None:
         lines.append(f"the oldest message without an answer is {duration(work['oldest_unanswered_s'])} old")

@@ -255,7 +255,7 @@ class JobService:
 
     def _line(self, job: Job, place: JobPlace) -> str:
         if place.audience is Audience.DIRECT:
-            return self.describe(job)
+            return f"{self.describe(job)}{_elsewhere(job, place)}"
         before = place.since is not None and job.created_at < place.since and not place.owns(job)
         private = job.audience is Audience.DIRECT  # made before others came in
         named = job.context.notes.mentions
@@ -371,3 +371,12 @@ class SessionJobs:
             return await read(self._place)
         except StoreUnavailable as error:
             raise ToolFailed("The jobs cannot be read now.") from error
+
+
+def _elsewhere(job: Job, place: JobPlace) -> str:
+    """Return the place where a job will be told, if that is not this one."""
+    if job.session == place.session:
+        return ""
+    if job.audience is Audience.DIRECT:
+        return f" (comes in another conversation, by {job.session.channel})"
+    return f" (comes in the room {job.session.conversation}, by {job.session.channel})"

@@ -29,6 +29,7 @@ from gateway.proactive.jobs.time_syntax import (
     Span,
     TimeOfDay,
     When,
+    check_day,
     clock_of,
     is_minutes,
     month_and_day,
@@ -352,6 +353,7 @@ class _Reader:
         year, month, dom = (day and day.date) or (None, None, 0)
         if year is not None or month is None:
             return None
+        check_day(month, dom)
         return Calendar(self._clocks(after_day=True) or _DEFAULT, day_of_month=dom, month=month)
 
     def _each_weekdays(self) -> When | None:
@@ -478,9 +480,7 @@ class _Reader:
         start, dom = self.at, self._ordinal()
         is_marked = self.at - start > 1
         of_month = self._take(words.OF_THE_MONTH)
-        follows = self._next.text
-        counts = follows in words.OF or follows in {**words.EACH_DAYS, **words.MONTHS_AHEAD, **words.UNITS}
-        return 0 if not is_marked or (counts and not of_month) else dom
+        return 0 if not is_marked or (self._next.text in words.COUNTED and not of_month) else dom
 
     def _weekday(self) -> Day | None:
         which = self._take(words.WHICH) or ""

@@ -6,6 +6,7 @@ is, `trigger_parsing` finds out.
 from __future__ import annotations
 
 import re
+from calendar import monthrange
 from dataclasses import dataclass
 from datetime import datetime
 from typing import NamedTuple
@@ -120,3 +121,9 @@ def month_and_day(said: str, one: int, two: int, year: int) -> tuple[int, int]:
 def is_minutes(text: str) -> bool:
     """Return True for the minutes of a clock, in two figures."""
     return re.fullmatch(r"[0-5]\d", text, re.ASCII) is not None
+
+
+def check_day(month: int, dom: int) -> None:
+    """Raise `NotATime` if no year has this day."""
+    if not (1 <= month <= 12 and 1 <= dom <= monthrange(2000, month)[1]):
+        raise NotATime(f"No year has a day {dom} in month {month}", "every year on 28 February call Tom")

@@ -188,6 +188,16 @@ EACH_YEAR = _table({True: "year|jahr|yearly|annually|jaehrlich"})
 OF_THE_MONTH = _table({True: "of the month|of this month|des monats|im monat|dieses monats"})
 OF_EACH_MONTH = _table({True: "of every month|of each month|every month|each month|jedes monats|jeden monat"})
 ORDINALS = _set("st|nd|rd|th")
+COUNTED = OF.union(
+    EACH_DAYS,
+    MONTHS_AHEAD,
+    UNITS,
+    _set(
+        "floor|storey|story|door|house|row|seat|gate|try|attempt|time|place|round|page|chapter|lesson|person"
+    ),
+    _set("stock|etage|stockwerk|tuer|haus|reihe|versuch|mal|platz|runde|seite|kapitel|lektion|gleis"),
+)
+"""Behind an ordinal, which is then no day of the month: "on the 3rd floor"."""
 
 JOINS = AND | _set(":|or|until|till|to|at|from|for|oder|bis|um|ab|-|–|+|/")
 """Before a number behind a time, which is then a part of the time."""

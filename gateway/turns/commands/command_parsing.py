@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 
 from agent_core.messages import Audience, InboundMessage
-from gateway.turns.commands.command_table import COMMANDS, Takes
+from gateway.turns.commands.command_table import COMMANDS, SYNONYMS, Takes
 
 _WORD = re.compile(
     r"(?:[!/！]|(?P<apart>[!！]\s))([A-Za-z][A-Za-z0-9_-]{0,30})[!.?]{0,5}(?!\S)[^\S\n]*([^\n]*)"
@@ -62,6 +62,8 @@ def parse_command(message: InboundMessage, *, email_style: bool = False) -> Comm
     if message.audience is Audience.GROUP:
         argument = without_name(argument, message)
     more = not (alone or email_style)
+    if SYNONYMS.get(word) == ("help",) and not (argument or more):
+        word = "help"
     misread = _misread(word, argument, more=more)
     if found["apart"] and misread is not None:
         return None  # a blank behind the sign: a sentence, unless it is a command as it stands
@@ -78,6 +80,10 @@ def _misread(word: str, argument: str, *, more: bool) -> Misread | None:
         takes = COMMANDS[word].takes
         text = f"`!{word}` takes {takes} after it, so nothing was done; write it by itself."
         return Misread(word, text) if _too_much(takes, argument) else None
+    if word in SYNONYMS and not (more or "help" in SYNONYMS[word]):
+        here = [f"`!{name}` ({COMMANDS[name].summary})" for name in SYNONYMS[word]]
+        told = f"There is no `!{word}`. Did you mean {' or '.join(here)}? Nothing was done."
+        return Misread(SYNONYMS[word][0], told)
     near = None if more else nearest(word)
     if near is None or (argument and (len(near) < _LONG_ENOUGH or _too_much(COMMANDS[near].takes, argument))):
         return None

@@ -41,7 +41,7 @@ COMMANDS: dict[str, ChatCommand] = {
         "moderators can do that.",
     ),
     "stop": ChatCommand(
-        _ANYTHING,
+        _ANYTHING,  # who is in a hurry may be polite or not
         _HERE,
         "stop what I am doing here. I do not answer what waits or is in progress here. In a group, that "
         "is what you have asked.",
@@ -166,4 +166,14 @@ COMMANDS: dict[str, ChatCommand] = {
         for_owner=True,
     ),
 }
-"""``!stop`` takes anything: who is in a hurry may be polite or not."""
+SYNONYMS: dict[str, tuple[str, ...]] = {
+    "start": ("help",),
+    "commands": ("help",),
+    "forget": ("undo", "memory", "new"),
+    "delete": ("undo", "memory", "remind"),
+    "list": ("remind", "jobs", "memory"),
+    "reset": ("new",),
+    "clear": ("new",),
+    "cancel": ("stop", "remind"),
+}
+"""Commands of other bots: what shows the help there does so here, and the others name what does it here."""

@@ -38,6 +38,7 @@ from gateway.turns.questions.decisions import (
     question_subject,
     verdict_from_answer,
 )
+from gateway.turns.questions.question_text import is_undecided
 from gateway.turns.questions.tool_grants import parse_terms
 from gateway.turns.questions.yes_and_no import (
     AnswerReading,
@@ -47,6 +48,7 @@ from gateway.turns.questions.yes_and_no import (
     doubts,
     goes_on,
     is_polite,
+    is_stop_word,
     read_answer,
     yes_or_no,
 )
@@ -112,20 +114,72 @@ class WordedAnswers:
         mine = [one for one in waiting if self.calls.may_decide(one, entry.message)]
         answer = await self._filled_in(entry, mine) or await self._called_off(entry)
         if answer is None and (said := self._read(entry.message)) is not None:
-            answer = await self._answer(entry, mine, waiting, said)
+            answer = await self._answer(entry, mine, waiting, said) or await self._review(entry, mine, said)
         if answer is not None:
             return answer
         told = {"verdict": WITHDRAWN, "by": entry.message.sender.address}
         forms = [one for one in mine if one.form is not None and _is_own(one, entry)]
         return replace(entry, settles={one.name: told for one in forms})
 
+    async def _review(
+        self, entry: Pending, mine: Sequence[ToolQuestionRow], said: AnswerReading
+    ) -> Pending | None:
+        """
+        Take the owner's direct yes or no as a reply to the notice of a draft or a kept message above.
+
+        None: no such notice is the last that was asked. The reply is decided by `ReviewQuestions`.
+        """
+        message = entry.message
+        is_meant = message.audience is Audience.DIRECT and message.channel not in self.email_style
+        if not is_meant or _is_reply(message) or said.sign is Sign.UNCLEAR or said.span or said.more:
+            return None
+        if self.access.decide(message).role is not Role.OWNER or any(_is_here(one, entry) for one in mine):
+            return None
+        rows = await self.store.newest_rows(message.session)
+        later = list(takewhile(lambda row: _is_mere_notice(row) and not row.message.notes.approves, rows))
+        notice = next(iter(rows[len(later) :]), None)
+        names = notice.message.notes.approves if notice is not None else ()
+        if notice is None or notice.state is OutboxState.PENDING or not names or any(map(is_call, names)):
+            return None
+        if not await self._waits(names):
+            return None
+        is_late = message.received_at - notice.message.created_at >= _CROSSED
+        near = [row.message for row in rows[: len(later) + 2]]
+        is_wanted = any(one.notes.is_command and f"`{names[0]}`" in one.text for one in near)
+        is_clear = (is_late or is_wanted) and not (later and said.sign is Sign.FINE)
+        if not is_clear or await self._is_answering(entry):
+            asked = (
+                f"Is that a yes or a no to `{'`, `'.join(names)}`? It still waits. Reply to this message "
+                "with `yes` or `no`, or write `!approve` or `!reject` with its name."
+            )
+            entry = _deciding_nothing(entry, dict.fromkeys(names, ""), asked)
+            return _noting(entry, replace(entry.message.notes, approves=names))
+        return replace(
+            entry, message=message.with_context(replace(message.context, outbound=notice.message.id))
+        )
+
+    async def _waits(self, names: Sequence[str]) -> bool:
+        """Return True if one of these drafts and kept messages is not decided yet."""
+        drafts = [await self.outbox.row(int(name[1:])) for name in names if name[0] == "d"]
+        kept = [await self.inbox.row(int(name[1:])) for name in names if name[0] == "m"]
+        items = [*drafts, *(found[0] for found in kept if found)]
+        return any(item is not None and is_undecided(item) for item in items)
+
     async def _called_off(self, entry: Pending) -> Pending | None:
-        """Return the reply to a "stop" that would wait for what it is about; None for anything else."""
+        """
+        Make a "stop" that would wait for what it is about the command; other such words are told of it.
+
+        None for anything else.
+        """
         message = entry.message
         is_meant = message.audience is Audience.DIRECT and message.channel not in self.email_style
         if not is_meant or _is_reply(message) or message.attachments or not calls_off(message.text):
             return None
-        return _deciding_nothing(entry, {"": ""}, _STILL_BUSY) if await self._is_answering(entry) else None
+        if not await self._is_answering(entry):
+            return None
+        if is_stop_word(message.text):
+            return replace(entry, message=message.model_copy(update={"text": "!stop"}), alone=True)
+        return _deciding_nothing(entry, {"": ""}, _STILL_BUSY)
 
     async def spoken(self, turn: Turn, steps: Sequence[Step]) -> str | None:
         """

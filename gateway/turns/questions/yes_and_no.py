@@ -56,7 +56,7 @@ _TABLE: dict[str, tuple[str, str, str, str, str]] = {
         "klar|gerne|gern|in ordnung|einverstanden|mach das|mach es|mach's|mach mal|tu das|nur zu|passt",
         (
             "nein|nee|nö|ne|nein zu allem|nein zu allen"
-            "/lass es|lass das|abbrechen|vergiss es|mach das nicht|mach es nicht|tu das nicht"
+            "/stopp|halt|lass es|lass das|abbrechen|vergiss es|mach das nicht|mach es nicht|tu das nicht"
         ),
         "bitte|danke|vielen dank|bitteschön|viele grüße|liebe grüße|gruß|lg|vg|mfg",
         "für eine stunde|für 1 stunde|eine stunde lang",
@@ -300,6 +300,11 @@ def read_answer(text: str) -> AnswerReading | None:
 def calls_off(text: str) -> bool:
     """Return True if a text is nothing but a word to leave something, such as "stop"."""
     return _normal(text[:_LONGEST]) in _WHOLE
+
+
+def is_stop_word(text: str) -> bool:
+    """Return True if a text is nothing but "stop", in English or German."""
+    return _normal(text[:_LONGEST]) in ("stop", "stopp", "halt")
 
 
 def doubts(text: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from datetime import UTC, datetime
 
 import pytest
@@ -210,6 +211,9 @@ class TestCauses:
             failure = failure_of(error)
 
         assert failure.transport
+        assert failure.text == "connection refused"
+        unknown = failure_of(socket.gaierror(-2, "Name or service not known"))
+        assert unknown.text == "its name is not known, or cannot be looked up"
 
     def test_a_chain_that_bites_its_tail(self):
         """A circle of causes ends."""

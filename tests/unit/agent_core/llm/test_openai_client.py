@@ -114,6 +114,24 @@ async def test_nobody_there(fake):
     await client.aclose()
 
 
+@pytest.mark.parametrize(
+    ("address", "why"),
+    [
+        ("http://localhost:1", "connection refused"),
+        ("https://127.0.0.1:1", "connection refused"),
+        ("https://{fake}", "it does not speak https there"),
+    ],
+)
+async def test_a_server_that_cannot_be_reached_is_said_in_words(fake, address, why):
+    """And not with the class names of a library; `squidbot status` and the log show it."""
+    base = address.format(fake=fake.api_base.removeprefix("http://"))
+    client = OpenAIClient("openai/test", api_base=base, clock=LoopClock())
+    with pytest.raises(ModelUnavailable) as caught:
+        await collect(client, ASK)
+    await client.aclose()
+    assert str(caught.value) == f"openai/test: the model's server cannot be reached ({why})"
+
+
 async def test_a_stalled_request_is_dropped(fake):
     """When the limit ends a question, the server sees the client leave."""
     client = client_for(fake, limits=AnswerLimits(first_token_s=0.2, idle_s=0.2, total_s=5))

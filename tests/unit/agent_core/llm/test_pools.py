@@ -316,7 +316,7 @@ class TestTheError:
         chosen = ModelAuthFailed("401: no", public="My operator must look.", operator=True)
         error = self.raised(chosen, ModelAuthFailed("402: no"))
 
-        assert error.fields["members"] == {"m0": "ModelAuthFailed: 401: no", "m1": "ModelAuthFailed: 402: no"}
+        assert error.fields["members"] == {"m0": "401: no", "m1": "402: no"}
         assert error.public == "My operator must look."
         assert error.__cause__ is chosen
         assert error.fields["operator"] is True
@@ -342,6 +342,6 @@ class TestTheError:
             "a",
             2.0,
             1,
-            "ModelUnavailable: boom",
+            "boom",
         )
         assert (second.cooling_s, second.answers, second.error) == (0.0, 1, "")

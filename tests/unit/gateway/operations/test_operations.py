@@ -346,6 +346,8 @@ class TestStatus:
         assert [one["inbox"] for one in report["stuck"]] == ([] if delivered else [row, row])
         assert ("the sender was told so: 1" in render.status(report)) is delivered
         assert ("needs you" in render.status(report)) is not delivered
+        assert ("1 not answered" in render.status(report)) is delivered
+        assert ("1 failed" in render.status(report).partition("outbox")[0]) is not delivered
 
     @pytest.mark.parametrize("why", ["no such person", "forgotten"])
     async def test_what_answers_nothing_has_a_name(self, bench, why):

@@ -16,7 +16,7 @@ from gateway.system.terminal_text import span
 from gateway.turns import commands
 from gateway.turns.commands import COMMANDS, Command, Misread, parse_command
 from gateway.turns.commands.command_help import help_text
-from gateway.turns.commands.command_table import Takes
+from gateway.turns.commands.command_table import SYNONYMS, Takes
 from gateway.turns.commands.command_text import and_list
 from tests.clock import EPOCH
 
@@ -77,9 +77,9 @@ def test_a_word_alone_is_a_command(name: str, form: str) -> None:
         "!slow",
         "!empty",
         "!long",
-        "!reset",
+        "!reboot",
         "!version",
-        "/start",
+        "/settings",
         "!todo",
     ],
 )
@@ -119,6 +119,25 @@ def test_a_slip_of_the_finger_is_told(text: str, meant: str) -> None:
     assert isinstance(found, Misread)
     assert found.meant == meant
     assert "\n" not in found.text
+
+
+@pytest.mark.parametrize("text", ["/start", "!commands", "! commands", "/Start", "!commands\n"])
+def test_what_starts_another_bot_shows_the_help(text: str) -> None:
+    assert parse_command(message(text)) == Command("help")
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [("!forget", "undo"), ("!forget my address", "undo"), ("/list", "remind"), ("!cancel", "stop")],
+)
+def test_a_command_of_another_bot_names_what_does_it(text: str, meant: str) -> None:
+    """A model that reads it may claim that it is done; the control is a word that no bot has."""
+    found = parse_command(message(text))
+    assert isinstance(found, Misread) and found.meant == meant
+    assert f"`!{meant}` (" in found.text and found.text.endswith("Nothing was done.")
+    assert parse_command(message("!frobnicate")) is parse_command(message("/start the car")) is None
+    assert all(name in COMMANDS for names in SYNONYMS.values() for name in names)
+    assert not SYNONYMS.keys() & COMMANDS.keys()
 
 
 def test_more_than_a_command_takes_is_not_done() -> None:

@@ -20,6 +20,7 @@ from agent_core.errors import (
     StreamBroken,
     TurnLimitReached,
 )
+from agent_core.llm.model_errors import empty_answer, repeating_answer
 from agent_core.messages import Audience, InboundMessage, Sender, SessionKey
 from channels.base import ChannelUnavailable
 from gateway.proactive.jobs.job_permissions import OwnerAway, PlaceUnknown
@@ -74,6 +75,41 @@ async def test_a_turn_that_waits_is_warned_of_once() -> None:
         "info",
         "info",
     ]
+
+
+@pytest.mark.parametrize(
+    ("error", "level"),
+    [
+        (empty_answer("m", "stop"), "info"),
+        (repeating_answer("m"), "info"),
+        (ModelRefused("m: 400: no such parameter", status=400), "error"),
+        (RuntimeError("a defect"), "error"),
+        (None, "info"),
+    ],
+)
+@pytest.mark.parametrize("is_told", [True, False])
+async def test_an_apology_that_says_all_is_no_error(
+    error: Exception | None, level: str, *, is_told: bool
+) -> None:
+    """An empty answer and a message that cannot be read (None); nobody told is an error, and so is all else."""
+    failed = turn()
+    if error is None:
+        said = message(context={"unreadable": "I cannot read this."})
+        failed = replace(failed, rows=(replace(failed.head, message=said),))
+    failure = poisonous(failed, None) if error is None else decide_failure(error, failed, POLICY, jitter=0.0)
+    assert failure is not None
+    store: Any = SimpleNamespace(turns=SimpleNamespace(dead_letter=_nothing))
+    reports: Any = SimpleNamespace(report=lambda *_: None)
+    commit = TurnCommit(store=store, channels={}, acknowledgements=reports)
+    apology: list[Any] = ["sorry"] if is_told else []
+    with capture_logs() as logs:
+        await commit.dead_letter(failed, failure, apology)
+    (line,) = [one for one in logs if one["event"] == "turn.dead_lettered"]
+    assert line["log_level"] == (level if is_told else "error")
+
+
+async def _nothing(*_: object) -> None:
+    """Stores nothing."""
 
 
 class TestDecideFailure:

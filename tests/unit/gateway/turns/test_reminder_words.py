@@ -2,16 +2,38 @@
 
 from __future__ import annotations
 
-from typing import cast
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from agent_core.messages import Audience, SessionKey
+from gateway.proactive.jobs.config import ScheduleConfig
 from gateway.proactive.jobs.job_service import JobPlace, JobService
 from gateway.proactive.jobs.time_syntax import Ambiguous, NotATime
 from gateway.proactive.jobs.trigger_parsing import TriggerRequest, format_timing
 from gateway.proactive.jobs.triggers import Cron, TriggerInvalid, checked_cron
+from gateway.store.model import Job, JobKind
 from gateway.turns.commands.reminder_command import read_argument, reminder_of
+from tests.clock import EPOCH, ManualClock
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        ("on the 3rd floor fix the lamp", "I do not understand"),
+        ("am 3. Stock die Lampe tauschen", "I do not understand"),
+        ("every 3 months pay the rent", "I do not understand"),
+        ("every first monday clean", "I do not understand"),
+        ("every year on 30 february party", "No year has a day 30 in month 2"),
+    ],
+)
+def test_what_is_no_day_of_the_month_is_refused(said: str, why: str) -> None:
+    """The controls are days that there are."""
+    with pytest.raises(NotATime, match=why):
+        reminder_of(said)
+    assert reminder_of("on the 3rd fix the lamp")[0].at == "on the 3rd"
+    assert reminder_of("every year on 29 february party")[0].at == "every year on 29 february"
 
 
 @pytest.mark.parametrize(
@@ -184,3 +206,30 @@ async def test_a_name_and_a_time_say_nothing() -> None:
     place = JobPlace(SessionKey("matrix", "!r"), "matrix", "@ann:hs.test")
     with pytest.raises(TriggerInvalid, match="what to say 'tomorrow at 6'"):
         await read_argument(cast("JobService", _People()), "us tomorrow at 6", place)
+
+
+async def test_a_direct_list_says_where_a_job_of_another_place_comes() -> None:
+    """The control is a job of the conversation in which the list is asked for."""
+    here, room = SessionKey("matrix", "!dm:hs.test"), SessionKey("matrix", "!club:hs.test")
+    mail = SessionKey("email", "thread")
+    ann = "@ann:hs.test"
+    kept = [
+        Job("a", JobKind.REMIND, text, "in 5m", where, "@bot:hs.test", ann, EPOCH, audience)
+        for text, where, audience in (
+            ("here", here, Audience.DIRECT),
+            ("club", room, Audience.GROUP),
+            ("mail", mail, Audience.DIRECT),
+        )
+    ]
+
+    async def jobs() -> list[Job]:
+        return kept
+
+    plans: Any = SimpleNamespace(jobs=jobs)
+    service = JobService(plans, ScheduleConfig(), zone="UTC", clock=ManualClock())
+    lines = list(await service.jobs_with_lines(JobPlace(here, "@bot:hs.test", ann, persons=[ann])))
+    assert [line.partition(" (comes")[2] for line in lines] == [
+        "",
+        " in the room !club:hs.test, by matrix)",
+        " in another conversation, by email)",
+    ]

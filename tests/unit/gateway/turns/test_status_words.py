@@ -48,7 +48,7 @@ def test_the_command_line_uses_the_same_words() -> None:
     told = render.status(report(given_up=2))
     assert "  check-in   up" in told
     assert "  local chat up" in told
-    assert "2 failed" in told
+    assert "2 not answered" in told
     assert "1 failed, 1 perhaps sent" in told
     assert "not answered, and the sender was told so: 2 (squidbot inbox list --state dead" in told
     assert not any(word in told for word in ("heartbeat", "terminal", "given up", "apology"))
