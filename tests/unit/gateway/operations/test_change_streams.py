@@ -77,4 +77,4 @@ async def test_pages_open_for_long_leave_nothing_behind() -> None:
 
 async def test_one_object_for_each_event_is_noticed() -> None:
     """The control."""
-    assert await new_objects([]) >= 10_000
+    assert await new_objects([]) > 10_000 - TOLERANCE  # of other tests some may go meanwhile
