@@ -43,7 +43,7 @@ INTERNET = _Public(public=(ip_network(PUBLIC),))
 Handler = Callable[[bytes, asyncio.StreamWriter], Awaitable[None]]
 
 
-class Server:
+class HttpServer:
     """``asked`` has the head of each request."""
 
     def __init__(self, host: str) -> None:
@@ -108,9 +108,9 @@ def redirect(target: str, status: int = 302) -> bytes:
 
 
 @asynccontextmanager
-async def server(host: str = PUBLIC, *, tls: ssl.SSLContext | None = None) -> AsyncIterator[Server]:
+async def server(host: str = PUBLIC, *, tls: ssl.SSLContext | None = None) -> AsyncIterator[HttpServer]:
     """A server that runs as long as the block."""
-    world = Server(host)
+    world = HttpServer(host)
     running = await asyncio.start_server(world.serve, host, 0, limit=1_000_000, ssl=tls)
     world.port = running.sockets[0].getsockname()[1]
     try:

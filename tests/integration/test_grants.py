@@ -41,12 +41,6 @@ class Machine(Writer):
         return done.model_copy(update={"origins": self._origins})
 
 
-class Server(Machine):
-    """A tool of an MCP server."""
-
-    name = "write__down"
-
-
 async def grant(one: Scenario, terms: str = "1h", person: str = ANN, count: int = 1) -> str:
     """Grant what is asked about; the grant's id."""
     notice, name = await question(one, f"dm-{person}", count)

@@ -33,7 +33,7 @@ _ORPHANS = (
 )
 
 
-class _House(Harness):
+class _VectorsHarness(Harness):
     """One in a database, which is at ``url``."""
 
     url: str
@@ -53,9 +53,9 @@ class _House(Harness):
 @pytest.fixture
 async def house(
     tmp_path: Path, postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
-) -> AsyncIterator[_House]:
+) -> AsyncIterator[_VectorsHarness]:
     use_encoder(monkeypatch)
-    house = _House(tmp_path)
+    house = _VectorsHarness(tmp_path)
     house.url = postgres.with_tables()
     async with await PostgresQueue.open(house.url, clock=house.clock) as queue:
         house.queue = queue
@@ -82,7 +82,7 @@ def _deleted(db: ConnectionPort) -> None:
     ("erase", "left"), [(_replaced, 1), (_renamed, 0), (_deleted, 0)], ids=["replaced", "renamed", "deleted"]
 )
 async def test_vectors_are_erased_with_their_text(
-    house: _House, erase: Callable[[ConnectionPort], None], left: int
+    house: _VectorsHarness, erase: Callable[[ConnectionPort], None], left: int
 ) -> None:
     """At once, in the same transaction; what is left is encoded again where it is now."""
     await house.say(A, "Minka is our cat.", "How nice!")
@@ -97,7 +97,7 @@ async def test_vectors_are_erased_with_their_text(
     assert house.counts() == (0 if erase is _deleted else 2, 0)
 
 
-async def test_without_the_trigger_they_would_stay(house: _House) -> None:
+async def test_without_the_trigger_they_would_stay(house: _VectorsHarness) -> None:
     """The control."""
     await house.say(A, "Minka is our cat.", "How nice!")
     await house.index.update_all()
@@ -107,7 +107,7 @@ async def test_without_the_trigger_they_would_stay(house: _House) -> None:
     assert house.counts() == (2, 2)
 
 
-async def test_whoever_may_delete_a_line_deletes_its_vectors(house: _House) -> None:
+async def test_whoever_may_delete_a_line_deletes_its_vectors(house: _VectorsHarness) -> None:
     """Also with another program, which has set nothing."""
     await house.say(A, "Minka is our cat.", "How nice!")
     await house.index.update_all()
@@ -116,7 +116,7 @@ async def test_whoever_may_delete_a_line_deletes_its_vectors(house: _House) -> N
     assert house.counts() == (1, 0)
 
 
-async def test_a_line_that_changes_while_it_is_encoded_gets_no_vector(house: _House) -> None:
+async def test_a_line_that_changes_while_it_is_encoded_gets_no_vector(house: _VectorsHarness) -> None:
     """Of what it said before."""
     await house.say(A, "Minka is our cat.", "How nice!")
     asked = house.index.vectors._asked
@@ -130,7 +130,7 @@ async def test_a_line_that_changes_while_it_is_encoded_gets_no_vector(house: _Ho
     assert house.counts() == (1, 0)
 
 
-async def test_without_the_database_nothing_fails_and_the_rest_is_made_later(house: _House) -> None:
+async def test_without_the_database_nothing_fails_and_the_rest_is_made_later(house: _VectorsHarness) -> None:
     await house.say(A, "Minka is our cat.", "How nice!")
     reader = house.queue.database.reader
     calls = reader.call
@@ -168,7 +168,7 @@ print("done", flush=True)
 
 @pytest.mark.parametrize("batches", [1, 2, 4])
 async def test_a_kill_while_it_is_filled_or_erased_loses_and_leaves_nothing(
-    house: _House, batches: int
+    house: _VectorsHarness, batches: int
 ) -> None:
     """Killed by SIGKILL while vectors are made, and again after a part was taken back: the rest is made."""
     for number in range(140):

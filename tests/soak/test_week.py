@@ -48,7 +48,7 @@ def anyio_backend():
     return ("asyncio", {"loop_factory": SoakLoop})
 
 
-class Server(LoopbackServer):
+class CountingServer(LoopbackServer):
     """A loopback server that counts what the bot says and keeps nothing of it, so that only the bot can grow."""
 
     def __init__(self, clock, *, replays=0):
@@ -147,8 +147,8 @@ async def weeks(root, **overrides):
         "HEARTBEAT_OK",
         heartbeat={"interval_minutes": 30.0},
         clock=clock,
-        chat=Server(clock),
-        mail=Server(clock),
+        chat=CountingServer(clock),
+        mail=CountingServer(clock),
         **overrides,
     ) as home:
         store, search = home.built.store, home.built.post_turn.search

@@ -35,29 +35,29 @@ def _slow_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vectors, "_SEARCH_LIMIT_S", 300.0)
 
 
-class _House(Harness):
+class _VectorsHarness(Harness):
     def opened(self) -> SearchIndex:
         return SearchIndex(self.home / "search.db", self.memory.layout, vectors=True)
 
 
 @pytest.fixture
-async def house(tmp_path: Path) -> AsyncIterator[_House]:
-    house = _House(tmp_path)
+async def house(tmp_path: Path) -> AsyncIterator[_VectorsHarness]:
+    house = _VectorsHarness(tmp_path)
     yield house
     await house.index.aclose()
 
 
 @pytest.fixture
-async def scripted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[_House]:
+async def scripted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[_VectorsHarness]:
     """With an encoder that every machine has."""
     use_encoder(monkeypatch)
-    house = _House(tmp_path)
+    house = _VectorsHarness(tmp_path)
     yield house
     await house.index.aclose()
 
 
 @pytest.fixture
-async def slow(scripted: _House, monkeypatch: pytest.MonkeyPatch) -> _House:
+async def slow(scripted: _VectorsHarness, monkeypatch: pytest.MonkeyPatch) -> _VectorsHarness:
     """A home with vectors, and a process that does not start yet."""
     await scripted.say(A, "Minka is our cat.", "How nice!")
     await scripted.index.update_all()
@@ -99,7 +99,7 @@ def test_a_text_becomes_bounded_sentences():
 
 async def test_without_the_encoder_there_are_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(vectors, "missing_for_vectors", lambda: "pip")
-    house = _House(tmp_path)
+    house = _VectorsHarness(tmp_path)
     await house.say(A, "Our cat is called Minka.", "How nice!")
     await house.index.update_all()
     assert await house.found("cat") == ["Our cat is called Minka."]
@@ -110,11 +110,13 @@ class TestFiles(VectorsContract):
     """In the index of the home folder."""
 
     @pytest.fixture
-    def house(self, scripted: _House) -> Harness:
+    def house(self, scripted: _VectorsHarness) -> Harness:
         return scripted
 
 
-async def test_without_likeness_only_words_are_found(scripted: _House, monkeypatch: pytest.MonkeyPatch):
+async def test_without_likeness_only_words_are_found(
+    scripted: _VectorsHarness, monkeypatch: pytest.MonkeyPatch
+):
     """The control of the tests here."""
     monkeypatch.setattr("agent_core.storage.search_index.search_index.lines_alike", lambda *_: {})
     await scripted.say(A, "Minka is our cat.", "How nice!")
@@ -122,7 +124,7 @@ async def test_without_likeness_only_words_are_found(scripted: _House, monkeypat
     assert await scripted.found("pet name") == []
 
 
-async def test_an_index_from_before_the_setting_is_searched_and_kept(scripted: _House):
+async def test_an_index_from_before_the_setting_is_searched_and_kept(scripted: _VectorsHarness):
     """The search comes before anything is written."""
     before = Harness(scripted.home)
     before.clock = scripted.clock
@@ -135,7 +137,7 @@ async def test_an_index_from_before_the_setting_is_searched_and_kept(scripted: _
     assert await scripted.found("pet") == ["Minka is our cat."]
 
 
-async def test_a_turn_does_not_wait_for_the_process(slow: _House):
+async def test_a_turn_does_not_wait_for_the_process(slow: _VectorsHarness):
     """The words alone are looked up; what follows the turn starts it for the next one."""
     manager = MemoryManager(slow.memory, search=slow.index)
     assert [each.role for each in await manager.build_messages(B, "sys", "The pet name?")] == [
@@ -148,7 +150,7 @@ async def test_a_turn_does_not_wait_for_the_process(slow: _House):
     assert "Minka" in (await manager.build_messages(B, "sys", "The pet name?"))[1].content
 
 
-async def test_a_search_of_the_model_waits_for_the_process(slow: _House):
+async def test_a_search_of_the_model_waits_for_the_process(slow: _VectorsHarness):
     """The control: the same process is not there at once, and a search that waits finds what it knows."""
     found: list[str] = []
 
@@ -164,7 +166,7 @@ async def test_a_search_of_the_model_waits_for_the_process(slow: _House):
 
 
 async def test_the_newest_vectors_are_searched_before_the_oldest_are_sent(
-    scripted: _House, monkeypatch: pytest.MonkeyPatch
+    scripted: _VectorsHarness, monkeypatch: pytest.MonkeyPatch
 ):
     """A search has its turn between two pages, and finds everything in the end."""
     monkeypatch.setattr(vectors, "_PAGE", 2)
@@ -182,7 +184,9 @@ async def test_the_newest_vectors_are_searched_before_the_oldest_are_sent(
     assert sorted(line for line, *_ in encoder.scopes["owner"]) == list(range(1, 9))
 
 
-async def test_no_older_vectors_are_sent_than_are_searched(scripted: _House, monkeypatch: pytest.MonkeyPatch):
+async def test_no_older_vectors_are_sent_than_are_searched(
+    scripted: _VectorsHarness, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setattr(vectors, "_PAGE", 2)
     await scripted.say(A, *(f"The cat of day {day}." for day in range(9)))
     await scripted.index.update_all()
@@ -193,7 +197,7 @@ async def test_no_older_vectors_are_sent_than_are_searched(scripted: _House, mon
     assert [line for line, *_ in encoder.scopes["owner"]] == [9, 8, 7, 6]
 
 
-async def test_vectors_are_erased_with_their_text(scripted: _House):
+async def test_vectors_are_erased_with_their_text(scripted: _VectorsHarness):
     """What was taken back, a history that was written anew, one that is gone, and an index that was removed."""
     for session in (A, B):
         await scripted.say(session, "Minka is our cat.", turn=f"of {session}")
@@ -228,13 +232,15 @@ from tests.doubles.encoder import use_encoder
 from tests.unit.agent_core.storage import test_vectors as t
 
 use_encoder(pytest.MonkeyPatch())
-anyio.run(t._House(Path(sys.argv[1])).index.update_all)
+anyio.run(t._VectorsHarness(Path(sys.argv[1])).index.update_all)
 print("done", flush=True)
 """
 
 
 @pytest.mark.parametrize("batches", [1, 2, 4])
-async def test_a_kill_while_it_is_filled_or_erased_loses_and_leaves_nothing(scripted: _House, batches: int):
+async def test_a_kill_while_it_is_filled_or_erased_loses_and_leaves_nothing(
+    scripted: _VectorsHarness, batches: int
+):
     """Killed by SIGKILL while vectors are made, and again after a part was taken back: the rest is made."""
     for number in range(140):
         await scripted.say(A, f"Minka is our cat {number}.", turn=f"t{number % 2}")
@@ -268,7 +274,7 @@ async def test_a_kill_while_it_is_filled_or_erased_loses_and_leaves_nothing(scri
         ("Our cat is called Minka.", "имя питомца"),
     ],
 )
-async def test_other_words_of_the_same_meaning_find_it(house: _House, said: str, asked: str):
+async def test_other_words_of_the_same_meaning_find_it(house: _VectorsHarness, said: str, asked: str):
     """Also in another language; not another scope's, and not what was said before a time."""
     await house.say(A, "The train was late again.", "That is a pity.", said, "How nice!")
     await house.say(B, "My dog is called Rex.", scope=BOB)
@@ -279,7 +285,7 @@ async def test_other_words_of_the_same_meaning_find_it(house: _House, said: str,
 
 
 @needs_encoder
-async def test_vectors_go_with_their_text_and_are_made_once(house: _House):
+async def test_vectors_go_with_their_text_and_are_made_once(house: _VectorsHarness):
     """What was taken back has none; after an end in the middle the rest is made."""
     await house.say(A, "Our cat is called Minka.", turn="t1")
     await house.say(A, "The train was late again.", "A boat.")
@@ -301,7 +307,7 @@ async def test_vectors_go_with_their_text_and_are_made_once(house: _House):
 
 
 @needs_encoder
-async def test_a_scope_that_the_process_has_dropped_is_sent_whole(house: _House):
+async def test_a_scope_that_the_process_has_dropped_is_sent_whole(house: _VectorsHarness):
     """Also if something new is to be added to it: else what was said before would not be found."""
     await house.say(A, "Our cat is called Minka.", "How nice!")
     await house.index.update_all()
@@ -314,7 +320,7 @@ async def test_a_scope_that_the_process_has_dropped_is_sent_whole(house: _House)
 
 
 @needs_encoder
-async def test_a_process_that_ended_is_sent_everything_again(house: _House):
+async def test_a_process_that_ended_is_sent_everything_again(house: _VectorsHarness):
     await house.say(A, "The train was late again.", "Our cat is called Minka.")
     await house.index.update_all()
     assert (await house.found("pet name"))[0] == "Our cat is called Minka."

@@ -12,7 +12,7 @@ from tests.clock import ManualClock
 ANN, BOB, CID = "@ann:fast.test", "@bob:slow.test", "@cid:slow.test"
 
 
-class Server:
+class KeyServer:
     """Answers queries when it is told to; servers in ``dead`` are never named in answers."""
 
     def __init__(self):
@@ -38,7 +38,7 @@ class Server:
 
 @pytest.fixture
 def server():
-    return Server()
+    return KeyServer()
 
 
 @pytest.fixture

@@ -31,7 +31,7 @@ POISON = {
 ASK = SyncRequest("s0", full_state=False, wait_s=0.0, timeline_limit=50)
 
 
-class Server:
+class ScriptedServer:
     """Answers every request with what is set."""
 
     def __init__(self):
@@ -64,7 +64,7 @@ class Server:
 
 @asynccontextmanager
 async def serving():
-    server = Server()
+    server = ScriptedServer()
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", server.handle)
     runner = web.AppRunner(app, shutdown_timeout=0.1)

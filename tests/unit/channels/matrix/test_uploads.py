@@ -27,7 +27,7 @@ SEND = r"/send/m\.room\.message/"
 STORED = HttpAnswer(200, {"content_uri": "mxc://hs.test/m"})
 
 
-class Server(ScriptedHomeserver):
+class UploadServer(ScriptedHomeserver):
     """Takes files as well; ``uploads`` are the answers, the last one stays."""
 
     def __init__(self):
@@ -51,7 +51,7 @@ class Server(ScriptedHomeserver):
 
 class Setup:
     def __init__(self, tmp_path, *people, server=None, store=None, crypto=None):
-        self.server = server or Server()
+        self.server = server or UploadServer()
         self.store = store or AttachmentStore(tmp_path / "home")
         self.now = EPOCH
         self.marks = 0
@@ -114,7 +114,7 @@ async def test_a_file_that_cannot_be_read_to_its_end_is_no_broken_link(tmp_path,
             self.left -= 1
             return super().read(path, size, offset=offset, max_bytes=max_bytes)
 
-    class Breaks(Server):
+    class Breaks(UploadServer):
         async def upload(self, path, content, **more):
             try:
                 return await super().upload(path, content, **more)
@@ -229,7 +229,7 @@ class Covers:
 async def test_a_room_that_becomes_encrypted_during_an_upload_gets_neither_event_nor_file_in_clear(tmp_path):
     """An upload takes its time. The file is stored once more, encrypted; the event says where, and is encrypted."""
 
-    class BecomesSecret(Server):
+    class BecomesSecret(UploadServer):
         async def upload(self, *given, **more):
             rooms.is_secret(ROOM)
             return await super().upload(*given, **more)

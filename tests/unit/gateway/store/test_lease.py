@@ -23,7 +23,7 @@ def now() -> float:
     return asyncio.get_running_loop().time()
 
 
-class Server:
+class LeaseDatabase:
     """A database that can be away, or hang; its clock is the loop's."""
 
     def __init__(self) -> None:
@@ -67,7 +67,7 @@ class Scenario:
 
     def __init__(self, folder) -> None:
         self.folder = folder
-        self.server = Server()
+        self.server = LeaseDatabase()
         self.slept_s = 0.0
         self.ended: list[int] = []
 

@@ -35,7 +35,7 @@ class Typing:
         self.hints.typing(session.conversation, on=on, who=str(session))
 
 
-class Server(ScriptedHomeserver):
+class TypingServer(ScriptedHomeserver):
     """Notes when typing was asked for, and for how long."""
 
     def __init__(self):
@@ -51,7 +51,7 @@ class Server(ScriptedHomeserver):
 
 async def test_typing_is_seen_as_long_as_a_turn_takes():
     """Said again before it fades, for all of two minutes; gone when the turn has ended."""
-    server = Server()
+    server = TypingServer()
     hints = TypingAndReceipts(server, "@bot:hs.test")
     sink = ReplySink(Typing(hints), ROOM)
     async with anyio.create_task_group() as tasks:
@@ -74,7 +74,7 @@ async def test_typing_is_seen_as_long_as_a_turn_takes():
 
 async def test_a_sign_that_hangs_costs_a_turn_nothing():
     """A channel that does not come back from showing it: the turn ends when it ends."""
-    sink = ReplySink(Typing(TypingAndReceipts(Server(), "@bot:hs.test"), hangs=True), ROOM)
+    sink = ReplySink(Typing(TypingAndReceipts(TypingServer(), "@bot:hs.test"), hangs=True), ROOM)
     begun = anyio.current_time()
     async with sink.show_typing():
         await anyio.sleep(30)

@@ -14,7 +14,7 @@ SHORT_S = 0.05
 PLENTY_S = 30.0
 
 
-class Server:
+class SlowServer:
     """Answers when it is let."""
 
     def __init__(self) -> None:
@@ -29,8 +29,8 @@ class Server:
 
 
 @pytest.fixture
-def server() -> Iterator[Server]:
-    made = Server()
+def server() -> Iterator[SlowServer]:
+    made = SlowServer()
     yield made
     made.answers.set()
 
@@ -41,7 +41,7 @@ def ended(moment: Moment) -> None:
     thread.join(PLENTY_S)
 
 
-async def test_what_comes_in_time_is_handed_on(server: Server):
+async def test_what_comes_in_time_is_handed_on(server: SlowServer):
     """A result as well as an error."""
     server.answers.set()
     moment = Moment("db")
@@ -55,7 +55,7 @@ async def test_what_comes_in_time_is_handed_on(server: Server):
         moment.wait_for(fails, PLENTY_S)
 
 
-async def test_who_has_not_answered_is_not_asked_again_before_that(server: Server):
+async def test_who_has_not_answered_is_not_asked_again_before_that(server: SlowServer):
     """The event loop waits once, and is refused at once from then on, until the call has ended."""
     moment = Moment("db")
     with pytest.raises(StateAway, match="within"):
@@ -68,7 +68,7 @@ async def test_who_has_not_answered_is_not_asked_again_before_that(server: Serve
     assert moment.wait_for(lambda wanted: server.ask(wanted, "third"), PLENTY_S) == "third"
 
 
-async def test_what_was_late_before_it_began_never_begins(server: Server):
+async def test_what_was_late_before_it_began_never_begins(server: SlowServer):
     """It waits for another thread's call; when that has ended, nobody wants it any more."""
     moment, lock = Moment("db"), threading.Lock()
     server.answers.set()
@@ -84,7 +84,7 @@ async def test_what_was_late_before_it_began_never_begins(server: Server):
     assert server.asked == []
 
 
-def test_a_thread_without_an_event_loop_waits_as_long_as_it_takes(server: Server):
+def test_a_thread_without_an_event_loop_waits_as_long_as_it_takes(server: SlowServer):
     """Nobody else is held up by it, so no limit is needed; a second thread lets the server answer."""
     timer = threading.Timer(4 * SHORT_S, server.answers.set)
     timer.start()
