@@ -11,7 +11,7 @@ else is for the pool or the caller.
 
 from __future__ import annotations
 
-from agent_core.agent.agent_run import TurnLimits
 from agent_core.agent.loop import AgentLoop, history_of
+from agent_core.agent.turn_limits import TurnLimits
 
 __all__ = ["AgentLoop", "TurnLimits", "history_of"]

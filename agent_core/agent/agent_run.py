@@ -6,13 +6,14 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
 import anyio
 import structlog
 
+from agent_core.agent.turn_limits import TurnLimits
 from agent_core.errors import ContextTooLong, ModelError, ModelRefused, TurnLimitReached
 from agent_core.llm.completion import ask
 from agent_core.memory.manager import MemoryManager
@@ -591,19 +592,3 @@ def _digest(*parts: str) -> str:
         raw = part.encode("utf-8", "surrogatepass")
         whole.update(len(raw).to_bytes(8, "big") + raw)
     return whole.hexdigest()[:32]
-
-
-@dataclass(frozen=True, slots=True)
-class TurnLimits:
-    """
-    The limits of one turn: ``steps`` model calls (the last without tools), ``tokens`` of all calls.
-
-    Above ``tokens`` one more call is made, without tools. ``tool_result_chars`` of a result are shown.
-    """
-
-    steps: int = 20
-    seconds: float = 600.0
-    tokens: int = 400_000
-    tool_seconds: float = 60.0
-    tool_result_chars: int = 16_000
-    answer_chars: int = 200_000

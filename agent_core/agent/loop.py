@@ -6,7 +6,8 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import datetime
 from uuid import uuid4
 
-from agent_core.agent.agent_run import AgentRun, RunTools, TurnLimits
+from agent_core.agent.agent_run import AgentRun, RunTools
+from agent_core.agent.turn_limits import TurnLimits
 from agent_core.errors import TurnLimitReached
 from agent_core.memory.manager import MemoryManager
 from agent_core.messages import Attachment
