@@ -178,7 +178,7 @@ async def test_a_yes_over_a_restart(mail_server: MailServer, tmp_path: Path) -> 
 
 async def test_a_yes_to_an_expired_question_says_so(mail_server: MailServer, tmp_path: Path) -> None:
     """In reply to the question's own mail, whatever came since; nothing is done."""
-    house = Harness(mail_server, 13, tmp_path)
+    house = Harness(mail_server, 18, tmp_path)
     house.minutes = 0.02
     async with house.running():
         await house.write("owner", "write too late")
@@ -192,7 +192,7 @@ async def test_a_yes_to_an_expired_question_says_so(mail_server: MailServer, tmp
 
 async def test_what_stands_below_the_yes_is_answered(mail_server: MailServer, tmp_path: Path) -> None:
     """Above the quotation of the question, which is no wish of theirs; the outcome stands below the answer."""
-    house = Harness(mail_server, 12, tmp_path)
+    house = Harness(mail_server, 19, tmp_path)
     async with house.running():
         await house.write("guest", "write my name")
         question, name = await house.asked("guest")
