@@ -42,6 +42,11 @@ def one_line(text: str, most: int) -> str:
     return line if len(line) <= most else f"{line[: most - 1]}…"
 
 
+def read_number(text: str) -> int | None:
+    """Return a number in ASCII digits that every store can hold; None for anything else."""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= 15 else None
+
+
 def short_hash(digest: str) -> str:
     """The beginning of a SHA-256, as much as a line of a phone has room for and nobody can imitate."""
     return f"{digest[:16]}…"

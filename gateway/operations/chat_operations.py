@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from agent_core.operation import InChat, Operation, Who
+from agent_core.text import read_number
 from gateway.errors import GatewayError
 from gateway.operations.operation_arguments import RequestInvalid
 from gateway.operations.operation_context import Caller, OperationContext
@@ -71,9 +72,10 @@ def _arguments(form: InChat, operation: Operation, typed: str) -> dict[str, Any]
     for wanted, word in zip(pattern, words, strict=True):
         if wanted.isupper():
             argument, bare = next(names), word.strip(_QUOTES)
-            if argument.annotation is int and not bare.isdecimal():
+            value = read_number(bare) if argument.annotation is int else bare
+            if value is None:
                 return None
-            found[argument.name] = int(bare) if argument.annotation is int else bare
+            found[argument.name] = value
         elif word.lower() != wanted:
             return None
     return found

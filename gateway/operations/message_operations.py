@@ -13,6 +13,7 @@ from functools import partial
 from typing import Annotated, Any
 
 from agent_core.operation import InChat, Option, Who, operation
+from agent_core.text import read_number
 from gateway.errors import NotFound
 from gateway.operations import render
 from gateway.operations.operation_arguments import RequestInvalid, parse_session, parse_state, within
@@ -29,15 +30,15 @@ def _parse_name(name: str | int, kind: str, *, only: bool = False) -> tuple[str,
     """Parse a name; a bare number is of ``kind``, with ``only`` all must be. Raises RequestInvalid."""
     text = str(name).strip().lower()
     letters = {"m": _MESSAGE, "d": _DRAFT}
-    found, number = (letters[text[0]], text[1:]) if text[:1] in letters else (kind, text)
-    if not (number.isascii() and number.isdigit() and len(number) <= 15):
+    found, digits = (letters[text[0]], text[1:]) if text[:1] in letters else (kind, text)
+    if (number := read_number(digits)) is None:
         raise RequestInvalid(
             f"{name!r} is not a name; `squidbot inbox list` and `inbox list --held` show the names, such as "
             "7, d5 or a3f2c9"
         )
     if only and found != kind:
         raise RequestInvalid(f"{name} is a {found}; this is for a {kind}")
-    return found, int(number)
+    return found, number
 
 
 def _has_failed(answer: Mapping[str, Any]) -> bool:

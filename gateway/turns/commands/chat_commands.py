@@ -21,7 +21,7 @@ from agent_core.messages import Audience
 from agent_core.models import ScopeKind, Session
 from agent_core.ports import Clock
 from agent_core.provenance import KEPT, describe, from_json
-from agent_core.text import short_hash
+from agent_core.text import read_number, short_hash
 from agent_core.tools.effects import Effect
 from gateway.proactive.jobs.job_service import JobService
 from gateway.routing.access import Access, Role, normalise
@@ -213,9 +213,10 @@ class CommandHandlers:
 
     async def _memory_text(self, asked: CommandContext) -> str:
         if what := clean_name(asked.command.argument):
-            undo, _, number = what.partition(" ")
-            if undo == "undo" and number[:9].isdecimal() >= bool(number):
-                return await self._undo_memory(asked, int(number[:9]) if number else None)
+            undo, _, digits = what.partition(" ")
+            number = read_number(digits)
+            if undo == "undo" and (number is not None or not digits):
+                return await self._undo_memory(asked, number)
             return "Write `!memory`, `!memory undo` or `!memory undo NUMBER`. Nothing was done."
         try:
             document = await self._memory.load_global_memory(asked.session.scope)

@@ -30,6 +30,7 @@ from agent_core.messages import (
     SessionKey,
 )
 from agent_core.models import Message
+from agent_core.text import read_number
 from gateway.proactive.owner_alerts import is_for_daily_note
 from gateway.proactive.owner_notifier import OwnerNotifier
 from gateway.routing.access import Access, Role, is_admitted
@@ -351,13 +352,13 @@ class ReviewQuestions:
         return list(row.message.notes.approves)
 
     async def _item(self, name: str) -> OutboxRow | InboxRow | None:
-        kind, number = name[:1], name[1:]
-        if kind not in {"d", "m"} or not number.isascii() or not number.isdigit() or len(number) > 15:
+        kind, number = name[:1], read_number(name[1:])
+        if kind not in {"d", "m"} or number is None:
             return None
         if kind == "d":
-            item: OutboxRow | InboxRow | None = await self._store.outbox.row(int(number))
+            item: OutboxRow | InboxRow | None = await self._store.outbox.row(number)
         else:
-            found = await self._store.inbox.row(int(number))
+            found = await self._store.inbox.row(number)
             item = found[0] if found else None
         return item if item is not None and (is_undecided(item) or await self._was_asked(name)) else None
 

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from agent_core.text import read_number
 from gateway.errors import ConfigInvalid
 from gateway.operations.operation_registry import all_operations
 
@@ -14,7 +15,6 @@ Call = Callable[..., Awaitable[dict[str, Any]]]
 Query = Mapping[str, str]
 _PAGE = 100
 _LISTED = 50
-_DIGITS = 12
 
 ACTIONS: Mapping[str, str] = {key: each.done for key, each in all_operations().items() if each.done}
 """The operations that a form may call, and what the next page says of it."""
@@ -124,8 +124,7 @@ async def _conversation(call: Call, query: Query) -> dict[str, Any]:
 
 
 def _number(query: Query, name: str) -> int | None:
-    given = query.get(name, "")
-    return int(given) if given.isascii() and given.isdecimal() and len(given) < _DIGITS else None
+    return read_number(query.get(name, ""))
 
 
 async def _memory(call: Call, query: Query) -> dict[str, Any]:

@@ -86,6 +86,8 @@ async def test_what_the_owner_alone_may_do_touches_nothing_for_others(form: Any)
         ("jobs stop", "Write `!jobs`, `!jobs show ID` or `!jobs stop ID`. Nothing was done."),
         ("grants revoke", "Write `!grants`, or `!grants revoke ID`. Nothing was done."),
         ("files undo two", "Write `!files`, or `!files undo NUMBER`. Nothing was done."),
+        (f"files undo {'9' * 30}", "Write `!files`, or `!files undo NUMBER`. Nothing was done."),
+        (f"files undo {'9' * 5000}", "Write `!files`, or `!files undo NUMBER`. Nothing was done."),
         ("files undo 1 2", "Write `!files`, or `!files undo NUMBER`. Nothing was done."),
     ],
 )
