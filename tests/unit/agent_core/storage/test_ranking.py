@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from agent_core.storage.search_index.ranking import Candidate, Likeness, Statistics, rank
+from collections import Counter
+
+from agent_core.storage.search_index.ranking import BestSentences, Candidate, Likeness, Statistics, rank
 from agent_core.storage.search_index.word_splitting import Query, fold, parse_query
 
 SAID = {
@@ -55,3 +57,28 @@ def test_of_equals_the_newer_one_stands_first() -> None:
 def test_without_likeness_words_alone_are_ranked() -> None:
     assert ranked("language course", alike={}) == [1]
     assert ranked("tongue", alike={}) == []
+
+
+def best_of(text: str, question: str, alike: Likeness | None = None) -> str:
+    """The sentence that is shown of a line."""
+    query = parse_query(question)
+    statistics = Statistics(1, Counter(query.terms))
+    return BestSentences(query, statistics, [alike] if alike else []).best("s", 7, text)
+
+
+LINE = "I bought bread. We drove into the mountains. The bus was late."
+
+
+def test_the_sentence_that_is_shown_has_the_words_or_means_the_same() -> None:
+    """By its words, by its likeness, and by both together; the controls change one of them."""
+    assert best_of(LINE, "bread") == "I bought bread."
+    assert best_of(LINE, "holiday trip", Likeness("s", 7, 0.5, 1)) == "We drove into the mountains."
+    assert best_of(LINE, "holiday trip", Likeness("s", 7, 0.5, 2)) == "The bus was late."
+    assert best_of(LINE, "bread", Likeness("s", 7, 0.1, 1)) == "I bought bread."
+
+
+def test_no_sentence_is_shown_if_none_has_anything_of_the_question() -> None:
+    """Nor by the likeness of another line."""
+    assert best_of(LINE, "holiday trip") == ""
+    assert best_of(LINE, "holiday trip", Likeness("s", 8, 0.5, 1)) == ""
+    assert best_of(LINE, "holiday trip", Likeness("other", 7, 0.5, 1)) == ""
