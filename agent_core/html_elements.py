@@ -73,7 +73,7 @@ class Element:
 
     @property
     def is_hidden(self) -> bool:
-        """True if text in it is not shown."""
+        """Return True if text in it is not shown."""
         return self.is_gone or self.is_invisible or self.is_tiny
 
 
@@ -161,7 +161,7 @@ class OpenElements:
         return element
 
     def _go_on(self) -> None:
-        """Formatting goes on behind a paragraph that it began in, and hides there too."""
+        """Continue the formatting that a paragraph began behind it; it hides there too."""
         if self._goes_on is not None:
             self._push(replace(self._goes_on, names={}, items=0))
             self._goes_on = None

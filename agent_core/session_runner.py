@@ -166,7 +166,7 @@ class SessionRunner:
         return queue is not None and bool(queue.jobs)
 
     def statistics(self) -> RunnerStatistics:
-        """Counts for metrics."""
+        """The counts for metrics."""
         return RunnerStatistics(
             sessions=len(self._queues),
             waiting=self._waiting,
@@ -219,7 +219,7 @@ class SessionRunner:
         return session
 
     def _left(self, session: SessionKey, person: _Person) -> None:
-        """A session does not wait any more; nor does its person, if it was the last one."""
+        """Note that a session does not wait any more; nor does its person, if it was the last one."""
         waiting = self._of_person.get(person)
         if waiting is not None:
             waiting.remove(session)

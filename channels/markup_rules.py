@@ -116,7 +116,7 @@ def _star(state: StateInline, silent: bool) -> bool:
 
 
 def _footnote_text(state: StateBlock, start: int, end: int, silent: bool) -> bool:
-    """The text of a footnote is a paragraph, and not the address of a link."""
+    """Parse the text of a footnote: a paragraph, and not the address of a link."""
     begin = state.bMarks[start] + state.tShift[start]
     if silent or _FOOTNOTE.match(state.src, begin, state.eMarks[start]) is None:
         return False
@@ -160,7 +160,7 @@ def _push_block(state: StateBlock, content: str, source: str, last: int) -> None
 
 
 def _details(state: StateBlock, start: int, end: int, silent: bool) -> bool:
-    """A line of nothing but these tags; one that is never closed would fold the rest of the answer away."""
+    """Parse a line of nothing but these tags; one never closed would fold away the rest of the answer."""
     line = state.src[state.bMarks[start] + state.tShift[start] : state.eMarks[start]].strip()
     found = _DETAILS.fullmatch(line) if line.startswith("<") else None
     if found is None or state.level:

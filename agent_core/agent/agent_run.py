@@ -244,7 +244,7 @@ class AgentRun:
         self._note_shown(self.quoted)
 
     def _note_shown(self, *groups: Origins) -> None:
-        """The model has been shown words of these origins."""
+        """Note that the model has been shown words of these origins."""
         trusted = self._trust_time()
         new = [group if trusted is None else since(group, trusted) for group in groups if group]
         if any(new):

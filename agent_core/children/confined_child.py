@@ -69,7 +69,7 @@ class ChildStopped(BaseException):
 
 
 def stop_once(_number: int, _frame: object) -> None:
-    """The handler of SIGTERM: a second one changes nothing."""
+    """Handle SIGTERM: a second one changes nothing."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     raise ChildStopped
 
@@ -393,7 +393,7 @@ class _Disks:
 
 
 def _limit(order: dict[str, Any]) -> None:
-    """The limits of each process. That of processes does not bind root, so nobody counts for it."""
+    """Limit each process. The limit on processes does not bind root, so nobody counts for it."""
     rlimits = list(order["rlimits"])
     if user := os.getuid():
         others = threads_of(user)
@@ -428,7 +428,7 @@ def confine(order: dict[str, Any]) -> None:
 
 
 def _hand_over(program: bytes, listener: int) -> None:
-    """The filter for bubblewrap, which begins with it when it is done itself, and how a listener goes out."""
+    """Hand over the filter for bubblewrap, which applies it last, and the way out of a listener."""
     if listener:
         os.dup2(listener, _LISTENER_HANDLE)
     reading, writing = os.pipe2(os.O_CLOEXEC)

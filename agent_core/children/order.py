@@ -238,7 +238,7 @@ async def run(order: Mapping[str, Any], serve: Serve | None = None) -> ProgramOu
 
 
 async def serve_nothing(_listener: socket.socket) -> None:
-    """Connections are accepted by the kernel and wait for ever."""
+    """Leave connections to the kernel, which accepts them; they wait for ever."""
     await anyio.sleep_forever()
 
 

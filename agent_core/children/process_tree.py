@@ -152,7 +152,7 @@ def threads_of(user: int) -> int:
 
 def holds_more_than(most: int, tree: list[int]) -> bool:
     """
-    True if processes hold more bytes together, in memory or swapped out.
+    Return True if processes hold more bytes together, in memory or swapped out.
 
     What several of them hold counts once. The kernel takes longer to say so, and is asked only if it matters.
     """
@@ -214,7 +214,7 @@ def be_modest(machine: str, nice: int) -> None:
 
 
 def _ask(what: Callable[[], object]) -> None:
-    """A service manager, or a kernel without it, may refuse."""
+    """Ask the service manager; it, or a kernel without the feature, may refuse."""
     try:
         what()
     except OSError:

@@ -128,7 +128,7 @@ def decoys(home: Path, outside: Sequence[Path], readable: Sequence[Path] = ()) -
 
 
 def _put_for_all(file: Path) -> None:
-    """A file of another user, as far as this one can make one, that everybody may read."""
+    """Make a file that everybody may read, another user's as far as this one can make one."""
     file.write_text("theirs", encoding="ascii")
     file.chmod(0o644)
     if os.getuid() == 0:

@@ -248,7 +248,7 @@ def _no_bit(argument: int, bits: int) -> list[_Line]:
 
 
 def _is_null(argument: int) -> list[_Line]:
-    """Times of an open file are set; those by a path seem to be."""
+    """Let the times of an open file be set, and those by a path seem to be."""
     high = (_LOAD, 0, 0, 16 + 8 * argument + 4)
     return [
         *(_low(argument), (_EQUAL, 0, 3, 0), high, (_EQUAL, 0, 1, 0)),

@@ -336,7 +336,7 @@ class ChildProcess:
         self._idle = asyncio.get_running_loop().call_later(self._idle_s, self._end_idle, link)
 
     def _look_again(self, link: _Link, number: int) -> None:
-        """A call that was ended and is still there: nobody is at home. Else it may have been the last one."""
+        """Look for a call that was ended and is still there: nobody is at home. Else it may be the last."""
         if number in link.calls:
             link.kill("it does not release a call")
         self._rest()

@@ -123,7 +123,7 @@ class ControlTokens:
             self._begin()
 
     def _begin(self) -> None:
-        """The header of a message is complete; nobody but the assistant speaks here."""
+        """Begin a message whose header is complete; nobody but the assistant speaks here."""
         said = self._header.strip().lower()
         if self._opener == "channel":
             self._silent = not said.startswith("final")

@@ -26,5 +26,5 @@ def in_force(messages: Sequence[Message], undone: Collection[str] | None = None)
 
 
 def is_undone(message: Message, undone: Collection[str]) -> bool:
-    """True if a message is among those that were withdrawn."""
+    """Return True if a message is among those that were withdrawn."""
     return message.turn in undone or message.id in undone

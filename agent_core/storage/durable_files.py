@@ -119,7 +119,7 @@ class Durability:
         self._names_durable = False
 
     def started_sync(self, size: int) -> None:
-        """This process is about to write, for the first time or again; ``size`` is the file's length."""
+        """Note that this process is about to write, first or again; ``size`` is the file's length."""
         if self._sound_to is None:
             self._sound_to = size
 

@@ -191,11 +191,11 @@ class RecentIds:
         return len(self._hashes)
 
     def may_hold(self, one: str) -> bool:
-        """False if the id was not written; True if it was, or one with the same hash."""
+        """Return False if the id was not written; True if it was, or one with the same hash."""
         return hash(one) in self._hashes
 
     def add(self, one: str) -> None:
-        """An id has been written."""
+        """Note that an id has been written."""
         self._hashes.append(hash(one))
         if len(self._hashes) > 2 * self._keep:
             del self._hashes[: -self._keep]

@@ -130,7 +130,7 @@ class _Halves:
         self._waiting: dict[int, bytes] = {}
 
     def see(self, raw: bytes | None, bad: Sequence[BadLine]) -> None:
-        """The next line, and what is wrong with it; one that is repeated in part is not whole yet."""
+        """Check the next line for what is wrong with it; one that is repeated in part is not whole yet."""
         if bad and bad[0].length:
             if raw is not None:
                 self._waiting[bad[0].offset] = raw

@@ -125,7 +125,7 @@ class FormDialogue:
         self._lock = anyio.Lock()
 
     def over(self, scope: anyio.CancelScope) -> None:
-        """This limit does not count the time of questions either."""
+        """Let this limit not count the time of questions either."""
         self._limits = (*self._limits, _Limit(scope))
 
     async def ask(self, form: Form) -> FormReply:

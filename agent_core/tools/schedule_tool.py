@@ -90,7 +90,7 @@ class ScheduleTool:
         return Effect.PRIVATE_READ if arguments.get("action") == "list" else Effect.PERSIST
 
     def is_note(self, arguments: Mapping[str, Any]) -> bool:
-        """A reminder is sent word for word, with its origins; a task would act."""
+        """Return True for a reminder, which is sent word for word, with its origins; a task would act."""
         return arguments.get("action") == "add" and arguments.get("kind") != "ask"
 
     async def wording(self, arguments: Mapping[str, Any]) -> Wording | None:

@@ -288,7 +288,7 @@ class ObjectFiles:
                 yield one["path"], one["last_modified"].timestamp(), one["size"]
 
     def _exists(self) -> None:
-        """That there is such a bucket: the answer about an object says the same of a missing one."""
+        """Check that the bucket exists: the answer about an object says the same of a missing one."""
         with self._asking() as api:
             next(iter(api.list(self._store(), f"{FOLDER}/probe", chunk_size=1)), None)
 

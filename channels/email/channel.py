@@ -90,7 +90,7 @@ class EmailDirectMessages:
             raise DeliveryFailed(f"mail cannot be sent to this address: {exc}") from exc
 
     async def alone_with(self, session: SessionKey, person: str) -> bool:
-        """A mail of ours goes to the one address of its session."""
+        """Return True: a mail of ours goes to the one address of its session."""
         try:
             return session.channel == self.name and session.thread == normalise(person)
         except AddressInvalid:
@@ -243,7 +243,7 @@ class EmailChannel(EmailDirectMessages):
             await mailbox.wait(receiver.next_try_s)
 
     def _report_breaker(self) -> None:
-        """The circuit breaker opened or closed: it stands in the status."""
+        """Note that the circuit breaker opened or closed: it stands in the status."""
         told = self._safety.describe()
         if self._tell_up is not None and told != self._told:
             self._told = told
@@ -322,7 +322,7 @@ class EmailChannel(EmailDirectMessages):
         return self._config.sent_copy != "none"
 
     def _never_came(self, which: str, about: str) -> None:
-        """A mail is given up that the server lists and has not handed out for a day."""
+        """Note that a mail is given up that the server lists and has not handed out for a day."""
         self._alert(
             f"mail {self.name} {which}",
             f"The mail server of {self.name} has listed a mail for a day and does not hand it out, so I "

@@ -73,7 +73,7 @@ class LoginPatience:
         return first
 
     def note_success(self) -> None:
-        """A login was accepted."""
+        """Note that a login was accepted."""
         self._failures = 0
 
 
@@ -126,7 +126,7 @@ class LoopGuard:
         raise ChannelUnavailable(f"the circuit breaker is open: {tripped.why}", retry_after_s=wait_s)
 
     def note_login_refusal(self, error: ChannelAuthFailed) -> None:
-        """A mail did not go out. The mailbox has a login of its own, so the link may well be up meanwhile."""
+        """Note that a mail did not go out; the link may be up: the mailbox has a login of its own."""
         if self.patience.count_refusal(error):
             self._alert(f"submission {self._name}", f"No mail goes out on {self._name}: {error}")
 

@@ -76,7 +76,7 @@ class Credentials(Protocol):
         ...
 
     def note_rejection(self) -> None:
-        """The server rejected the last ones."""
+        """Note that the server rejected the last ones."""
         ...
 
 
@@ -98,7 +98,7 @@ class PasswordCredentials:
         return self._login
 
     def note_rejection(self) -> None:
-        """A password does not change by being refused."""
+        """Do nothing: a password does not change by being refused."""
 
 
 _OUTLOOK = "https://outlook.office.com"

@@ -64,7 +64,7 @@ class CircuitBreaker:
         return found
 
     def all_let_in(self) -> None:
-        """The mails that it held back have been accepted, except where it is open again."""
+        """Note that the mails that it held back have been accepted, except where it is open again."""
         self.keeps_back = bool(self._tripped)
         self.changed = True
 

@@ -56,7 +56,7 @@ class SentTracker:
             self._unclaimed[message_id] = copy
 
     def note_copy(self, message_id: str) -> None:
-        """A copy of one of our mails arrived, or somebody named what only its recipient can know."""
+        """Note that a copy of our mail arrived, or somebody named what only its recipient can know."""
         self._copies[message_id] = None
 
     def has_copy(self, message_id: str) -> bool:
@@ -78,5 +78,5 @@ class SentTracker:
         return self._monotonic() - self._doubts[row]
 
     def note_rejection(self, row: str) -> None:
-        """It was certainly not sent."""
+        """Note that a row was certainly not sent."""
         self._doubts.pop(row, None)

@@ -32,7 +32,7 @@ class ServerIds:
         """The ids that are not committed yet: ours, by the server's."""
 
     def learn(self, given: str | None, own: str) -> None:
-        """A mail with our id ``own`` has the Message-ID ``given``."""
+        """Note that a mail with our id ``own`` has the Message-ID ``given``."""
         if given and given != own and not is_own_id(given, account=self._account):
             self.news.setdefault(given, own)
 

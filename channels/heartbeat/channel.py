@@ -59,7 +59,7 @@ class TickLog(Protocol):
     """Records ticks that never become a message, and knows the others. Raises nothing but cancellation."""
 
     async def note_skip(self, name: str, instant: datetime, reason: str) -> None:
-        """A tick was skipped; called before it is committed, and so perhaps twice."""
+        """Note that a tick was skipped; called before it is committed, and so perhaps twice."""
         ...
 
     async def note_missed_ticks(self, name: str, since: datetime, until: datetime) -> None:
@@ -76,7 +76,7 @@ class TickLog(Protocol):
         ...
 
     async def has_alerted(self, name: str, instant: datetime) -> bool:
-        """True if the tick at ``instant`` has told the owner something, or had nothing but that to tell."""
+        """Return True if the tick at ``instant`` has told the owner something, or had nothing new to tell."""
         ...
 
 
@@ -299,13 +299,13 @@ class HeartbeatChannel:
         return None
 
     async def typing(self, session: SessionKey, *, on: bool) -> None:
-        """Does nothing: nobody watches."""
+        """Do nothing: nobody watches."""
 
     async def preview(self, session: SessionKey, text: str) -> None:
-        """Does nothing: nobody watches."""
+        """Do nothing: nobody watches."""
 
     async def aclose(self) -> None:
-        """Does nothing: there is nothing to release."""
+        """Do nothing: there is nothing to release."""
 
 
 def _reported_before(kept: str | None) -> dict[str, list[str]]:

@@ -31,5 +31,5 @@ class MatrixAddresses(AddressRules):
         return len(place) > 1 and place.startswith("!")
 
     def is_conversation(self, place: str) -> bool:
-        """A person, a room, or the alias of a room."""
+        """Return True for a person, a room, or the alias of a room."""
         return super().is_conversation(place) or (place.startswith("#") and ":" in place)

@@ -113,14 +113,14 @@ async def introduce(config: MatrixConfig, channel: str, homeserver: Homeserver) 
 
 
 def nio_machines(state: StateFolder, user_id: str, key: str) -> Callable[[str], OlmMachine]:
-    """Opens what holds the keys, by nio."""
+    """Open what holds the keys, by nio."""
     from channels.matrix.crypto.olm_machine import opener  # noqa: PLC0415 - nio takes half a second to import
 
     return opener(state.local, user_id, key, state.row_store)
 
 
 def nio_fetcher(folder: Path, rows: RowStore) -> Callable[[str], None]:
-    """Makes the file of a device from a database, by nio."""
+    """Make the file of a device from a database, by nio."""
     from channels.matrix.crypto.olm_machine import fetcher  # noqa: PLC0415 - as above
 
     return fetcher(folder, rows)

@@ -74,11 +74,11 @@ class LinkOwner(Protocol):
         ...
 
     def dealt_with(self, answer_id: str) -> None:
-        """A link has confirmed an answer."""
+        """Note that a link has confirmed an answer."""
         ...
 
     def detach(self, link: TerminalLink) -> None:
-        """A link is closed."""
+        """Note that a link is closed."""
         ...
 
 
@@ -95,12 +95,12 @@ class Handover:
         self.over = anyio.Event()
 
     def confirm(self) -> None:
-        """A link has confirmed it."""
+        """Note that a link has confirmed it."""
         self.taken = True
         self.over.set()
 
     def drop(self, link: TerminalLink) -> None:
-        """A link does not have it any more; when none has, the wait ends."""
+        """Note that a link does not have it any more; when none has, the wait ends."""
         self.holders.discard(link)
         if not self.holders:
             self.over.set()

@@ -71,7 +71,7 @@ def build_background(env: Environment, queue: Queue, agent: AgentParts) -> Backg
 
 
 def command_runner(shell: Shell, seconds: float) -> CommandRunner:
-    """Runs the commands of background jobs, each with a time limit."""
+    """Run the commands of background jobs, each with a time limit."""
 
     async def prepare(
         session: Session, order: Order, command: str

@@ -236,7 +236,7 @@ async def _may_reload(settings: Settings, ending: _Ending) -> bool:
 
 
 def _keep_settings(settings: Settings, home: Home) -> None:
-    """It has started with them, so they are good; that they cannot be kept stops nothing."""
+    """Keep settings that it has started with as good ones; a failure to keep them stops nothing."""
     try:
         keep_last_good(settings, home.last_good)
     except OSError as error:
@@ -270,7 +270,7 @@ def make_operations(built: Gateway, settings: Settings, home: Home | None = None
 
 
 async def _serve(stack: AsyncExitStack, built: Gateway, settings: Settings, home: Home) -> None:
-    """The ways in besides the channels: the port for machines, the sockets for the command line."""
+    """Serve the ways in besides the channels: the port for machines, the sockets for the command line."""
 
     async def refresh() -> None:
         show_store(await built.store.maintenance.stats())

@@ -104,7 +104,7 @@ def login_alert(name: str, need: str) -> Alert:
 
 
 def file_keeper(session: Session, files: FilesAtHome, settings: Settings) -> KeepFile:
-    """Stores what does not fit into a result in the workspace, where this conversation may read files."""
+    """Store what does not fit into a result in the workspace, where this conversation may read files."""
     own = session.scope.kind is ScopeKind.OWNER
     allowed = is_available(settings.tools.files.allow, session, in_rooms=False)
 

@@ -207,7 +207,7 @@ def _role_of(env: Environment, channels: Mapping[str, Channel], message: Inbound
 
 
 def _heartbeat(env: Environment) -> Callable[[TickLog], HeartbeatChannel] | None:
-    """Makes the heartbeat; None if there is none, because it is off or nobody can be reached."""
+    """Make the heartbeat; None if there is none, because it is off or nobody can be reached."""
     config, checklist = (
         env.settings.agents.heartbeat,
         env.home.path(env.settings.agents.workspace) / "HEARTBEAT.md",

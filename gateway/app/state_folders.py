@@ -66,7 +66,7 @@ def folders_of(home: Home, state: AccountState | None) -> AccountFolders:
 
 
 def closing(state: AccountState) -> Callable[[], Awaitable[None]]:
-    """Closes the database connections when the gateway has ended."""
+    """Close the database connections when the gateway has ended."""
 
     async def close() -> None:
         await anyio.to_thread.run_sync(state.close)

@@ -102,7 +102,7 @@ class Metering:
         return Amount(all_of_it, seen.usd / seen.tokens * all_of_it if seen.tokens else 0.0)
 
     def in_current(self, llm: LLMPort) -> LLMPort:
-        """Wraps a model so that the meter that is `paying` pays each call, if one is."""
+        """Wrap a model so that the meter that is `paying` pays each call, if one is."""
         return over_current(self._current, llm)
 
     @contextmanager
@@ -187,7 +187,7 @@ class UsageMeter:
         self._closed = False
 
     def over(self, llm: LLMPort) -> LLMPort:
-        """Wraps a model so that this meter pays each call."""
+        """Wrap a model so that this meter pays each call."""
         return _Paid(self, self._spending, llm)
 
     def may_close(self) -> bool:
@@ -231,7 +231,7 @@ class UsageMeter:
         await self._spending.commit(self)
 
     async def end(self) -> None:
-        """The run is over, however it ended. Raises nothing but cancellation."""
+        """Note that the run is over, however it ended. Raises nothing but cancellation."""
         self.ended = True
         self.reserved = Amount()
         await self._spending.commit(self)
@@ -249,7 +249,7 @@ class UsageMeter:
 
 
 def over_current(current: ContextVar[UsageMeter | None], llm: LLMPort) -> LLMPort:
-    """Wraps a model so that the meter that ``current`` holds pays each call; without one, nobody does."""
+    """Wrap a model so that the meter that ``current`` holds pays each call; without one, nobody does."""
     return _Current(current, llm)
 
 

@@ -84,7 +84,7 @@ async def _stuck(context: OperationContext, *, reasons: bool) -> tuple[list[dict
 
 
 async def _apologised(context: OperationContext, inbox_id: int) -> bool:
-    """The person has been told, by the newest apology of this message."""
+    """Return True if the person has been told by the newest apology of this message."""
     found = await context.store.inbox.row(inbox_id)
     kind = OutboundKind.APOLOGY
     apologies = [row for row in found[1] if row.message.kind is kind] if found else []

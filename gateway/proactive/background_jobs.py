@@ -239,7 +239,7 @@ def answer_of(
     memory: MemoryPort, journal: HistoryJournal, output_of: Callable[[str], str]
 ) -> Callable[[BackgroundJob], Awaitable[tuple[str, Origins]]]:
     """
-    Reads what a job has answered: from the history of its session, and what is not in its file yet.
+    Read what a job has answered: from the history of its session, and what is not in its file yet.
 
     ``output_of`` gives what a command has said so far, and may block.
     """

@@ -105,7 +105,7 @@ class HeartbeatMonitor:
     # ── the ledger of ticks that are no turns ──
 
     async def note_skip(self, name: str, instant: datetime, reason: str) -> None:
-        """A tick was skipped."""
+        """Note that a tick was skipped."""
         try:
             await self._plans.note(LedgerEntry(name, instant, RunOutcome.SKIPPED, reason))
         except StoreUnavailable as error:
@@ -151,7 +151,7 @@ class HeartbeatMonitor:
         return outcome_text(entries, instant)
 
     async def has_alerted(self, name: str, instant: datetime) -> bool:
-        """A tick has told the owner something; see `TickLog.told`."""
+        """Return True if a tick has told the owner something; see `TickLog.told`."""
         try:
             entries = await self._plans.ledger(name=name, limit=_ENDED_AMONG)
         except StoreUnavailable as error:

@@ -260,7 +260,7 @@ class Messenger:
             raise ToolFailed("It cannot be looked up now whether that was sent.") from error
 
     def _check_limits(self, turn: str) -> None:
-        """Raises `ToolDenied`: there are as many as allowed."""
+        """Raise `ToolDenied`: there are as many as allowed."""
         since = self._clock.monotonic() - _HOUR_S
         recent = [of for of, at in self._posted if at > since]
         if recent.count(turn) >= PER_TURN:
@@ -313,7 +313,7 @@ class RunMessages:
         return await self._messenger.recipient(to)
 
     def describe(self, recipient: str) -> str:
-        """That, as people know it."""
+        """Return the recipient as people know it."""
         return self._messenger.describe(recipient)
 
     async def is_posted(self, key: str) -> bool:

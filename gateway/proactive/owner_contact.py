@@ -237,7 +237,7 @@ class OwnerContact:
         return ContactResult(known)
 
     async def learn(self, message: InboundMessage) -> None:
-        """The owner may have written directly; remember where. Forget it as soon as others are there."""
+        """Note where the owner may have written directly. Forget it as soon as others are there."""
         channel = self.channels.get(message.channel)
         is_reachable = channel is None or isinstance(channel, SupportsDirectMessages)
         if message.kind != "message" or message.channel in LOCAL_CHANNELS or not is_reachable:

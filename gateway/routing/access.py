@@ -207,7 +207,7 @@ class Access:
         return plugin is not None and plugin.addresses.is_room(place)
 
     def has_rooms(self, channel: str) -> bool:
-        """False for a channel on which everything is sent to the bot itself, such as a mailbox."""
+        """Return False for a channel on which everything is sent to the bot itself, such as a mailbox."""
         plugin = channel_kinds().get(self.kind(channel))
         return plugin is None or plugin.has_rooms
 

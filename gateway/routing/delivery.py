@@ -207,7 +207,7 @@ class Delivery:
             _log.info("message.sent", channel=self._channel.name, inbox=row.inbox_id, outbox=row.id)
 
     async def _record_sent(self, row: OutboxRow, receipt: Receipt) -> None:
-        """The server has it. A stop does not keep this from the store, as long as that takes it."""
+        """Note that the server has it. A stop does not keep this from the store, as long as that takes it."""
         with anyio.move_on_after(5.0, shield=True) as limit:
             await self._record_until_stored(row, receipt)
         if limit.cancelled_caught:
@@ -229,7 +229,7 @@ class Delivery:
                 await anyio.sleep(_STORE_RETRY.delay(attempt, random=random.random()))
 
     async def _give_up_killer(self, row: OutboxRow, why: str) -> None:
-        """The process dies of it: it is dead-lettered; what may have arrived needs review."""
+        """Dead-letter a message that the process dies of; what may have arrived needs review."""
         name = self._channel.name
         if row.uncertain_since is not None:
             await self._needs_review(row, f"{why}, and the server may have it")

@@ -93,7 +93,7 @@ class Supervisor:
     def report(
         self, name: str, state: LinkState, detail: str = "", facts: Mapping[str, Any] | None = None
     ) -> None:
-        """A channel's report about its link. Facts of an earlier report stay until they are replaced."""
+        """Take a channel's report about its link. Facts of an earlier report stay until they are replaced."""
         watched = self._watched[name]
         if state is LinkState.UP:
             watched.up_at = self._clock.monotonic() if watched.up_at is None else watched.up_at

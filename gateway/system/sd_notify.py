@@ -31,28 +31,28 @@ class Notifier:
         return int(self._watchdog_usec) / 2_000_000 or None
 
     def ready(self, status: str = "") -> bool:
-        """The service is up."""
+        """Report that the service is up."""
         return self._send(f"READY=1\nSTATUS={_line(status)}" if status else "READY=1")
 
     def status(self, text: str) -> bool:
-        """A sentence for ``systemctl status``."""
+        """Show a sentence in ``systemctl status``."""
         return self._send(f"STATUS={_line(text)}")
 
     def still_starting(self, status: str, *, within_s: float) -> bool:
-        """It will be ready, or say this again, within that time (``EXTEND_TIMEOUT_USEC``)."""
+        """Promise to be ready, or to say this again, in that time (``EXTEND_TIMEOUT_USEC``)."""
         return self._send(f"EXTEND_TIMEOUT_USEC={round(within_s * 1e6)}\nSTATUS={_line(status)}")
 
     def stopping(self, status: str = "") -> bool:
-        """The service is stopping."""
+        """Report that the service is stopping."""
         return self._send(f"STOPPING=1\nSTATUS={_line(status)}" if status else "STOPPING=1")
 
     def reloading(self, status: str) -> bool:
-        """The service reads its configuration again; `ready` ends that."""
+        """Report that the service reads its configuration again; `ready` ends that."""
         now_usec = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
         return self._send(f"RELOADING=1\nMONOTONIC_USEC={now_usec}\nSTATUS={_line(status)}")
 
     def watchdog(self) -> bool:
-        """The event loop still runs."""
+        """Report that the event loop still runs."""
         return self._send("WATCHDOG=1")
 
     def _send(self, message: str) -> bool:

@@ -45,7 +45,7 @@ class ChatTurns:
     spoken: SpokenAnswers | None
 
     async def plan(self, turn: Turn) -> Plan | None:
-        """The question is what was written; None: the turn needed no model and has been answered."""
+        """Plan a turn about what was written; None: it needed no model and has been answered."""
         asked = await self.commands.serve(turn)
         if asked is None:
             await self._learn(turn.rows[-1].message)
@@ -71,7 +71,7 @@ class ChatTurns:
         await self._learn(turn.rows[-1].message)
 
     async def _learn(self, message: InboundMessage) -> None:
-        """The owner may have written here; the next message makes good what the store does not take now."""
+        """Note that the owner may have written here; the next message makes good what is not stored now."""
         try:
             await self.target.learn(message)
         except StoreUnavailable as error:

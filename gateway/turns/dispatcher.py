@@ -112,7 +112,7 @@ class SessionDispatcher:
         return person
 
     def handle_work(self, work: Work) -> None:
-        """The queue says that there is work (`Wakeups.session`)."""
+        """Handle the news that there is work (`Wakeups.session`)."""
         self.wake(work.session, after_s=work.after_s, first=self._comes_first(work), person=work.sender)
 
     def running(self) -> Sequence[SessionKey]:

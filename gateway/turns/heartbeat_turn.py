@@ -94,7 +94,7 @@ class HeartbeatTurns:
         return f"resting after {len(failed)} failures: {failed[0].reason}"
 
     def policy(self, policy: TurnPolicy) -> TurnPolicy:
-        """A check-in does not wait for a model until the next one is due."""
+        """The policy of a check-in, which does not wait for a model until the next one is due."""
         return replace(policy, outage_budget_s=min(policy.outage_budget_s, self._patience_s))
 
     @property

@@ -63,7 +63,7 @@ class OutOfBandTurns:
         self._sessions.wake(session)
 
     def handle_work(self, work: Work) -> None:
-        """The queue says that there is work (`Wakeups.session`)."""
+        """Handle the news that there is work (`Wakeups.session`)."""
         if work.is_quick:
             # Not too early by a rounding: nobody would look at it again.
             self._sessions.handle_work(replace(work, after_s=work.after_s and work.after_s + _ROUNDING_S))

@@ -146,7 +146,7 @@ def _cut(messages: Sequence[Message], wanted: int, last: int) -> int:
 
 
 def _between_turns(before: Message, here: Message) -> bool:
-    """A question begins here that does not belong to the one before: both were answered together."""
+    """Return False between two questions that were answered together."""
     return here.role == "user" and (before.role != "user" or here.turn is None or here.turn != before.turn)
 
 

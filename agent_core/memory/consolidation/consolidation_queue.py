@@ -79,7 +79,7 @@ class ConsolidationQueue:
         self._failures = 0
 
     def mark_due(self, session_id: str) -> None:
-        """A turn of this session was completed. Never blocks, never fails."""
+        """Note that a turn of this session was completed. Never blocks, never fails."""
         self._due_sessions[session_id] = None
         self._due_sessions.move_to_end(session_id)
         if len(self._due_sessions) > _MOST_DUE:
@@ -88,7 +88,7 @@ class ConsolidationQueue:
         self._changed.set()
 
     def state(self) -> dict[str, Any]:
-        """Counts for the status and the metrics, without names of sessions or texts."""
+        """The counts for the status and the metrics, without names of sessions or texts."""
         now = self._clock.monotonic()
         waits = [max(0.0, trouble.retry_at - now) for trouble in self._trouble.values()]
         worst = max(self._trouble.values(), key=lambda trouble: trouble.failures, default=None)
@@ -189,7 +189,7 @@ class ConsolidationQueue:
             self._trouble.pop(session_id, None)
 
     def _postponed(self, session_id: str, reason: str, wait_s: float) -> None:
-        """It may not be done now; that is no failure, and is tried again by itself."""
+        """Note that it may not be done now; that is no failure, and is tried again by itself."""
         before = self._trouble.get(session_id)
         failures = before.failures if before else 0
         self._trouble[session_id] = _Trouble(failures, self._clock.monotonic() + wait_s, reason)

@@ -183,7 +183,7 @@ class Consolidation(ABC):
         return withdrawn_ids((await self._storage.load_history(session_id)).messages)
 
     async def _check_undone(self, session_id: str, segment: Segment, undone: frozenset[str]) -> None:
-        """Raises `CursorMoved` if something of a segment was taken back since ``undone`` was."""
+        """Raise `CursorMoved` if something of a segment was taken back since ``undone`` was."""
         since = await self._undone(session_id) - undone
         if any(is_undone(message, since) for message in segment.messages):
             raise CursorMoved("some of it was withdrawn while it was consolidated")

@@ -81,7 +81,7 @@ class SearchLine:
     undoes: str = ""
 
     def is_in(self, undone: Collection[str]) -> bool:
-        """True if its turn or the line itself is among what was taken back."""
+        """Return True if its turn or the line itself is among what was taken back."""
         return self.turn in undone or self.id in undone
 
     def is_turn_with(self, other: SearchLine) -> bool:

@@ -104,7 +104,7 @@ class Vectors:
         self._filled: dict[str, int] = {}
         self._filling = False
         self.complete = False
-        """True if the lines of all sessions were looked at; else the next `fill` should name all."""
+        """Return True if the lines of all sessions were looked at; else the next `fill` should name all."""
 
     async def fill(self, session_ids: Iterable[str], *, complete: bool = False) -> None:
         """

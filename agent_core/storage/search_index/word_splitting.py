@@ -134,7 +134,7 @@ class Query:
 
     @property
     def has_quoted(self) -> bool:
-        """True if a hit must have certain words."""
+        """Return True if a hit must have certain words."""
         return any(term.quoted for term in self.terms)
 
     def terms_in(self, text: str) -> list[Term]:

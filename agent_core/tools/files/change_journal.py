@@ -173,7 +173,7 @@ class ChangeJournal:
             self._watching.append(told)
 
     def unwatch(self, told: list[Origins]) -> None:
-        """The end of `watch`."""
+        """End `watch`."""
         with self.lock:
             self._watching = [each for each in self._watching if each is not told]
 
@@ -216,7 +216,7 @@ class ChangeJournal:
                 os.close(handle)
 
     def _sync_all(self, first: int, *others: int) -> None:
-        """The first one in this thread: a change of thread takes as long as a quick disk."""
+        """Sync the first one in this thread: a change of thread takes as long as a quick disk."""
         if others and self._syncing is None:
             self._syncing = ThreadPoolExecutor(4, thread_name_prefix="file-sync")
         pending = [self._syncing.submit(os.fsync, each) for each in others] if self._syncing else []

@@ -40,7 +40,7 @@ class _Changing(FileTool, ABC):
         return self._run.effect(arguments.get("path"))
 
     def guards(self, arguments: Mapping[str, Any]) -> bool:
-        """A lasting instruction is shown to a person first, where one can be asked."""
+        """Return True for a lasting instruction: a person sees it first, where one can be asked."""
         return self._run.has_person and self.effect_of(arguments) is Effect.PERSIST
 
     def targets(self, arguments: Mapping[str, Any]) -> Sequence[str]:

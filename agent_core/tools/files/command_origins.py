@@ -168,7 +168,7 @@ class CommandFiles:
             self._label_others(words, but=look)
 
     def _forget(self, look: WorkspaceScan, seen: Origins) -> Origins:
-        """It does not run any more; gives what it can have read, which the others can have read from it."""
+        """Drop a command that has ended; return what it can have read, and others from it."""
         self._journal.unwatch(look.told)
         self._running.remove(look)
         others = [join_origins(other.label, *other.told) for other in self._running]

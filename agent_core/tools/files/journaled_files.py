@@ -463,7 +463,7 @@ def check_expected_content(
 
 
 def _refuse_namesake(place: RootedPath, folder: int, *, but: str = "") -> None:
-    """A new name must not differ from another only in case: on another disk they would be one file."""
+    """Refuse a new name that differs from another only in case: elsewhere they would be one file."""
     handle = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)
     try:
         with os.scandir(handle) as entries:
@@ -476,7 +476,7 @@ def _refuse_namesake(place: RootedPath, folder: int, *, but: str = "") -> None:
 
 
 def _refuse_changed(place: RootedPath, folder: int, found: FileState | None) -> None:
-    """The name must still stand for the very file that was read."""
+    """Refuse a name that does not stand for the very file that was read any more."""
     try:
         now = os.stat(place.name, dir_fd=folder, follow_symlinks=False)
     except FileNotFoundError:

@@ -460,7 +460,7 @@ async def _first_record(accepted: socket.socket, got: bytes) -> bytes:
 
 
 def _counted(what: str, each: Sequence[str]) -> str:
-    """``what: a, b (3 times) and 4 more``."""
+    """Return ``what: a, b (3 times) and 4 more``."""
     counts = Counter(each).most_common()
     if not counts:
         return ""

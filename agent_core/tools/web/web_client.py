@@ -307,7 +307,7 @@ class SystemResolver(AbstractResolver):
             self._free.release()
 
     async def close(self) -> None:
-        """Does nothing: nothing is kept."""
+        """Do nothing: nothing is kept."""
 
 
 def _error_text(error: Exception, host: str, refused: Sequence[str], limits: WebLimits) -> str:

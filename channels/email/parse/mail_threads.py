@@ -84,7 +84,7 @@ def session_about(channel: str, topic: str, person: str) -> SessionKey:
 
 
 def recipient_of(session: SessionKey) -> str | None:
-    """The recipient in a session when no mail is answered."""
+    """The recipient in a session if no mail is answered."""
     for part in (session.thread, session.conversation):
         if part is not None and "@" in part and "<" not in part:
             return part

@@ -86,7 +86,7 @@ class Withheld:
         self._waits[uid] = Wait(now, 0, now + _pause(1))
 
     def discard(self, uid: int) -> None:
-        """The mail was taken in, given up, or is gone."""
+        """Note that the mail was taken in, given up, or is gone."""
         self._waits.pop(uid, None)
 
     def begin(self, now: datetime) -> list[int]:
@@ -102,7 +102,7 @@ class Withheld:
         return uid in self._waits and now - self._waits[uid].since >= GIVE_UP_AFTER
 
     def forget_after_grace(self, uid: int, now: datetime) -> None:
-        """A mail that was given up is tried no more, as soon as the owner was told of it for certain."""
+        """Try a mail that was given up no more, as soon as the owner was told of it for certain."""
         if now - self._waits[uid].since >= GIVE_UP_AFTER + _GRACE:
             self.discard(uid)
 

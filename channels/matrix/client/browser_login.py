@@ -251,7 +251,7 @@ async def log_out(config: MatrixConfig, homeserver: Homeserver, tokens: MatrixTo
 
 
 async def _check_account(config: MatrixConfig, homeserver: Homeserver, tokens: MatrixTokens) -> None:
-    """Raises ChannelMisconfigured if the person has logged in with another account, which stays unused."""
+    """Raise ChannelMisconfigured if the person has logged in with another account, which stays unused."""
     homeserver.credentials = tokens.credentials
     answer = await ask(homeserver, "GET", f"{CLIENT}/account/whoami")
     if not answer.good:

@@ -134,7 +134,7 @@ class MatrixLogin:
                 await self._by_password(device_id=self._config.device_id)
 
     def note_success(self) -> None:
-        """A request with the current token succeeded."""
+        """Note that a request with the current token succeeded."""
         self._in_a_row = 0
 
     @property

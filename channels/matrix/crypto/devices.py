@@ -151,7 +151,7 @@ class DeviceLists:
         self._known.clear()
 
     def note_changes(self, user_ids: Iterable[str]) -> None:
-        """The device lists of these people have changed."""
+        """Note that the device lists of these people have changed."""
         self._known.difference_update(user_ids)
 
     def mark_outdated(self, user_id: str) -> None:

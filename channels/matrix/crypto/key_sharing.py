@@ -78,7 +78,7 @@ class KeySharing:
         return bool(self._owed)
 
     def forget(self) -> None:
-        """The device was replaced: nobody has to get keys of the old one."""
+        """Note that the device was replaced: nobody has to get keys of the old one."""
         self._owed.clear()
 
     async def give(self, machine: OlmMachine, room_id: str, users: list[str]) -> None:

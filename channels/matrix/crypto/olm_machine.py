@@ -88,7 +88,7 @@ class OlmMachine(KeyStore):
         return body
 
     def note_upload(self) -> None:
-        """The server accepted what `new_keys` returned."""
+        """Note that the server accepted what `new_keys` returned."""
         with self.changing():
             self._olm.account.shared = True
             self._olm.account.mark_keys_as_published()
@@ -142,7 +142,7 @@ class OlmMachine(KeyStore):
             self._olm.save_account()
 
     def _is_held_by(self, user_id: str, key: Any) -> None:
-        """A room key proves who has the Curve25519 key that it came with: no other device has it any more."""
+        """Note who has the Curve25519 key that a room key came with: no other device has it any more."""
         holder = self._holders.get(key.sender_key)
         if holder is None or (holder.user_id, holder.ed25519) == (user_id, key.ed25519):
             return
@@ -360,7 +360,7 @@ class OlmMachine(KeyStore):
         return bodies
 
     def note_key_delivery(self, room_id: str, devices: Iterable[Device], *, session_id: str = "") -> None:
-        """The server accepted the room's key for these devices; ``session_id`` if it may be an older one."""
+        """Note that these devices got the room's key; ``session_id`` if it may be an older one."""
         if session_id in ("", self._olm.outbound_group_sessions[room_id].id):
             self._given.setdefault(room_id, set()).update(devices)
 

@@ -184,7 +184,7 @@ class RoomKeys:
         return True
 
     def set_owner(self, session: Any, user_id: str) -> None:
-        """The device that sent a key, according to its homeserver and the key itself."""
+        """Set the device that sent a key, according to its homeserver and the key itself."""
         self._database.execute_sql(
             "INSERT OR IGNORE INTO squidbot_key_owners VALUES (?, ?, ?)",
             (session.id, session.sender_key, user_id),
@@ -217,7 +217,7 @@ class RoomKeys:
         return next((one for one in self.keys_of(room_id, session_id) if one.sender_key == sender_key), None)
 
     def mark_used(self, session_id: str) -> None:
-        """The key decrypted a message. The next `upkeep` records it."""
+        """Note that the key decrypted a message. The next `upkeep` records it."""
         self._used.add(session_id)
 
     def forget(self) -> None:

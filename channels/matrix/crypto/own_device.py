@@ -56,7 +56,7 @@ class OwnDevice:
         """Why the device was replaced in this process; empty if it was not."""
 
     def retire(self, machine: OlmMachine) -> None:
-        """The login has another device now, which takes over the room keys of the old one."""
+        """Note that the login has another device now, which takes over the room keys of the old one."""
         if self._before is not None:
             self._before.close()
         self._before = machine

@@ -100,7 +100,7 @@ class UndecryptableEvents:
             self._references.pop(event_id, None)
 
     def put_behind(self, event_id: str) -> None:
-        """The key that arrived does not decrypt this message: try others before it."""
+        """Note that the key that arrived does not decrypt this message: try others before it."""
         reference = self._references.pop(event_id, None)
         if reference is not None:
             self._references[event_id] = reference
@@ -159,15 +159,15 @@ class UndecryptableEvents:
         return told
 
     def begin_notice(self, references: Sequence[Reference]) -> None:
-        """A notice about these is being sent; until `notified` or `notice_failed`, no other is due."""
+        """Note that a notice about these is being sent; until one of the two below no other is due."""
         self._telling[references[0].event_id] = self._about_what(references[0])
 
     def fail_notice(self, references: Sequence[Reference]) -> None:
-        """The notice could not be sent."""
+        """Note that the notice could not be sent."""
         self._telling.pop(references[0].event_id, None)
 
     def finish_notice(self, references: Iterable[Reference], *, now: float | None = None) -> None:
-        """The notice about these was sent."""
+        """Note that the notice about these was sent."""
         for one in references:
             self._telling.pop(one.event_id, None)
             one.told = True

@@ -255,7 +255,7 @@ class Verifications:
         """By person, how the last verification ended."""
 
     def attend(self) -> None:
-        """An operator is watching: for a while, the last step of each verification is theirs."""
+        """Note that an operator is watching: for a while, the last step of each verification is theirs."""
         self._attended_until = self._clock.monotonic() + ATTENDED_S
 
     def state(self, user_id: str = "") -> dict[str, Any]:

@@ -192,7 +192,7 @@ class Decryption:
             return None
 
     def forget(self, room_id: str, event_id: str, sender: str) -> None:
-        """A message of ``sender`` was redacted in its room: nobody waits for its key."""
+        """Note that a message of ``sender`` was redacted in its room: nobody waits for its key."""
         self._waiting.drop_from(room_id, event_id, sender)
 
     async def late(self) -> list[tuple[str, JsonObject, float]]:
@@ -252,11 +252,11 @@ class Decryption:
         return {**self._crypto.position(), WAITING: self._waiting.dump(without=self._handed_over)}
 
     def forget_room(self, room_id: str) -> None:
-        """The bot has left a room: what waits there for a key is not answered."""
+        """Note that the bot has left a room: what waits there for a key is not answered."""
         self._waiting.drop_room(room_id)
 
     async def note_commit(self, rooms: Iterable[str] = ()) -> None:
-        """The messages are committed; ``rooms`` are those that the bot is in."""
+        """Note that the messages are committed; ``rooms`` are those that the bot is in."""
         self._waiting.drop(self._handed_over)
         self._handed_over.clear()
         if self._waiting.next_at() is not None:

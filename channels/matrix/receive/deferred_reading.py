@@ -132,7 +132,7 @@ class DeferredReading:
         self._held.add(room_id)
 
     def unpin_room(self, room_id: str) -> None:
-        """The reason of `hold` is over: its messages are committed."""
+        """Note that the reason of `hold` is over: its messages are committed."""
         self._held.discard(room_id)
         self.note_reread(room_id)
 
@@ -172,7 +172,7 @@ class DeferredReading:
                 queue.scope.cancel()
 
     def drop_room(self, room_id: str) -> None:
-        """The bot has left this room: nothing of it is answered."""
+        """Note that the bot has left this room: nothing of it is answered."""
         for (room, _), queue in self._queues.items():
             if room == room_id:
                 queue.dropped = queue.hurried = True
@@ -365,20 +365,20 @@ class Gaps:
             room.parts = deque([_Part(room.parts[0].since, None)])
 
     def drop_room(self, room_id: str) -> None:
-        """The bot has left this room."""
+        """Note that the bot has left this room."""
         room = self._rooms.pop(room_id, None)
         if room is not None:
             room.scope.cancel()
             self._done.add(room_id)
 
     def release_finished_gaps(self) -> None:
-        """The finished gaps are about to be committed. Call it where positions are collected."""
+        """Note that the finished gaps are about to be committed. Call it where positions are collected."""
         for room_id in self._done:
             self._fetching.unpin_room(room_id)
         self._done.clear()
 
     def note_sync(self) -> None:
-        """An answer of ``/sync`` was committed."""
+        """Note that an answer of ``/sync`` was committed."""
         self._answers += 1
         self._news.set()
 

@@ -153,17 +153,17 @@ class EventHandler:
         return by is not None and by in ("", sender)
 
     def note_answer(self, room_id: str, root: str | None) -> None:
-        """The bot has answered a message in the thread with this root."""
+        """Note that the bot has answered a message in the thread with this root."""
         if root is not None:
             self._ours[room_id, root] = None
 
     def forget_room(self, room_id: str) -> None:
-        """The bot has left this room."""
+        """Note that the bot has left this room."""
         self._talk.forget(room_id)
         self.joinings.forget(room_id)
 
     def note_join(self, room_id: str) -> None:
-        """The bot has joined this room, and has read nothing of it yet."""
+        """Note that the bot has joined this room, and has read nothing of it yet."""
         self.joinings.note_join(room_id, self._clock.now())
 
     def note_room_upgrade(self) -> None:
@@ -171,7 +171,7 @@ class EventHandler:
         self.joinings.note_replacement(self._clock.now())
 
     def note_missed_event(self, room_id: str) -> None:
-        """An event of a room will never be read."""
+        """Note that an event of a room will never be read."""
         self._talk.forget(room_id)
         self.joinings.note_missed_joins(room_id, self._clock.now())
 

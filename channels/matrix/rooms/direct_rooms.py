@@ -186,7 +186,7 @@ class DirectRooms:
         return None
 
     async def _note(self, person: str, room_id: str) -> None:
-        """The room is there: commit it, and tell other clients of the account what it is."""
+        """Commit a room that is there, and tell other clients of the account what it is."""
         await self._keep(person, {"room": room_id})
         self._rooms.promise_direct(room_id, person)
         content = dict(await self._known_directs())

@@ -171,7 +171,7 @@ class Invites:
         self._news = anyio.Event()
 
     def link_is_up(self) -> None:
-        """The homeserver can be reached again: failed attempts are due at once."""
+        """Note that the homeserver can be reached again: failed attempts are due at once."""
         for progress in self._progress.values():
             if progress.unreached:
                 progress.unreached, progress.due_at = False, 0.0
@@ -225,7 +225,7 @@ class Invites:
         return event.get("type") == "m.room.member" and event.get("state_key") == self._user_id
 
     def _entered(self, invite: _Invite, room: Any) -> None:
-        """An answer of ``/sync`` has brought the room; mostly it says at once who had invited us."""
+        """Note that ``/sync`` has brought the room; mostly it says at once who had invited us."""
         if not invite.joined:
             invite.joined = True
             self._changes += 1

@@ -119,7 +119,7 @@ class JoinTimes:
         return True
 
     def note_join(self, room_id: str, now: datetime) -> None:
-        """The bot has joined a room; must be called before any message in it is read."""
+        """Note that the bot has joined a room; must be called before any message in it is read."""
         if self.is_closed(room_id):
             self._since[room_id] = {self._user_id: self._after_all(now)}
 
@@ -131,7 +131,7 @@ class JoinTimes:
                 self.note_join(room.room_id, now)
 
     def note_missed_joins(self, room_id: str, now: datetime) -> None:
-        """Joins may have been missed in a room."""
+        """Note that joins may have been missed in a room."""
         if self.is_closed(room_id):
             self._since[room_id] = {_EVERYBODY: self._after_all(now)}
 

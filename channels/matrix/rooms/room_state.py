@@ -204,7 +204,7 @@ class Rooms:
         self.secret.update(one for one in found if isinstance(one, str))
 
     def promise_direct(self, room_id: str, partner: str) -> None:
-        """The invitation, which came from ``partner``, marked the room as direct."""
+        """Note that the invitation, which came from ``partner``, marked the room as direct."""
         self._promised[room_id] = partner
 
     def update(self, sync: JsonObject) -> list[str]:

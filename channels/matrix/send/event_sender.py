@@ -97,7 +97,7 @@ def check_size(content: JsonObject, limit: int) -> None:
 
 
 async def nothing() -> None:
-    """A hint needs no point of no return."""
+    """Do nothing: a hint needs no point of no return."""
 
 
 class EventSender:

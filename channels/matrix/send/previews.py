@@ -54,13 +54,13 @@ class Pace:
         return self._left > 0 and now >= self._next_at
 
     def note_display(self, now: float) -> None:
-        """It was shown."""
+        """Note that it was shown."""
         self._left -= 1
         self._next_at = now + self.interval_s
         self.interval_s *= _GROWTH
 
     def slow_down(self, now: float, retry_after_s: float) -> None:
-        """The homeserver limits the rate of requests."""
+        """Note that the homeserver limits the rate of requests."""
         self.interval_s = max(self.interval_s * 2, retry_after_s)
         self._next_at = now + self.interval_s
 
@@ -100,7 +100,7 @@ class StreamingPreview:
 
     # ── what the channel is told ──
     def began(self, session: SessionKey, room_id: str, context: MessageContext) -> None:
-        """A question is being worked on; of several that are answered together, the last one counts."""
+        """Note that a question is being worked on; of several answered together, the last one counts."""
         question = route_of(context).event_id
         if not question:
             return
@@ -123,7 +123,7 @@ class StreamingPreview:
         self._answers[question] = _Answer(preview_of(asked), Pace(self._settings, now))
 
     def wants(self, session: SessionKey, text: str) -> None:
-        """The answer's text so far."""
+        """Want the answer's text so far to be shown."""
         answer = self._answers.get(self._current.get(session, ""))
         if answer is not None:
             answer.wanted = text
@@ -131,7 +131,7 @@ class StreamingPreview:
 
     def end_preview(self, room_id: str, context: MessageContext, stage: AckState) -> None:
         """
-        The work on a question is over; its answer, if any, is in the outbox.
+        Note that the work on a question is over; its answer, if any, is in the outbox.
 
         ``left_over``: it was taken back, perhaps in another life of the process; nothing of it shall stay.
         """
@@ -161,12 +161,12 @@ class StreamingPreview:
         raise ChannelUnavailable("an unfinished answer is still on its way")
 
     def done(self, question: str) -> None:
-        """The finished answer to this event is there."""
+        """Note that the finished answer to this event is there."""
         self._answers.pop(question, None)
         self._current = {key: value for key, value in self._current.items() if value != question}
 
     def remove_in_old_room(self, room_id: str, question: str) -> None:
-        """The answer went to the room that replaces ``room_id``: remove the unfinished one there."""
+        """Remove the unfinished answer in ``room_id``, which the room of the answer replaces."""
         if not self._settings.enabled:
             return
         answer = self._answers.get(question)

@@ -94,11 +94,11 @@ class AckReactions:
         """Questions that have no mark, and need no other one."""
 
     def rest(self) -> None:
-        """The server has refused something: leave what it takes now to answers."""
+        """Note that the server has refused something: leave what it takes now to answers."""
         self._rests_until = anyio.current_time() + REST_S
 
     def note_event(self) -> None:
-        """An event is sent, which counts for the server's limit."""
+        """Note that an event is sent, which counts for the server's limit."""
         now = anyio.current_time()
         rests_until = max(self._rests_until, now - 2 * _EVENT_S) + _EVENT_S
         self._rests_until = min(rests_until, now + REST_S)

@@ -216,7 +216,7 @@ async def _still_in(config: MatrixConfig, state: Path, clock: ChannelClock) -> b
 
 
 async def _resolve(base: str, tls_ca_file: str | None, *, named: bool) -> str:
-    """A name is looked up first; of an address it is first seen whether it is one already."""
+    """Look a name up first; of an address see first if it is one already."""
     if not named and await _speaks_matrix(base, tls_ca_file):
         return base
     try:

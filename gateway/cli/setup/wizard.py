@@ -231,7 +231,7 @@ class Init:
             return self.dialogue.agree("Write this?", default=True)
 
     def _hand_over(self, login: SetupLogin, kind: str, name: str) -> None:
-        """The daemon goes on with this login; without it it logs in by itself."""
+        """Hand this login to the daemon, which otherwise logs in by itself."""
         try:
             if self.given.install == "system" or kind in self._remains.get("channels", {}):
                 login.discard()

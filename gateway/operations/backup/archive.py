@@ -83,7 +83,7 @@ class _Member(tarfile.TarInfo):
 @contextmanager
 def refuse_damage() -> Iterator[None]:
     """
-    Wraps everything that reads: whatever is wrong in the file becomes `BackupRefused`.
+    Wrap everything that reads: whatever is wrong in the file becomes `BackupRefused`.
 
     The libraries were not made for crafted files: besides their own errors they raise `TypeError` for a
     header that is cut off, `RecursionError` for many in a row, `OverflowError` for a time out of range.

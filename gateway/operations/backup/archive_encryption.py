@@ -94,7 +94,7 @@ class EncryptingWriter(io.RawIOBase):
         below.write(head + _mac(mac_key, head))
 
     def writable(self) -> bool:
-        """Always true."""
+        """Return True."""
         return True
 
     def write(self, data: object) -> int:
@@ -147,7 +147,7 @@ class DecryptingReader(io.RawIOBase):
         self._ended = False
 
     def readable(self) -> bool:
-        """Always true."""
+        """Return True."""
         return True
 
     def readinto(self, buffer: object) -> int:

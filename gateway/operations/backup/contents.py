@@ -95,7 +95,7 @@ class Choice:
     def _below(
         self, folder: Path, name: str, leave: tuple[str, ...] = (), depth: int = 0
     ) -> Iterator[FoundFile]:
-        """A program can nest folders deeper than paths lead, or than anything that unpacks them goes."""
+        """Find the files below a folder. Refuses folders nested deeper than paths or unpackers can go."""
         for path in _listed(folder):
             inside = f"{name}/{path.name}"
             if depth > _MOST_NESTED or len(os.fsencode(path)) > _LONGEST_PATH:

@@ -238,7 +238,7 @@ def _write_files(source: PostgresTables, layout: Layout, clock: Clock, moved: Mo
 
 
 def _put_document(text: bytes | None, place: Path, clock: Clock) -> None:
-    """The owner's document, in the workspace; what is there and differs is kept beside it."""
+    """Put the owner's document into the workspace; what is there and differs is kept beside it."""
     if place.exists() and place.read_bytes() != text:
         place.rename(place.with_name(f"{place.name}.before-{clock.now():%Y%m%dT%H%M%S%fZ}"))
     if text is not None:

@@ -117,7 +117,7 @@ def _write_all(
 
 
 def _fetch(storage: Storage, path: str, folder: Path) -> None:
-    """A file of a message, as it was saved; what is not kept any more, or damaged, is left out."""
+    """Fetch a file of a message, as it was saved; what is not kept any more, or damaged, is left out."""
     there = storage.find(path)
     if there is None:
         return

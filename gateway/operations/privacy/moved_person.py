@@ -71,7 +71,7 @@ def _move_files(layout: Layout, database: Path, change: AddressChange) -> None:
 
 
 def _check_sessions_free(kept: StoredHistories, change: AddressChange) -> None:
-    """Raises `PersonUnclear`: a conversation of the new address, the owner's too, would be replaced."""
+    """Raise `PersonUnclear`: a conversation of the new address, the owner's too, would be replaced."""
     for history in kept.histories():
         moved = change.session(history.key)
         if moved != history.key and kept.history(moved).exists():
@@ -79,7 +79,7 @@ def _check_sessions_free(kept: StoredHistories, change: AddressChange) -> None:
 
 
 def _check_free(kept: StoredHistories, database: QueuePlace, other: Person, person: Person, new: str) -> None:
-    """Raises `PersonUnclear`: the new address is the same, or somebody else already."""
+    """Raise `PersonUnclear`: the new address is the same, or somebody else already."""
     if other.owner and person.owner:
         return
     if other.owner or other.addresses == person.addresses:

@@ -108,7 +108,7 @@ class KeptDocument(Protocol):
         ...
 
     def remove(self) -> None:
-        """It goes, with its versions."""
+        """Remove the document with its versions."""
         ...
 
 

@@ -147,7 +147,7 @@ def _holds(workspace: Path, path: str, changes: list[dict[str, Any]]) -> bool:
 
 
 def _sync(folder: int) -> None:
-    """A handle for walking cannot be synced."""
+    """Sync by a handle of its own: one for walking cannot be synced."""
     handle = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)
     try:
         os.fsync(handle)

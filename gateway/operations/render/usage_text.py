@@ -97,7 +97,7 @@ def _name(row: Mapping[str, Any], by: str) -> str:
 
 
 def _is_empty(row: Mapping[str, Any]) -> bool:
-    """A day before the first on which anything was spent says nothing."""
+    """Return True for a day before the first on which anything was spent: it says nothing."""
     return not (_tokens(row) or row.get("calls") or row["cost_usd"])
 
 

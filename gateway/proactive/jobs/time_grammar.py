@@ -573,7 +573,7 @@ class _Reader:
         return clock_of(hour, minute, half, earliest=earliest, is_spoken=is_spoken)
 
     def _half(self, at: str) -> str:
-        """``a`` or ``p``; in "um 8 am Bahnhof" it is a word of its own."""
+        """Return ``a`` or ``p``; in "um 8 am Bahnhof" it is a word of its own."""
         is_word = at == "um" and self._next.text == "am" and not self._next.is_glued
         return "" if is_word else self._take(words.HALVES) or ""
 

@@ -153,7 +153,7 @@ def timing_of(text: str, now: datetime, zone: str) -> Timing:
 
 
 def _repeated(when: Calendar, now: datetime, zone: str) -> Cron:
-    """Raises `TriggerInvalid`: midnight of a certain day is the beginning of another one."""
+    """Raise `TriggerInvalid`: midnight of a certain day is the beginning of another one."""
     on_some_days = when.weekdays or when.day_of_month or when.count > 1
     if on_some_days and any(clock.hour == 24 for clock in when.clocks):
         raise TriggerInvalid("midnight is at the end of a day; write 00:00 with the day that begins then")
@@ -176,7 +176,7 @@ def _repeated(when: Calendar, now: datetime, zone: str) -> Cron:
 
 
 def _instants(when: Moments, text: str, now: datetime, zone: tzinfo) -> list[datetime]:
-    """Raises `TriggerInvalid`: one of them is over, or in no calendar, or ten years away."""
+    """Raise `TriggerInvalid`: one of them is over, or in no calendar, or ten years away."""
     local = now.astimezone(zone)
     try:
         found = [

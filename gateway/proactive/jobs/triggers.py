@@ -105,7 +105,7 @@ class Cron:
         return self.expression.split(" | ")
 
     def counts(self, day: date) -> bool:
-        """True if it runs in the week of this day, or on this day."""
+        """Return True if it runs in the week of this day, or on this day."""
         days = 7 if self.in_weeks else 1
         return (day - self.since).days % (self.count * days) < days
 

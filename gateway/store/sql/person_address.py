@@ -42,7 +42,7 @@ class AddressChange:
     new: str
 
     def session(self, key: SessionKey) -> SessionKey:
-        """The conversation of a person in a thread is named after them."""
+        """The session of a person in a thread, which is named after them."""
         return replace(key, thread=self.new) if key.thread and person_name(key.thread) == self.old else key
 
     def text(self, text: str) -> str:

@@ -57,7 +57,7 @@ def tool_line(receipt: EffectReceipt) -> str:
 
 
 def and_list(parts: Sequence[str]) -> str:
-    """``a, b and c``."""
+    """Return ``a, b and c``."""
     return " and ".join(filter(None, [", ".join(parts[:-1]), *parts[-1:]]))
 
 
