@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from unicodedata import category
 
 if TYPE_CHECKING:
@@ -40,6 +40,18 @@ def one_line(text: str, most: int) -> str:
     """``text`` without line breaks and double blanks, cut to ``most`` characters with an ellipsis."""
     line = " ".join(text.split())
     return line if len(line) <= most else f"{line[: most - 1]}…"
+
+
+def field_at(data: Any, path: str) -> Any:
+    """Return a field of a JSON document by names and numbers with dots between; None if there is none."""
+    for part in path.split("."):
+        if isinstance(data, dict):
+            data = data.get(part)
+        elif isinstance(data, list) and part.isascii() and part.isdecimal() and int(part[:6]) < len(data):
+            data = data[int(part[:6])]
+        else:
+            return None
+    return data
 
 
 def read_number(text: str) -> int | None:

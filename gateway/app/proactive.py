@@ -18,6 +18,7 @@ from agent_core.ports import ToolPort
 from agent_core.tools.attachment_tools import ConversationFiles
 from agent_core.tools.schedule_tool import ScheduleTool
 from agent_core.tools.send_message import SendMessageTool
+from agent_core.tools.web.plugin import web_client
 from channels.base import Channel, ChannelUnavailable, SupportsRoomNames
 from channels.heartbeat.channel import HeartbeatChannel, TickLog
 from gateway.app.agent import AgentParts, sendable_files
@@ -29,6 +30,7 @@ from gateway.proactive.jobs.job_permissions import role_now
 from gateway.proactive.jobs.job_service import JobPlace, JobService, SessionJobs
 from gateway.proactive.jobs.scheduler import Scheduler
 from gateway.proactive.jobs.trigger_parsing import zone_name
+from gateway.proactive.jobs.watching import Watcher
 from gateway.proactive.messenger import Messenger, RunMessages
 from gateway.proactive.owner_alerts import OwnerAlerts
 from gateway.proactive.owner_contact import OwnerContact
@@ -101,6 +103,7 @@ def build_proactive(
         crowd=access.server_group,
         people=partial(_people_in, channels),
     )
+    watcher = Watcher(queue, env.conversations, clock, partial(web_client, env.settings.tools.web))
     scheduler = Scheduler(
         plans=queue.jobs,
         store=queue,
@@ -110,6 +113,7 @@ def build_proactive(
         config=scheduling,
         clock=clock,
         wakeups=wakeups,
+        look=watcher.begin,
     )
     background_jobs = build_background(env, queue, agent)
     messenger = Messenger(queue, contact, access=access, channels=channels, clock=clock)
@@ -117,7 +121,7 @@ def build_proactive(
 
     background: list[Callable[[], Coroutine[Any, Any, None]]] = [monitor.run, alerts.run, budget.run]
     if scheduling.enabled:
-        background.append(scheduler.run)
+        background += [scheduler.run, watcher.run]
     return Proactive(
         plans=queue.jobs,
         owner_contact=contact,

@@ -1,5 +1,5 @@
 """
-Operations on check-ins and jobs: ``squidbot heartbeat …`` and ``squidbot cron …``.
+Operations on check-ins and jobs: ``squidbot heartbeat …``, ``squidbot cron …`` and ``squidbot watch …``.
 
 With a daemon everything can be asked; on a home folder at rest the jobs can be listed and changed, and what
 is to be run at once runs at the next start.
@@ -10,18 +10,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime, tzinfo
 from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import urlsplit
 
-from agent_core.operation import Option, operation
+from agent_core.operation import InChat, Option, Who, operation
 from gateway.errors import NeedsDaemon, NotFound
 from gateway.operations.operation_arguments import RequestInvalid, parse_session, within
 from gateway.operations.operation_context import OperationContext, PlannedJob
-from gateway.operations.render import schedule_text
+from gateway.operations.render import chat_text, schedule_text
 
 if TYPE_CHECKING:
     from agent_core.messages import SessionKey
     from agent_core.ports import Clock
     from channels.heartbeat.channel import HeartbeatChannel
     from gateway.proactive.jobs.job_service import JobPlace
+    from gateway.proactive.jobs.trigger_parsing import TriggerRequest
     from gateway.routing.conversations import Conversations
     from gateway.settings import Settings
     from gateway.store.model import Job, LedgerEntry
@@ -122,31 +124,105 @@ async def add_job(
         ask: Ask the model and send its answer instead of the text itself.
         session: The conversation (default: the owner's).
     """
+    if sum(map(bool, (at, after, every, cron, hook))) != 1:
+        raise RequestInvalid("say when, with exactly one of --at, --in, --every, --cron and --hook")
+    when = at or (f"in {after}" if after else f"every {every}" if every else "")
     from gateway.proactive.jobs.trigger_parsing import TriggerRequest
+
+    request = TriggerRequest(at=when, cron=cron, hook=hook, zone=zone)
+    return await _added(context, request, text, ask=ask, session=session)
+
+
+async def _added(
+    context: OperationContext, request: TriggerRequest, text: str, *, ask: bool, session: str | None
+) -> dict[str, Any]:
+    """Add a job for the owner, or the people of a conversation; in a conversation for who asks there."""
     from gateway.proactive.jobs.triggers import TriggerInvalid
     from gateway.store.model import JobKind
     from gateway.store.store_errors import TooManyJobs
 
-    planned = _plan(context)
+    planned, caller = _plan(context), context.caller
     if not text.strip():
         raise RequestInvalid("the text is empty; write what squidbot is to send or ask")
     if len(text) > _LONGEST_TEXT:
         raise RequestInvalid(f"the text has {len(text)} characters; {_LONGEST_TEXT} are allowed")
     if not planned.service.is_enabled:
         raise RequestInvalid("jobs are switched off: agents.schedule.enabled is false")
-    if sum(map(bool, (at, after, every, cron, hook))) != 1:
-        raise RequestInvalid("say when, with exactly one of --at, --in, --every, --cron and --hook")
-    when = at or (f"in {after}" if after else f"every {every}" if every else "")
-    place = await (_place_of(context, parse_session(session)) if session else _place_of_owner(context))
+    if caller is not None:
+        place = caller.place
+    else:
+        place = await (_place_of(context, parse_session(session)) if session else _place_of_owner(context))
+    kind, key = JobKind.ASK if ask else JobKind.REMIND, "" if caller is None else caller.turn
     try:
-        request = TriggerRequest(at=when, cron=cron, hook=hook, zone=zone)
-        kind = JobKind.ASK if ask else JobKind.REMIND
-        job = await planned.service.add(place, request, text=text, kind=kind)
+        job = await planned.service.add(place, request, text=text, kind=kind, key=key)
     except TriggerInvalid as error:
         raise RequestInvalid(str(error)) from error
     except TooManyJobs as error:
         raise RequestInvalid(error.public) from error
     return {"job": _job_row(planned, job)}
+
+
+@operation(
+    "watch add",
+    writes=True,
+    needs=_NEEDS,
+    render=schedule_text.watch_added,
+    chats=[
+        InChat("watch ADDRESS", Who.OWNER, chat_text.watch_text),
+        InChat("watch ADDRESS every TIME", Who.OWNER, chat_text.watch_text),
+    ],
+)
+async def add_watch(
+    context: OperationContext,
+    address: str,
+    *,
+    every: str = "1h",
+    part: str = "",
+    text: str = "",
+    ask: bool = False,
+    session: str | None = None,
+) -> dict[str, Any]:
+    """
+    Watch a feed, a page or a JSON document, and say what is new there.
+
+    Args:
+        address: Where it is: https://…
+        every: How often to look: 30m, 2h, 1d.
+        part: Words: only entries or lines with them count. Of JSON the field: price.eur, items.0.name
+        text: What to say before it, or with --ask the question for the model.
+        ask: Ask the model about what is new, and send its answer.
+        session: The conversation (default: the owner's).
+    """
+    from gateway.proactive.jobs.trigger_parsing import TriggerRequest
+
+    said = text or f"New at {urlsplit(address).hostname or address}:"
+    request = TriggerRequest(at=f"every {every}", watch=address, part=part)
+    return await _added(context, request, said, ask=ask, session=session)
+
+
+@operation(
+    "watch list",
+    writes=False,
+    needs=_NEEDS,
+    render=schedule_text.jobs,
+    chats=[InChat("watch", Who.OWNER, chat_text.watches_text)],
+)
+async def list_watches(context: OperationContext) -> dict[str, Any]:
+    """List what is watched, and why the last look failed."""
+    found = await list_jobs(context)
+    return {"jobs": [row for row in found["jobs"] if row["timing"].startswith("watch ")]}
+
+
+@operation(
+    "watch remove",
+    writes=True,
+    needs=_NEEDS,
+    render=lambda answer: f"{answer['id']} is not watched any more",
+    chats=[InChat("watch remove ID", Who.OWNER, lambda _answer, _who: "I do not look at it any more.")],
+)
+async def remove_watch(context: OperationContext, id: JobId) -> dict[str, Any]:
+    """Stop watching something."""
+    return await remove_job(context, id)
 
 
 @operation(

@@ -36,6 +36,7 @@ _MODULES: Mapping[str, tuple[str, ...]] = {
     "trust": ("file_operations",),
     "turns": ("status_operation",),
     "usage": ("usage_operations",),
+    "watch": ("job_operations",),
 }
 """The modules by the first word of a command or a key, so that a command loads those that it needs."""
 
@@ -51,6 +52,7 @@ GROUPS: Mapping[str, str] = {
     "person": "People: who may write; give somebody's data to their new address.",
     "sessions": "Conversations.",
     "tokens": "Tokens for programs that speak OpenAI's API.",
+    "watch": "Feeds, pages and JSON documents: say what is new there.",
     "trust": "Say that what somebody else may have written counts as your own words.",
 }
 """Commands of two words, by the first one, with the help of the group."""
@@ -65,6 +67,7 @@ IN_CHATS: Mapping[str, str] = {
     "grants": "grants",
     "jobs": "jobs",
     "usage": "usage",
+    "watch": "watch",
 }
 """The commands of conversations that are operations, with the first word of their keys' modules."""
 

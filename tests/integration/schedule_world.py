@@ -65,4 +65,5 @@ def scheduler_on(store, clock, channel, general, plans=None) -> Scheduler:
         config=ScheduleConfig(),
         clock=clock,
         wakeups=Wakeups(),
+        look=lambda *_: None,
     )

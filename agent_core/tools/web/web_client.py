@@ -17,6 +17,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from ipaddress import IPv6Address, ip_address
+from types import MappingProxyType
 from typing import Any
 
 import aiohttp
@@ -78,6 +79,8 @@ class Received:
     body: bytes
     is_cut: bool = False
     retry_after: str = ""
+    validators: tuple[str, str] = ("", "")
+    """The answer's ``ETag`` and ``Last-Modified``."""
 
 
 class WebClient:
@@ -101,7 +104,12 @@ class WebClient:
         self._free_at: dict[str, float] = {}
 
     async def get(
-        self, address: str, *, named: bool = True, check_type: Callable[[str], None] = lambda _: None
+        self,
+        address: str,
+        *,
+        named: bool = True,
+        check_type: Callable[[str], None] = lambda _: None,
+        headers: Mapping[str, str] = MappingProxyType({}),
     ) -> Received:
         """
         Fetch a page. Raises WebFailed, or ValueError for an invalid address or from ``check_type``.
@@ -122,7 +130,7 @@ class WebClient:
             async with self._session(guard, address) as session:
                 for _ in range(self._limits.redirects + 1):
                     found = await self._fetch(
-                        session, address, headers={"Accept": _ACCEPT}, check_type=check_type
+                        session, address, headers={"Accept": _ACCEPT, **headers}, check_type=check_type
                     )
                     if isinstance(found, Received):
                         return found
@@ -221,7 +229,8 @@ class WebClient:
                 return Received(address, response.status, content_type, b"", retry_after=again)
             check_type(content_type)
             content, is_cut = await self._content(response)
-            return Received(address, response.status, content_type, content, is_cut)
+            validators = (response.headers.get("ETag", ""), response.headers.get("Last-Modified", ""))
+            return Received(address, response.status, content_type, content, is_cut, validators=validators)
         finally:
             response.close()
 

@@ -21,6 +21,7 @@ import anyio
 import structlog
 from aiohttp import web
 
+from agent_core.text import field_at
 from gateway.operations.http.health import json_answer
 from gateway.settings import HookSettings
 from gateway.store.stores import StoreUnavailable
@@ -144,23 +145,11 @@ def text_of(body: bytes, content_type: str, template: str) -> str:
     except (ValueError, RecursionError):
         data = None
     if template:
-        text = _FIELD.sub(lambda match: _shown(_field(data, match[1])), template)
+        text = _FIELD.sub(lambda match: _shown(field_at(data, match[1])), template)
     elif isinstance(data, (dict, list)):
         text = json.dumps(data, ensure_ascii=False, indent=1)
     text = "".join(char for char in text if char.isprintable() or char in "\n\t").strip()
     return text if len(text) <= _TEXT_CHARS else f"{text[:_TEXT_CHARS]}…"
-
-
-def _field(data: Any, path: str) -> Any:
-    """Return a field by names and numbers with dots between; None if there is none."""
-    for part in path.split("."):
-        if isinstance(data, dict):
-            data = data.get(part)
-        elif isinstance(data, list) and part.isascii() and part.isdecimal() and int(part[:6]) < len(data):
-            data = data[int(part[:6])]
-        else:
-            return None
-    return data
 
 
 def _shown(value: Any) -> str:

@@ -184,6 +184,29 @@ def _grant(row: Row) -> str:
     )
 
 
+def watch_text(answer: Row, _who: Who) -> str:
+    """What is watched from now on."""
+    return (
+        f"`{answer['job']['id']}` {_watched(answer['job'])}. The first look is the base line; I say what is "
+        "new from then on."
+    )
+
+
+def watches_text(answer: Row, _who: Who) -> str:
+    """What is watched, each with why the last look failed."""
+    lines = []
+    for row in answer["jobs"]:
+        failed = f" (the last look failed: {one_line(row['note'], 120)})" if row["note"] else ""
+        lines.append(f"- `{row['id']}` {_watched(row)}{failed}")
+    return "\n".join(lines or ["I watch nothing. `!watch https://… every 2h` tells you what is new there."])
+
+
+def _watched(row: Row) -> str:
+    from gateway.turns.questions.question_text import safe_line
+
+    return safe_line(row["when"])
+
+
 def console_text(answer: Row, _who: Who) -> str:
     """The link to the console."""
     where = "" if answer["url"].startswith("https:") else ", on the machine where I run"

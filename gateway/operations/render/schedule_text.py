@@ -70,6 +70,11 @@ def job(row: Mapping[str, Any]) -> str:
     )
 
 
+def watch_added(answer: Mapping[str, Any]) -> str:
+    """``watch add``."""
+    return f"{job(answer['job'])}\nthe first look is the base line; what is new from then on is said"
+
+
 def ledger(answer: Mapping[str, Any]) -> str:
     """``heartbeat log``."""
     return "\n".join(_entry(row) for row in answer["entries"]) or "there are no check-ins yet"

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -23,7 +23,7 @@ from agent_core.backoff import BackoffPolicy
 from agent_core.messages import InboundMessage, JobNote, Sender
 from agent_core.ports import Clock
 from agent_core.prompt import background_text
-from agent_core.provenance import from_json, join_origins, to_json, untrusted_origin
+from agent_core.provenance import Origin, from_json, join_origins, to_json, untrusted_origin
 from channels.base import Channel, ChannelUnavailable
 from gateway.proactive.jobs.config import ScheduleConfig
 from gateway.proactive.jobs.job_permissions import LEFT, PlaceUnknown, has_bot_left, role_now
@@ -33,6 +33,7 @@ from gateway.proactive.jobs.triggers import (
     Once,
     Timing,
     TriggerInvalid,
+    Watch,
     newest_due,
     next_after,
     parse_timing,
@@ -59,7 +60,8 @@ class Scheduler:
     """
     Puts due jobs into the inbox.
 
-    ``conversations`` find a job's session; ``wakeups`` report earlier jobs and restored links.
+    ``conversations`` find a job's session; ``wakeups`` report earlier jobs and restored links; ``look`` is
+    called for a due job that watches something.
     """
 
     def __init__(
@@ -73,6 +75,7 @@ class Scheduler:
         config: ScheduleConfig,
         clock: Clock,
         wakeups: Wakeups,
+        look: Callable[[Job, Watch, datetime], None],
     ) -> None:
         self._plans = plans
         self._store = store
@@ -81,6 +84,7 @@ class Scheduler:
         self._channels = channels
         self._config = config
         self._clock = clock
+        self._begin_look = look
         self._news = anyio.Event()
         self._failures = 0
         self._clock_is_wrong = False
@@ -152,7 +156,8 @@ class Scheduler:
             if job.timing == timing and job.state is JobState.ACTIVE and job.session.channel in self._channels
         ]
         for job in jobs:
-            message = hook_message(job, hook, delivery, text, now)
+            origin = untrusted_origin("hook", f"the webhook {hook}")
+            message = report_message(job, f"hook:{delivery}", text, now, origin)
             pending = Pending(message, session=self._conversations.conversation_for(message))
             await self._store.inbox.accept(message.channel, message.account, [pending], {})
         return len(jobs)
@@ -211,6 +216,9 @@ class Scheduler:
             _log.warning("job.not_allowed", job=job.id, channel=job.session.channel)
             await self._plans.record_run(job.id, job.revision, instant, following, note=NOT_ALLOWED)
             return
+        if isinstance(timing, Watch):
+            self._begin_look(job, timing, instant)
+            return
         pending = Pending(message, session=self._conversations.conversation_for(message))
         rows = await self._store.inbox.accept(message.channel, message.account, [pending], {})
         if rows:
@@ -248,19 +256,18 @@ def job_message(job: Job, instant: datetime, *, late: bool, forced: bool = False
     )
 
 
-def hook_message(job: Job, hook: str, delivery: str, text: str, now: datetime) -> InboundMessage:
-    """The inbox row of a job that a webhook starts; ``text`` counts as anybody's words."""
+def report_message(job: Job, delivery: str, text: str, now: datetime, theirs: Origin) -> InboundMessage:
+    """The inbox row of a job that a webhook or a watch starts: ``text`` came with ``delivery`` from there."""
     message = job_message(job, now, late=False)
     notes = message.context.notes
-    theirs = untrusted_origin("hook", f"the webhook {hook}")
     origins = join_origins(from_json(job.context.notes.origins), [theirs])
     note = JobNote(id=job.id, kind=job.kind.value, origins=to_json(origins))
     said = f"{job.text}\n\n{text}"
     if job.kind is JobKind.ASK:
-        said = f"{background_text([('forwarded', f'the webhook {hook}', '', text)])}\n\n{job.text}"
+        said = f"{background_text([('forwarded', theirs.where, '', text)])}\n\n{job.text}"
     return message.model_copy(
         update={
-            "native_id": f"job:{job.id}:hook:{hashlib.sha256(delivery.encode()).hexdigest()[:32]}",
+            "native_id": f"job:{job.id}:report:{hashlib.sha256(delivery.encode()).hexdigest()[:32]}",
             "text": said,
             "context": replace(message.context, notes=replace(notes, job=note)),
         }

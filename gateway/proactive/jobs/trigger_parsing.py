@@ -18,7 +18,8 @@ from datetime import UTC, datetime, timedelta, tzinfo
 from pathlib import Path
 from typing import Any
 
-from agent_core.text import time_zone
+from agent_core.text import one_line, time_zone
+from agent_core.tools.web.urls import normalise_url
 from gateway.proactive.jobs.time_grammar import read_when
 from gateway.proactive.jobs.time_syntax import (
     Ambiguous,
@@ -38,6 +39,7 @@ from gateway.proactive.jobs.triggers import (
     Once,
     Timing,
     TriggerInvalid,
+    Watch,
     checked_cron,
     next_after,
     parse_timing,
@@ -50,6 +52,7 @@ _FIELDS = re.compile(
     r"(?P<minute>\d{1,2}) (?P<hours>\d{1,2}(?:,\d{1,2})*) "
     r"(?P<dom>\*|\d{1,2}) (?P<month>\*|\d{1,2}) (?P<days>\*|1-5|[0-7](?:,[0-7])*)"
 )
+_LONGEST_PART = 60
 _SLACK = timedelta(minutes=1)
 _FURTHEST = timedelta(days=366 * 10)
 _EARLY = 6
@@ -62,7 +65,8 @@ class TriggerRequest:
     A request for a trigger; exactly one of the first five is set.
 
     ``at`` is any time of `time_grammar`, such as ``friday 6pm`` or ``every day 09:00``; ``hook`` the name of
-    a webhook; ``zone`` an IANA name.
+    a webhook; ``zone`` an IANA name; ``watch`` the address of a feed, page or JSON document that is looked at
+    that often, and ``part`` words or a field of it.
     """
 
     at: str = ""
@@ -71,6 +75,8 @@ class TriggerRequest:
     cron: str = ""
     hook: str = ""
     zone: str = ""
+    watch: str = ""
+    part: str = ""
 
 
 def request_of(given: Mapping[str, Any]) -> TriggerRequest:
@@ -115,7 +121,19 @@ def parse_request(request: TriggerRequest, now: datetime, *, zone: str, min_inte
     gap = shortest_gap(timing, now)
     if gap is not None and gap < min_interval:
         raise TriggerInvalid(f"that is too often: {spoken(min_interval)} is the shortest interval")
-    return timing
+    return _watch(timing, request, now) if request.watch else timing
+
+
+def _watch(timing: Timing, request: TriggerRequest, now: datetime) -> Watch:
+    """The trigger of a watch, whose first look is at once. Raises `TriggerInvalid`."""
+    if not isinstance(timing, Interval):
+        raise TriggerInvalid("say how often to look, such as 30m, 2h or 1d")
+    try:
+        address = normalise_url(request.watch)
+    except ValueError as error:
+        raise TriggerInvalid(f"this cannot be watched: {error}") from error
+    part = one_line(request.part, _LONGEST_PART)
+    return Watch(timing.seconds, _whole(now + timedelta(seconds=1)), address, part)
 
 
 def _timing(request: TriggerRequest, now: datetime, zone: str) -> Timing:
@@ -289,6 +307,9 @@ def format_timing(timing: Timing, zone: str) -> str:
             return f"{'once, ' if len(times) == 1 else ''}on {' and '.join(times)}"
         case Hook(name):
             return f"when the webhook {name} is called"
+        case Watch(seconds, _):
+            part = f" ({timing.part!r})" if timing.part else ""
+            return f"looks at {timing.address}{part} every {spoken(timedelta(seconds=seconds))}"
         case Interval(seconds, _):
             return f"every {spoken(timedelta(seconds=seconds))}"
         case _:

@@ -10,6 +10,8 @@ A timing is kept as a text that people can read:
 ``cron 0 9 * * 1-5 in Europe/Berlin``          when a clock on the wall there shows it; several with ``|``
                                                between
 ``hook grafana``                               whenever the webhook of this name is called
+``watch 3600 from 2026-11-22T08:00:00Z of …``  each so many seconds a feed or page, or a part of it, is
+                                               looked at
 ``cron … in … each 2 weeks from 2026-11-30``   only on these of its days: in each second week, or on each
                                                second day (``each 2 days from …``), counted from there
 =============================================  =========================================================
@@ -32,6 +34,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
 from heapq import merge
 from itertools import islice, pairwise
+from urllib.parse import quote, unquote
 from zoneinfo import ZoneInfo
 
 from cronsim import CronSim, CronSimError
@@ -45,6 +48,7 @@ _SPANS = (timedelta(hours=1), timedelta(days=2), timedelta(days=40), timedelta(d
 _LONGEST = timedelta(days=3000)
 _HOOK = re.compile(r"hook ([a-z0-9][a-z0-9-]{0,39})", re.ASCII)
 _EVERY = re.compile(r"every (\d{1,10}) from (\S+)", re.ASCII)
+_WATCH = re.compile(r"watch (\d{1,10}) from (\S+) of (\S{1,4000})(?: part (.{1,1000}))?", re.ASCII)
 _CRON = re.compile(
     rf"cron (.{{1,{_LONGEST_EXPRESSION}}}?) in (\S{{1,{_LONGEST_ZONE}}})"
     r"(?: each (\d{1,4}) (days|weeks) from (\d{4}-\d\d-\d\d))?",
@@ -120,6 +124,18 @@ class Hook:
         return f"hook {self.name}"
 
 
+@dataclass(frozen=True, slots=True)
+class Watch(Interval):
+    """Every so many seconds a feed, page or JSON document at an address, or a part of it, is looked at."""
+
+    address: str = ""
+    part: str = ""
+
+    def __str__(self) -> str:
+        part = f" part {quote(self.part, safe='')}" if self.part else ""
+        return f"watch {self.seconds} from {_text(self.start)} of {self.address}{part}"
+
+
 Timing = Once | Interval | Cron | Hook
 
 
@@ -129,11 +145,13 @@ def parse_timing(text: str) -> Timing:
         return Once(*map(_instant, text[3:].split(", ")))
     if (hook := _HOOK.fullmatch(text)) is not None:
         return Hook(hook[1])
-    if (every := _EVERY.fullmatch(text)) is not None:
-        seconds = int(every[1])
+    if (every := _EVERY.fullmatch(text) or _WATCH.fullmatch(text)) is not None:
+        seconds, start = int(every[1]), _instant(every[2])
         if seconds < 1:
             raise TriggerInvalid("an interval must be at least one second")
-        return Interval(seconds, _instant(every[2]))
+        if every.re is _EVERY:
+            return Interval(seconds, start)
+        return Watch(seconds, start, every[3], unquote(every[4] or ""))
     if (cron := _CRON.fullmatch(text)) is not None:
         timing = checked_cron(cron[1], cron[2])
         if cron[3] is None:

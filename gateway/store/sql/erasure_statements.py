@@ -19,6 +19,7 @@ from agent_core.memory.scopes import person_name
 from agent_core.prompt import remove_words_of
 from gateway.store.background_job_rows import KIND, job_id_of
 from gateway.store.sql.engine import ConnectionPort
+from gateway.store.sql.job_store import delete_job
 from gateway.store.sql.maintenance_statements import see
 from gateway.store.sql.row_codec import Raw, payload_object, sender_of, session_or_none
 from gateway.store.sql.state_store import offline_sources
@@ -232,7 +233,7 @@ def _erase(db: ConnectionPort, found: PersonRows, turns: Collection[str], now: f
     for row in found.usage:
         _keep_sum(db, row)
     for job in found.jobs:
-        db.execute("DELETE FROM jobs WHERE id = ?", (job["id"],))
+        delete_job(db, str(job["id"]))
     db.executemany("DELETE FROM ledger WHERE id = ?", _each(row["id"] for row in found.ledger))
     db.executemany("DELETE FROM collected WHERE id = ?", _each(row["id"] for row in found.collected))
     db.executemany("DELETE FROM receipts WHERE id = ?", _each(row["id"] for row in found.receipts))

@@ -31,6 +31,12 @@ _JOB = (
 _ENTRY = "name, instant, until, ticks, at, outcome, reason, tokens, calls, took_s, said"
 
 
+def delete_job(db: ConnectionPort, job_id: str) -> bool:
+    """Delete a job and what it has watched; return whether there was one."""
+    db.execute("DELETE FROM positions WHERE name = ?", (f"watch:{job_id}",))
+    return db.execute("DELETE FROM jobs WHERE id = ?", (job_id,)).rowcount > 0
+
+
 class JobStore(Store):
     """Stores scheduled jobs, the run ledger and the digest's alerts."""
 
@@ -97,10 +103,7 @@ class JobStore(Store):
 
     async def remove_job(self, job_id: str) -> bool:
         """Remove a job on a person's request; return whether there was one."""
-        query = "DELETE FROM jobs WHERE id = ?"
-        return await self._writer.call(
-            "remove_job", lambda db: db.execute(query, (job_id,)).rowcount > 0, locks=NOTHING
-        )
+        return await self._writer.call("remove_job", lambda db: delete_job(db, job_id), locks=NOTHING)
 
     async def record_run(
         self, job_id: str, revision: int, instant: datetime, next_at: datetime | None, *, note: str = ""

@@ -87,6 +87,13 @@ COMMANDS: dict[str, ChatCommand] = {
         "lists, and `!remind cancel 2` (or its words) removes one. In a room `!remind us 18:30 TEXT` and "
         "`!remind NAME 18:30 TEXT` notify others.",
     ),
+    "watch": ChatCommand(
+        _ANYTHING,
+        _DONE,
+        "say what is new on a page. `!watch ADDRESS`, or `!watch ADDRESS every 2h`: a feed, a page or JSON. "
+        "`!watch` lists, `!watch remove ID` ends it.",
+        for_owner=True,
+    ),
     "jobs": ChatCommand(
         _ANYTHING,
         _DONE,

@@ -1,0 +1,179 @@
+"""
+Looks at what jobs watch, and tells what is new: once, over kills, because it is committed with what was seen.
+
+The first look is the base line. A look asks the server only for what has changed, and costs no model. After a
+failure the pauses grow up to a day; the person hears of it at the first look, or after a day.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from datetime import datetime, timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import anyio.to_thread
+import structlog
+
+from agent_core.errors import ToolFailed
+from agent_core.ports import Clock
+from agent_core.provenance import untrusted_origin
+from agent_core.tools.web.web_fetch import status_text
+from gateway.proactive.jobs.scheduler import report_message
+from gateway.proactive.jobs.triggers import Watch, next_after
+from gateway.routing.conversations import Conversations
+from gateway.store.model import Job
+from gateway.store.stores import Pending, Queue, StoreUnavailable
+
+if TYPE_CHECKING:
+    from agent_core.tools.web.web_client import Received, WebClient
+
+_AT_ONCE = 4
+_WAITING = 200
+_DAY = timedelta(days=1)
+_log = structlog.get_logger(__name__)
+
+
+class Watcher:
+    """Looks for jobs at once and in the background; ``client`` is built at the first look."""
+
+    def __init__(
+        self, store: Queue, conversations: Conversations, clock: Clock, client: Callable[[], WebClient]
+    ) -> None:
+        self._store = store
+        self._conversations = conversations
+        self._clock = clock
+        self._build_client = client
+        self._client: WebClient | None = None
+        self._waiting: dict[str, tuple[Job, Watch, datetime]] = {}
+        self._busy: set[str] = set()
+        self._news = anyio.Event()
+
+    def begin(self, job: Job, timing: Watch, instant: datetime) -> None:
+        """Look soon for a job that is due; one that finds no place is still due later."""
+        if job.id not in self._busy and len(self._waiting) < _WAITING:
+            self._waiting[job.id] = job, timing, instant
+            self._news.set()
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        async with anyio.create_task_group() as looks:
+            while True:
+                while self._waiting and len(self._busy) < _AT_ONCE:
+                    job_id = next(iter(self._waiting))
+                    self._busy.add(job_id)
+                    looks.start_soon(self._look, *self._waiting.pop(job_id))
+                await self._news.wait()
+                self._news = anyio.Event()
+
+    async def _look(self, job: Job, timing: Watch, instant: datetime) -> None:
+        try:
+            await self.look(job, timing, instant)
+        except StoreUnavailable as error:
+            _log.warning("watch.blocked", job=job.id, error=str(error))  # it is still due
+        finally:
+            self._busy.discard(job.id)
+            self._news.set()
+
+    async def look(self, job: Job, timing: Watch, instant: datetime) -> None:
+        """Look once: commit what is new with what was seen, then the next time. Raises StoreUnavailable."""
+        present = await self._store.jobs.job(job.id)
+        if present is None or present.revision != job.revision:
+            return  # a person has changed it meanwhile
+        name, now = f"watch:{job.id}", self._clock.now()
+        kept = await self._store.inbox.position(job.session.channel, job.account, name)
+        state = _State(json.loads(kept) if kept else {})
+        try:
+            said = await self._news_of(timing, state)
+            wait, note = timedelta(0), ""
+            state.succeed()
+        except _NotNow as error:
+            note = str(error)
+            wait, tells = state.fail(now, timing, error.wait)
+            said = f"I cannot read {timing.address}: {note}. I keep trying." if tells else ""
+        positions, pendings = {name: json.dumps(state.kept)}, []
+        if said:
+            origin = untrusted_origin("web", timing.address, now)
+            message = report_message(job, f"watch:{instant.isoformat()}{positions[name]}", said, now, origin)
+            pendings = [Pending(message, session=self._conversations.conversation_for(message))]
+        await self._store.inbox.accept(job.session.channel, job.account, pendings, positions)
+        following = next_after(timing, max(instant, now + wait))
+        await self._store.jobs.record_run(job.id, job.revision, instant, following, note=note)
+        _log.info("watch.looked", job=job.id, news=bool(said), failed=bool(note))
+
+    async def _news_of(self, timing: Watch, state: _State) -> str:
+        """Return what is new at the address, and note it in the state. Raises `_NotNow`."""
+        from gateway.proactive.jobs.watched_content import (  # noqa: PLC0415 - loads what reads pages
+            keys_to_keep,
+            news_of,
+            read_watched,
+        )
+
+        client = self._client = self._client or self._build_client()
+        try:
+            received = await client.get(timing.address, headers=state.conditions)
+        except (ToolFailed, ValueError) as error:
+            raise _NotNow(str(error)) from error
+        if received.status == 304:
+            return ""
+        if problem := status_text(received):
+            raise _NotNow(problem, received)
+        read = partial(
+            read_watched, received.body, received.content_type, address=received.address, part=timing.part
+        )
+        try:
+            content = await anyio.to_thread.run_sync(read, abandon_on_cancel=True, limiter=client.reading)
+        except ValueError as error:
+            raise _NotNow(str(error)) from error
+        seen = state.seen
+        state.note(keys_to_keep(content, seen or ()), received.validators)
+        return "" if seen is None else news_of(content, seen)
+
+
+class _NotNow(Exception):
+    """Nothing could be read; ``wait`` is how long the server asks not to be asked."""
+
+    def __init__(self, said: str, received: Received | None = None) -> None:
+        again = received.retry_after if received is not None else ""
+        self.wait = timedelta(seconds=int(again)) if again.isdecimal() and len(again) < 7 else timedelta(0)
+        super().__init__(said.rstrip("."))
+
+
+class _State:
+    """The memory of a watch between two looks, as it is committed."""
+
+    def __init__(self, kept: dict[str, Any]) -> None:
+        self.kept = kept
+
+    @property
+    def seen(self) -> list[str] | None:
+        """The keys of what was seen; None before the first look that succeeded."""
+        return self.kept.get("seen")
+
+    @property
+    def conditions(self) -> Mapping[str, str]:
+        """The headers that ask for the content only if it has changed."""
+        names = {"If-None-Match": self.kept.get("etag"), "If-Modified-Since": self.kept.get("modified")}
+        return {name: value for name, value in names.items() if value}
+
+    def note(self, seen: list[str], validators: tuple[str, str]) -> None:
+        """Note what was seen."""
+        self.kept["seen"] = seen
+        self.kept["etag"], self.kept["modified"] = validators
+
+    def succeed(self) -> None:
+        """Forget earlier failures."""
+        for name in ("failures", "since", "told"):
+            self.kept.pop(name, None)
+
+    def fail(self, now: datetime, timing: Watch, wait: timedelta) -> tuple[timedelta, bool]:
+        """Count a failure; return how long to wait beyond the interval, and True if it is to be told now."""
+        failures = self.kept["failures"] = int(self.kept.get("failures", 0)) + 1
+        since = datetime.fromisoformat(self.kept.setdefault("since", now.isoformat()))
+        tells = not self.kept.get("told") and (self.seen is None or now - since >= _DAY)
+        if tells:
+            self.kept["told"] = True
+        grown = timedelta(seconds=timing.seconds) * (2 ** min(failures - 1, 12) - 1)
+        return min(max(grown, wait), _DAY), tells
