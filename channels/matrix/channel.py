@@ -1,9 +1,8 @@
 """
-`MatrixChannel`: puts the parts of the Matrix channel together and owns their lifetime.
-
-One connection lives from the first `MatrixChannel.run` to `MatrixChannel.aclose`; a run that ends and starts
-again uses the same. What is between two runs, such as the answers that are sent while the daemon drains, can
-therefore still be delivered. nio is imported in a worker thread, at the first run.
+`MatrixChannel`: puts the parts of the Matrix channel together and owns their lifetime. One connection lives
+from the first `MatrixChannel.run` to `MatrixChannel.aclose`; a run that ends and starts again uses the same.
+What is between two runs, such as the answers that are sent while the daemon drains, can therefore still be
+delivered. nio is imported in a worker thread, at the first run.
 """
 
 from __future__ import annotations

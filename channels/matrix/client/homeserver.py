@@ -1,10 +1,8 @@
 """
-The requests to a homeserver and the meaning of its answers. Imports no library.
-
-`Homeserver` is the interface (``nio_homeserver.py``, doubles). Any status is an answer; none is a
-`LinkBroken`, which says whether the request may have been accepted. Only JSON with an ``errcode`` is the
-homeserver's word: pages, empty bodies and bare statuses come from proxies (seen: a 502 after the event was
-stored) and are never a final refusal.
+The requests to a homeserver and the meaning of its answers. Imports no library. `Homeserver` is the interface
+(``nio_homeserver.py``, doubles). Any status is an answer; none is a `LinkBroken`, which says whether the
+request may have been accepted. Only JSON with an ``errcode`` is the homeserver's word: pages, empty bodies
+and bare statuses come from proxies (seen: a 502 after the event was stored) and are never a final refusal.
 """
 
 from __future__ import annotations

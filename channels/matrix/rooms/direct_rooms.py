@@ -1,9 +1,8 @@
 """
-Conversations that the bot starts: finds the room of two with a person, or creates it once.
-
-A room counts if our ``m.direct`` names it and only the person is in it or invited. ``createRoom`` has no
-transaction id, so a token is committed first and written into the create event, by which the room is found
-after a crash or lost answer. Somebody who left is invited again; rooms do not pile up.
+Conversations that the bot starts: finds the room of two with a person, or creates it once. A room counts if
+our ``m.direct`` names it and only the person is in it or invited. ``createRoom`` has no transaction id, so a
+token is committed first and written into the create event, by which the room is found after a crash or lost
+answer. Somebody who left is invited again; rooms do not pile up.
 """
 
 from __future__ import annotations

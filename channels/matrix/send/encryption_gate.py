@@ -1,6 +1,5 @@
 """
 The encryption gate, through which all content leaves: content for an encrypted room is encrypted or not sent.
-
 What the sync loop knows about a room decides; when that is not current, or the room is not known, the server
 is asked. It is also asked once before anything goes in clear: where two events were made at the same time,
 such as the bot's joining and the room's encryption, the state in an answer of Synapse to ``/sync`` is that of

@@ -1,11 +1,10 @@
 """
-Sends one message to one room, exactly once as far as a homeserver allows it.
-
-The transaction id is the same for every try (`Redelivery.SAME_KEY`), but dies with the device, and Synapse
-forgets it after a day; for messages older than the device or `KEYS_KEPT_S` the room, and perhaps those it
-replaced, is searched for the mark first. Long texts are halved with derived ids; with streaming the first
-event has the preview's id and edits it. A private answer is replaced by a notice if others have joined. Only
-an ``errcode`` is a final refusal; after the request had left, all else is uncertain.
+Sends one message to one room, exactly once as far as a homeserver allows it. The transaction id is the same
+for every try (`Redelivery.SAME_KEY`), but dies with the device, and Synapse forgets it after a day; for
+messages older than the device or `KEYS_KEPT_S` the room, and perhaps those it replaced, is searched for the
+mark first. Long texts are halved with derived ids; with streaming the first event has the preview's id and
+edits it. A private answer is replaced by a notice if others have joined. Only an ``errcode`` is a final
+refusal; after the request had left, all else is uncertain.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """
 Finds the room of a message and its conversation, for a person or an alias; and interprets a refusal while a
-room is being replaced.
-
-A server lets nobody but moderators write into a room that was replaced, and the bot may hear of that refusal
-before it hears of the upgrade, or before somebody has let it into the new room. So a refusal in a room with a
-tombstone is believed only after a while: until then the message waits for the room that follows.
+room is being replaced. A server lets nobody but moderators write into a room that was replaced, and the bot
+may hear of that refusal before it hears of the upgrade, or before somebody has let it into the new room. So a
+refusal in a room with a tombstone is believed only after a while: until then the message waits for the room
+that follows.
 """
 
 from __future__ import annotations

@@ -1,11 +1,9 @@
 """
-Outgoing files: uploaded to the homeserver first, then named in an event.
-
-In an encrypted room a file is encrypted with a key of its own before it leaves, and the homeserver learns
-neither its name nor its kind. What a homeserver does not take (it says how large a file may be) becomes a
-sentence in the place of the file. A file that was stored and not named, because of a crash in between, is
-stored once more; what people see is one event all the same, because its transaction id derives from the
-message.
+Outgoing files: uploaded to the homeserver first, then named in an event. In an encrypted room a file is
+encrypted with a key of its own before it leaves, and the homeserver learns neither its name nor its kind.
+What a homeserver does not take (it says how large a file may be) becomes a sentence in the place of the file.
+A file that was stored and not named, because of a crash in between, is stored once more; what people see is
+one event all the same, because its transaction id derives from the message.
 """
 
 from __future__ import annotations
