@@ -43,7 +43,7 @@ from channels.matrix.assembly import (
     open_crypto,
     open_decryption,
 )
-from channels.matrix.client.homeserver import Homeserver, LinkBroken
+from channels.matrix.client.homeserver import Homeserver, link_errors
 from channels.matrix.client.matrix_login import MatrixLogin
 from channels.matrix.config import MatrixConfig
 from channels.matrix.crypto.account_check import check_account, encryption_findings
@@ -356,10 +356,8 @@ class MatrixChannel:
         if room is None or self._homeserver is None:
             raise ChannelUnavailable("not connected to the homeserver yet", retry_after_s=1.0)
         if len(room.joined | room.invited) != room.member_count:  # with lazy loading not all are known
-            try:
+            with link_errors():
                 await check_room(self._homeserver, room)
-            except LinkBroken as error:
-                raise ChannelUnavailable(str(error)) from error
         return {who: room.names.get(who, "") for who in sorted(room.joined) if who != self.account}
 
     def name_giver(self, conversation: str) -> str:

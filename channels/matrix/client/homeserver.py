@@ -7,8 +7,8 @@ and bare statuses come from proxies (seen: a 502 after the event was stored) and
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 from urllib.parse import quote
@@ -266,6 +266,15 @@ def unreachable(error: LinkBroken) -> ChannelError:
             "otherwise check homeserver"
         )
     return ChannelUnavailable(f"the homeserver cannot be reached: {error}")
+
+
+@contextmanager
+def link_errors() -> Iterator[None]:
+    """Raise ChannelUnavailable for a link that breaks inside."""
+    try:
+        yield
+    except LinkBroken as error:
+        raise ChannelUnavailable(str(error)) from error
 
 
 async def ask(

@@ -13,12 +13,12 @@ from typing import Any
 
 import structlog
 
-from channels.base import ChannelUnavailable, DeliveryFailed
+from channels.base import DeliveryFailed
 from channels.matrix.client.homeserver import (
     CLIENT,
     Homeserver,
-    LinkBroken,
     TokenLost,
+    link_errors,
     part,
     problem,
     send_problem,
@@ -64,12 +64,10 @@ class EncryptionGate:
             return True
         if room is not None and self._in_clear.get(room_id) is room and self._is_current():
             return False
-        try:
+        with link_errors():
             answer = await self._homeserver.request(
                 "GET", f"{CLIENT}/rooms/{part(room_id)}/state/m.room.encryption"
             )
-        except LinkBroken as error:
-            raise ChannelUnavailable(str(error)) from error
         if answer.is_token_refused:
             raise TokenLost(answer)
         if answer.status in (403, 404) and answer.errcode and answer.errcode != "M_NOT_FOUND":
@@ -120,10 +118,8 @@ class EncryptionGate:
         if kept and room is kept[0] and room.revision == kept[1] and self._is_current():
             return kept[2]
         revision = room.revision if room is not None else 0
-        try:
+        with link_errors():
             events = await members_of(self._homeserver, room_id)
-        except LinkBroken as error:
-            raise ChannelUnavailable(str(error)) from error
         if events is None:
             raise DeliveryFailed("the bot is not in this room, or no longer, or too many people are")
         found = [

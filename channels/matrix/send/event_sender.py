@@ -31,6 +31,7 @@ from channels.matrix.client.homeserver import (
     LinkBroken,
     MatrixCredentials,
     TokenLost,
+    link_errors,
     part,
     problem,
     send_problem,
@@ -336,10 +337,8 @@ class EventSender:
     async def redact(self, room_id: str, event_id: str, name: str) -> None:
         """Redact one of our events. Raises `ChannelError`: that failed."""
         path = f"{CLIENT}/rooms/{part(room_id)}/redact/{part(event_id)}/{part(name)}"
-        try:
+        with link_errors():
             answer = await self._homeserver.request("PUT", path, {}, timeout_s=_SEND_LIMIT_S)
-        except LinkBroken as error:
-            raise ChannelUnavailable(str(error)) from error
         if not answer.good:
             raise problem(answer)
 
@@ -363,11 +362,9 @@ class EventSender:
         known = self._is_current() and room is not None and room.checked
         if known and not self._rooms.is_overheard(room_id, partner):
             return False
-        try:
+        with link_errors():
             if room is None or not await check_room(self._homeserver, room):
                 return False  # we are not in there, so nothing will be sent
-        except LinkBroken as error:
-            raise ChannelUnavailable(str(error)) from error
         return self._rooms.is_overheard(room_id, partner)
 
     async def send_event(self, room_id: str, kind: str, content: Mapping[str, Any]) -> None:

@@ -16,7 +16,7 @@ import structlog
 
 from agent_core.messages import OutboundMessage, SessionKey
 from channels.base import ChannelUnavailable, DeliveryFailed, Receipt
-from channels.matrix.client.homeserver import CLIENT, Homeserver, LinkBroken, part
+from channels.matrix.client.homeserver import CLIENT, Homeserver, link_errors, part
 from channels.matrix.client.json_access import object_of, text_of
 from channels.matrix.events.room_policy import find_alias
 from channels.matrix.rooms.room_state import Rooms
@@ -40,10 +40,8 @@ async def resolve(
         return message.model_copy(update={"session": session, "context": context})
     if not name.startswith("#") or homeserver is None:
         return message
-    try:
+    with link_errors():
         room_id = await find_alias(homeserver, name)
-    except LinkBroken as error:
-        raise ChannelUnavailable(str(error)) from error
     if room_id is None:
         raise DeliveryFailed(f"there is no room {name}")
     return message.model_copy(update={"session": SessionKey(message.channel, room_id)})
@@ -67,10 +65,8 @@ async def waits_for_the_next_room(
     content = object_of(room.tombstone, "content") if room is not None and room.tombstone else None
     if content is None:
         path = f"{CLIENT}/rooms/{part(room_id)}/state/m.room.tombstone/"
-        try:
+        with link_errors():
             answer = await homeserver.request("GET", path)
-        except LinkBroken as broken:
-            raise ChannelUnavailable(str(broken)) from broken
         content = answer.body if answer.good else {}
     if not text_of(content, "replacement_room"):
         return None

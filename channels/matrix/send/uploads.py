@@ -17,7 +17,14 @@ from agent_core.bounded import Bounded
 from agent_core.messages import Attachment
 from channels.attachments import AttachmentDamaged, AttachmentGone, AttachmentStore, Picture
 from channels.base import ChannelUnavailable
-from channels.matrix.client.homeserver import Homeserver, HttpAnswer, LinkBroken, TokenLost, problem
+from channels.matrix.client.homeserver import (
+    Homeserver,
+    HttpAnswer,
+    LinkBroken,
+    TokenLost,
+    link_errors,
+    problem,
+)
 from channels.matrix.events.media_events import FileEncryption
 
 _UPLOAD = "/_matrix/media/v3/upload"
@@ -107,10 +114,8 @@ class Uploads:
     async def _asked_limit(self) -> int:
         """Return the homeserver's upload limit in bytes, 0 if it names none."""
         for path in _SETTINGS:
-            try:
+            with link_errors():
                 answer = await self._homeserver.request("GET", path)
-            except LinkBroken as error:
-                raise ChannelUnavailable(str(error)) from error
             if answer.is_token_refused:
                 raise TokenLost(answer)
             limit = answer.body.get("m.upload.size")
