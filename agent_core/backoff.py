@@ -1,11 +1,9 @@
 """
-How long to wait before the next try. Pure: the random number and the elapsed time are arguments.
-
-Theory of operation. The ceiling grows exponentially with each failure up to a cap, and the delay is drawn
-from below it ("full jitter"), so that many clients of one server do not come back in step. A floor keeps a
-small draw from becoming a hot loop. The count of failures starts anew only after the link has been *stable*
-for a while, not on a mere connect: a server that accepts and drops at once would otherwise be called every
-second for ever.
+How long to wait before the next try. Pure: the random number and the elapsed time are arguments. Theory of
+operation. The ceiling grows exponentially with each failure up to a cap, and the delay is drawn from below it
+("full jitter"), so that many clients of one server do not come back in step. A floor keeps a small draw from
+becoming a hot loop. The count of failures starts anew only after the link has been *stable* for a while, not
+on a mere connect: a server that accepts and drops at once would otherwise be called every second for ever.
 """
 
 from __future__ import annotations

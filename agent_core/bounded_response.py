@@ -1,8 +1,7 @@
 """
-Answers of HTTP servers whose head is bounded.
-
-aiohttp bounds the headers of one answer, but reads any number of interim answers (status 1xx) before the
-final one, which keeps the event loop busy for as long as a server likes. Real servers send one or two.
+Answers of HTTP servers whose head is bounded. aiohttp bounds the headers of one answer, but reads any number
+of interim answers (status 1xx) before the final one, which keeps the event loop busy for as long as a server
+likes. Real servers send one or two.
 """
 
 from __future__ import annotations

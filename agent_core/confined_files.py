@@ -1,11 +1,9 @@
 """
 Opens files below a folder part by part, so that no link leads out of it, whoever changes the folder
-meanwhile.
-
-Paths are never compared as text: a folder is opened, and each further part is opened in the one before it,
-with ``O_NOFOLLOW``. ``openat2`` would do the same in one call, but it is ENOSYS in a systemd unit with
-``RestrictSUIDSGID``. A folder that must stay out of reach is known by its device and inode, which another
-path to it, or a bind mount, does not change. Everything here blocks.
+meanwhile. Paths are never compared as text: a folder is opened, and each further part is opened in the one
+before it, with ``O_NOFOLLOW``. ``openat2`` would do the same in one call, but it is ENOSYS in a systemd unit
+with ``RestrictSUIDSGID``. A folder that must stay out of reach is known by its device and inode, which
+another path to it, or a bind mount, does not change. Everything here blocks.
 """
 
 from __future__ import annotations

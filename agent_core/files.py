@@ -1,8 +1,7 @@
 """
-Replaces files as a whole: after a crash, a file has the old content or the new.
-
-Temporary file in the same folder, fsync, rename, fsync of the folder. Everything is for the owner of the
-process only, blocks, and is called in worker threads.
+Replaces files as a whole: after a crash, a file has the old content or the new. Temporary file in the same
+folder, fsync, rename, fsync of the folder. Everything is for the owner of the process only, blocks, and is
+called in worker threads.
 """
 
 from __future__ import annotations

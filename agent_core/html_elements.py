@@ -1,10 +1,9 @@
 """
-Follows which elements of an HTML text are open, and whether text in them is shown. Pure, linear.
-
-The rules are those of the HTML standard, sections 13.1.2.4 (omitted end tags) and 13.2.6 (tree
-construction), as far as they decide what is visible. ``display: none``, ``opacity: 0`` and a clipped height
-of nothing hide all that is inside; ``visibility`` and a font size of nothing hide until an element inside
-sets them again (every mail made with MJML does).
+Follows which elements of an HTML text are open, and whether text in them is shown. Pure, linear. The rules
+are those of the HTML standard, sections 13.1.2.4 (omitted end tags) and 13.2.6 (tree construction), as far as
+they decide what is visible. ``display: none``, ``opacity: 0`` and a clipped height of nothing hide all that
+is inside; ``visibility`` and a font size of nothing hide until an element inside sets them again (every mail
+made with MJML does).
 """
 
 from __future__ import annotations

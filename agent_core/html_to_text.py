@@ -1,10 +1,8 @@
 """
 Converts the HTML of a mail, a file or a page into readable text. Pure, one pass, linear in the size of the
-input.
-
-Tags go and their text stays, blocks become lines, links keep their address. Invisible content (scripts,
-``hidden``, ``display:none``, zero font size) is dropped, so that nobody can hide sentences for the model.
-Searches are bounded or not repeated after failing, hence linear.
+input. Tags go and their text stays, blocks become lines, links keep their address. Invisible content
+(scripts, ``hidden``, ``display:none``, zero font size) is dropped, so that nobody can hide sentences for the
+model. Searches are bounded or not repeated after failing, hence linear.
 """
 
 from __future__ import annotations

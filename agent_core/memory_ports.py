@@ -1,8 +1,7 @@
 """
-The Protocols of memory: histories with their summaries and cursors, memory documents, search.
-
-The comments are contracts, as in `agent_core.ports`; ``tests/contract`` holds every implementation to them.
-Both ports are called with the session's id, ``str(SessionKey)``, or with a scope.
+The Protocols of memory: histories with their summaries and cursors, memory documents, search. The comments
+are contracts, as in `agent_core.ports`; ``tests/contract`` holds every implementation to them. Both ports are
+called with the session's id, ``str(SessionKey)``, or with a scope.
 """
 
 from __future__ import annotations

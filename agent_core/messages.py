@@ -1,8 +1,7 @@
 """
-The messages between a channel and everything else: the narrow interface of squidbot.
-
-Channels import this module and nothing else of agent_core; everything here is frozen, versioned and can be
-written to a journal as JSON and read back by a later version. Nothing here does I/O or reads a clock.
+The messages between a channel and everything else: the narrow interface of squidbot. Channels import this
+module and nothing else of agent_core; everything here is frozen, versioned and can be written to a journal as
+JSON and read back by a later version. Nothing here does I/O or reads a clock.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
 """
 The values of a conversation with a model: messages, tool calls, chunks, usage, turns. Frozen, no I/O.
-
 `Message` is at once an element of a prompt and a line of the history: the two must be able to become each
 other without loss.
 """

@@ -1,7 +1,6 @@
 """
-OAuth tokens that their provider rotates: stored, and renewed before they expire, by one process at a time.
-
-A refresh token is as good as a password: it is in a document for its owner alone, and never logged. Many
+OAuth tokens that their provider rotates: stored, and renewed before they expire, by one process at a time. A
+refresh token is as good as a password: it is in a document for its owner alone, and never logged. Many
 providers revoke the old one as soon as they have issued a new one. So the provider is asked only while its
 answer can be stored, the answer is read also when the caller has been cancelled, and the new token is durable
 before it is used; one that could not be stored stays in memory until it is. A revoked one is not used again:

@@ -1,9 +1,8 @@
 """
-OAuth logins, which a person does once: with a code on another device, or in a browser.
-
-`run_device_flow` is RFC 8628: the person enters a short code wherever a browser is. `BrowserLogin` shows an
-address and waits for the login's end: the browser of this machine opens it on loopback (RFC 8252), or the
-person pastes it, so that a login over a remote shell works. HTTP is the caller's: what may be asked differs.
+OAuth logins, which a person does once: with a code on another device, or in a browser. `run_device_flow` is
+RFC 8628: the person enters a short code wherever a browser is. `BrowserLogin` shows an address and waits for
+the login's end: the browser of this machine opens it on loopback (RFC 8252), or the person pastes it, so that
+a login over a remote shell works. HTTP is the caller's: what may be asked differs.
 """
 
 from __future__ import annotations

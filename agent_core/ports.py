@@ -1,8 +1,7 @@
 """
 The Protocols of what the agent needs from outside: models, tools, skills, files, a place to talk, a clock.
-
-The comments are contracts; the contract suites in ``tests/contract`` hold every implementation to them.
-What remembers is in `agent_core.memory_ports`.
+The comments are contracts; the contract suites in ``tests/contract`` hold every implementation to them. What
+remembers is in `agent_core.memory_ports`.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """
-The size limit of a prompt: an estimate of tokens, and the rules by which text and history are cut to fit.
-
-No tokenizer runs, as it would cost more memory than the rest of the program: letters and spaces count four to
-a token, digits and punctuation 0.65 tokens each, other scripts by UTF-8 length. That is 0.9 to 1.9 times
-cl100k (0.7 for random hex and rare Chinese); reported usage corrects it by a slow, bounded factor. A cut
-history keeps the newest messages and starts with a question.
+The size limit of a prompt: an estimate of tokens, and the rules by which text and history are cut to fit. No
+tokenizer runs, as it would cost more memory than the rest of the program: letters and spaces count four to a
+token, digits and punctuation 0.65 tokens each, other scripts by UTF-8 length. That is 0.9 to 1.9 times cl100k
+(0.7 for random hex and rare Chinese); reported usage corrects it by a slow, bounded factor. A cut history
+keeps the newest messages and starts with a question.
 """
 
 from __future__ import annotations

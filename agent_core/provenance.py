@@ -1,11 +1,9 @@
 """
-The origins of words, and how far they are trusted.
-
-Everything that a model is shown has origins: lines of the history, summaries, memory documents, tool results.
-A text made from it has all of them, because nobody can say which words a model has followed. Origins are
-stored beside the text, in fields of our own; nothing inside a text is ever read as an origin. An origin is
-never lost over turns, summaries and restarts; only a person's yes to the very thing that carries it takes it
-away.
+The origins of words, and how far they are trusted. Everything that a model is shown has origins: lines of the
+history, summaries, memory documents, tool results. A text made from it has all of them, because nobody can
+say which words a model has followed. Origins are stored beside the text, in fields of our own; nothing inside
+a text is ever read as an origin. An origin is never lost over turns, summaries and restarts; only a person's
+yes to the very thing that carries it takes it away.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
 """
-Runs the jobs of sessions: in order within one session, concurrently across sessions.
-
-A session's FIFO queue exists only while it has work. At most ``concurrency`` jobs run; places go round robin
-over people, who have at most half of them, so that much work of one does not delay others. Urgent sessions
-(``first``) get the next place or one extra. Background work (`Behind`) runs only when nobody else waits, at
-most three jobs per conversation, never in the last of several places, and the last of the rest is reserved
-for the owner. One event loop, no locks; `SessionRunner.submit` never waits.
+Runs the jobs of sessions: in order within one session, concurrently across sessions. A session's FIFO queue
+exists only while it has work. At most ``concurrency`` jobs run; places go round robin over people, who have
+at most half of them, so that much work of one does not delay others. Urgent sessions (``first``) get the next
+place or one extra. Background work (`Behind`) runs only when nobody else waits, at most three jobs per
+conversation, never in the last of several places, and the last of the rest is reserved for the owner. One
+event loop, no locks; `SessionRunner.submit` never waits.
 """
 
 from __future__ import annotations

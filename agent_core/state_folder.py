@@ -1,6 +1,5 @@
 """
 The state of an account that survives restarts: logins, keys, small documents. On disk, or in a database.
-
 `DiskFolder` is a folder of the home. Where several machines may have the account one after the other, the
 folder is in their database (`gateway.store.postgres.account_documents`), and so are the rows of the local
 files of keys (`RowStore`). Every method waits for a disk or a server; all of them raise `OSError`.

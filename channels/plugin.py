@@ -1,8 +1,7 @@
 """
-A kind of channel, as the gateway knows it: its settings, its addresses and how an account is built.
-
-Our own kinds and those of other distributions (entry points of the group ``squidbot.channels``) are the same
-to the gateway. A module with a plugin loads quickly: what is heavy is imported in `ChannelPlugin.build`.
+A kind of channel, as the gateway knows it: its settings, its addresses and how an account is built. Our own
+kinds and those of other distributions (entry points of the group ``squidbot.channels``) are the same to the
+gateway. A module with a plugin loads quickly: what is heavy is imported in `ChannelPlugin.build`.
 """
 
 from __future__ import annotations

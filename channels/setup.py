@@ -1,8 +1,7 @@
 """
-How `squidbot init` asks for an account of a kind of channel: by a `SetupForm`.
-
-A form asks, logs in and says what to write; the gateway shows it to the person and writes it. Nothing that a
-form does is lasting before `SetupLogin.keep`.
+How `squidbot init` asks for an account of a kind of channel: by a `SetupForm`. A form asks, logs in and says
+what to write; the gateway shows it to the person and writes it. Nothing that a form does is lasting before
+`SetupLogin.keep`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """
-Splits a long Markdown text into parts of at most so many bytes, each of which reads well alone. Pure.
-
-Blocks (fenced code, tables, runs of lines) are packed greedily and cut only if too long: code between lines
-with the fence reopened, tables between rows with the head repeated, text between lines, sentences, words or
+Splits a long Markdown text into parts of at most so many bytes, each of which reads well alone. Pure. Blocks
+(fenced code, tables, runs of lines) are packed greedily and cut only if too long: code between lines with the
+fence reopened, tables between rows with the head repeated, text between lines, sentences, words or
 characters. Every part is within ``max_bytes`` of UTF-8, not blank, with closed fences, and only blanks at
 cuts are lost.
 """

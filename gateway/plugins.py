@@ -1,9 +1,8 @@
 """
-The plugins of this process: our own from a table, those of other distributions as far as the settings say.
-
-A plugin of another distribution is an entry point of the group ``squidbot.channels`` or ``squidbot.tools``.
-It is loaded only if ``plugins.enabled`` names it, so that installing a package never adds a channel or a
-tool; from then on this process knows its kind, as it knows a module that was imported.
+The plugins of this process: our own from a table, those of other distributions as far as the settings say. A
+plugin of another distribution is an entry point of the group ``squidbot.channels`` or ``squidbot.tools``. It
+is loaded only if ``plugins.enabled`` names it, so that installing a package never adds a channel or a tool;
+from then on this process knows its kind, as it knows a module that was imported.
 """
 
 from __future__ import annotations

@@ -1,12 +1,11 @@
 """
-`AgentLoop`: runs one turn, from a question through the model's tool calls to an answer.
-
-When calls or tokens run out, or a tool keeps failing alike, the model is asked once more without tools: half
-an answer is better than an apology. When the time is over, the turn ends with `TurnLimitReached`. With a
-`StepJournal` each step is durable before the next and a restarted turn reuses it; a step is identified by the
-chain of question, answers and results before it, not by the prompt, whose memory a tool of the turn may have
-changed. Broken or empty answers are retried once (``llm.completion``), a too long prompt is halved once; all
-else is for the pool or the caller.
+`AgentLoop`: runs one turn, from a question through the model's tool calls to an answer. When calls or tokens
+run out, or a tool keeps failing alike, the model is asked once more without tools: half an answer is better
+than an apology. When the time is over, the turn ends with `TurnLimitReached`. With a `StepJournal` each step
+is durable before the next and a restarted turn reuses it; a step is identified by the chain of question,
+answers and results before it, not by the prompt, whose memory a tool of the turn may have changed. Broken or
+empty answers are retried once (``llm.completion``), a too long prompt is halved once; all else is for the
+pool or the caller.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """
-The command line of bubblewrap: namespaces of its own, in which there is nothing but what is opened.
-
-The limits and the filter of system calls are the same as beside Landlock; the filter comes by a descriptor
-and holds from the start of the program on. `/` cannot be written, and there is no `/tmp`, no `/dev/shm`.
+The command line of bubblewrap: namespaces of its own, in which there is nothing but what is opened. The
+limits and the filter of system calls are the same as beside Landlock; the filter comes by a descriptor and
+holds from the start of the program on. `/` cannot be written, and there is no `/tmp`, no `/dev/shm`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """
-The sandbox in which commands of the assistant run: what it opens, whether it was proved, one run.
-
-A command works in the folder ``work`` of the workspace. It reads and writes there and in what else lies
-directly in the workspace, except hidden names and those that prompts are built of (`agent_core.workspace`).
+The sandbox in which commands of the assistant run: what it opens, whether it was proved, one run. A command
+works in the folder ``work`` of the workspace. It reads and writes there and in what else lies directly in the
+workspace, except hidden names and those that prompts are built of (`agent_core.workspace`).
 """
 
 from __future__ import annotations

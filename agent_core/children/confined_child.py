@@ -1,9 +1,7 @@
 """
 The runner between the daemon and a program: confines it, watches it, and ends all that it has started
-(Linux).
-
-The order (`agent_core.children.order.order_of`) comes on stdin and the report goes to stdout, both as
-`marshal`, which is built in. As subreaper (prctl(2)) it adopts orphans; at the program's end, a limit,
+(Linux). The order (`agent_core.children.order.order_of`) comes on stdin and the report goes to stdout, both
+as `marshal`, which is built in. As subreaper (prctl(2)) it adopts orphans; at the program's end, a limit,
 SIGTERM or the daemon's death it kills and reaps descendants until there are none. Two processes do that, so
 that one survives the other's death.
 """

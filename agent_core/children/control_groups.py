@@ -1,6 +1,5 @@
 """
 The control group that bounds the processes of one command where no limit binds its user, who is root (Linux).
-
 With version 1 of control groups processes have a hierarchy of their own; with version 2 there is one for all.
 """
 

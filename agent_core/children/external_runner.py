@@ -1,9 +1,8 @@
 """
-Runs whose runner is elsewhere: in a unit that the service manager starts for each run.
-
-The runner is the same as here (`agent_core.children.confined_child`). Its standard input stays open after the
-order: when it ends, whoever wanted the run is gone, and the runner ends everything that it has started. A run
-that is cancelled, or whose daemon is killed, leaves nothing behind.
+Runs whose runner is elsewhere: in a unit that the service manager starts for each run. The runner is the same
+as here (`agent_core.children.confined_child`). Its standard input stays open after the order: when it ends,
+whoever wanted the run is gone, and the runner ends everything that it has started. A run that is cancelled,
+or whose daemon is killed, leaves nothing behind.
 """
 
 from __future__ import annotations

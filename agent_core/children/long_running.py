@@ -1,7 +1,6 @@
 """
 Programs that go on running and are talked to, such as MCP servers: started by a small runner of which the
 whole tree ends, whatever becomes of the daemon or of the program (`agent_core.children.long_running_child`).
-
 They are not confined: the owner has configured them. `serving` is called on the event loop, never in a
 thread: the runner ends with the thread that started it.
 """

@@ -1,10 +1,9 @@
 """
-The small interpreter between the daemon and a program that goes on running (Linux).
-
-The program has the standard streams; the runner itself keeps none of them. The program gives way to the
-daemon. The runner is the subreaper of its descendants, as `agent_core.children.confined_child` is. When the
-program ends, at SIGTERM and when the daemon dies, it kills and reaps descendants until there are none. The
-order comes as `marshal` through the descriptor that the second argument names.
+The small interpreter between the daemon and a program that goes on running (Linux). The program has the
+standard streams; the runner itself keeps none of them. The program gives way to the daemon. The runner is the
+subreaper of its descendants, as `agent_core.children.confined_child` is. When the program ends, at SIGTERM
+and when the daemon dies, it kills and reaps descendants until there are none. The order comes as `marshal`
+through the descriptor that the second argument names.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """
-The daemon's side of one run: the order, the process that carries it out, what came of it.
-
-`run` is called on the event loop, never in a thread: the runner ends with the thread that started it.
+The daemon's side of one run: the order, the process that carries it out, what came of it. `run` is called on
+the event loop, never in a thread: the runner ends with the thread that started it.
 """
 
 from __future__ import annotations

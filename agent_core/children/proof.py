@@ -1,8 +1,7 @@
 """
-Tries to break out of a sandbox, from inside of it, before anything is run in one.
-
-`decoys` puts there what must not be reached, `attempt_all` is what a confined process does, and `verdict`
-(pure) says what came of it. What could not be tried counts as not held.
+Tries to break out of a sandbox, from inside of it, before anything is run in one. `decoys` puts there what
+must not be reached, `attempt_all` is what a confined process does, and `verdict` (pure) says what came of it.
+What could not be tried counts as not held.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """
-Removing a folder that a program has filled, whatever it has done to it (Linux).
-
-A program can nest folders so deep that no path leads to the last one, and deeper than there are descriptors
-or frames of Python. So each folder that is found is first moved up to the top. No link is followed.
+Removing a folder that a program has filled, whatever it has done to it (Linux). A program can nest folders so
+deep that no path leads to the last one, and deeper than there are descriptors or frames of Python. So each
+folder that is found is first moved up to the top. No link is followed.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """
-What a program in the sandbox gets: limits, folders, environment. Pure.
-
-The system is there for reading, without what is below /etc beside a few files, without /proc but for four
-files of the machine, and without /dev but for what gives nothing away. There is no /tmp: a program has a
-folder of its own, which is removed after it.
+What a program in the sandbox gets: limits, folders, environment. Pure. The system is there for reading,
+without what is below /etc beside a few files, without /proc but for four files of the machine, and without
+/dev but for what gives nothing away. There is no /tmp: a program has a folder of its own, which is removed
+after it.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
 """
-The system calls that a confined program does not get, as a BPF program for seccomp(2). Pure.
-
-Refused calls give EPERM, ``clone3`` ENOSYS so that ``clone`` with readable flags is used; a wrong
-architecture kills. Landlock does not guard changes of mode, owner, times and attributes by path, with which a
-program could open the daemon's secrets: only the forms for open files remain. Mode 700 by path is allowed,
-others seem to succeed, since unpacking programs need them; no set-user-id, and no extended attributes, which
-need no right to write.
+The system calls that a confined program does not get, as a BPF program for seccomp(2). Pure. Refused calls
+give EPERM, ``clone3`` ENOSYS so that ``clone`` with readable flags is used; a wrong architecture kills.
+Landlock does not guard changes of mode, owner, times and attributes by path, with which a program could open
+the daemon's secrets: only the forms for open files remain. Mode 700 by path is allowed, others seem to
+succeed, since unpacking programs need them; no set-user-id, and no extended attributes, which need no right
+to write.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """
 The daemon's side of a child process: starts it when it is needed, passes calls to it, and abandons it when it
-dies, hangs or breaks the protocol.
-
-It is started by `start` or by the first call, and ended after ``idle_s`` without one. A call whose process
-ends fails with ``unreadable="crash"``; the caller decides whether to ask again, in a new process. A
-process that does not pick up a call in time, or does not release one, counts as hung and is killed.
+dies, hangs or breaks the protocol. It is started by `start` or by the first call, and ended after ``idle_s``
+without one. A call whose process ends fails with ``unreadable="crash"``; the caller decides whether to ask
+again, in a new process. A process that does not pick up a call in time, or does not release one, counts as
+hung and is killed.
 """
 
 from __future__ import annotations

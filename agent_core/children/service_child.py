@@ -1,9 +1,7 @@
 """
-The child's side of a `ChildProcess`: frames over a socket.
-
-Frames in: ``{"call": n, "request": {…}, …}`` and ``{"cancel": n}``. Frames out: ``{"ready": {…}}`` or
-``{"broken": …}`` once, then for each call ``{"call": n, "begun": true}``, ``piece`` frames, and ``end`` or
-``failure``.
+The child's side of a `ChildProcess`: frames over a socket. Frames in: ``{"call": n, "request": {…}, …}`` and
+``{"cancel": n}``. Frames out: ``{"ready": {…}}`` or ``{"broken": …}`` once, then for each call ``{"call": n,
+"begun": true}``, ``piece`` frames, and ``end`` or ``failure``.
 """
 
 from __future__ import annotations

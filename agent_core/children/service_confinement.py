@@ -1,11 +1,9 @@
 """
 Gives up the rights of a child process before it loads third-party code: by Landlock and seccomp, where the
-kernel has them, without a library.
-
-After `confine` the process reads its interpreter, its libraries and what name resolution and TLS need, and
-nothing else; it writes nothing, connects to no Unix socket (the daemon's control socket is one) and traces
-nobody. What it keeps is the network. `die_with_parent` makes the kernel end it with the **thread** that
-started it, so a daemon starts it from its main thread.
+kernel has them, without a library. After `confine` the process reads its interpreter, its libraries and what
+name resolution and TLS need, and nothing else; it writes nothing, connects to no Unix socket (the daemon's
+control socket is one) and traces nobody. What it keeps is the network. `die_with_parent` makes the kernel end
+it with the **thread** that started it, so a daemon starts it from its main thread.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
 """
-Collects a stream into one complete answer, for callers that need the whole.
-
-An answer that broke off in the middle, that cannot be read or has nothing in it, is asked for once more. That
-is safe: tool calls come only with a complete answer, so none has run, and the next answer replaces the text
-that was shown. An answer that came too slowly is not asked for again, because it would take as long once
-more.
+Collects a stream into one complete answer, for callers that need the whole. An answer that broke off in the
+middle, that cannot be read or has nothing in it, is asked for once more. That is safe: tool calls come only
+with a complete answer, so none has run, and the next answer replaces the text that was shown. An answer that
+came too slowly is not asked for again, because it would take as long once more.
 """
 
 from __future__ import annotations

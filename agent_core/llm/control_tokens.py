@@ -1,9 +1,8 @@
 """
-Removes control tokens of chat templates from the text of an answer while it streams. Pure.
-
-A server whose template does not fit the model lets them through: `<|channel|>analysis<|message|>…` of the
-Harmony format (only its final channel is for people), `<|im_end|>` or `</s>` at the end, and behind that a
-next speaker whom the model has invented. Tokens in code are talk about them and stay.
+Removes control tokens of chat templates from the text of an answer while it streams. Pure. A server whose
+template does not fit the model lets them through: `<|channel|>analysis<|message|>…` of the Harmony format
+(only its final channel is for people), `<|im_end|>` or `</s>` at the end, and behind that a next speaker whom
+the model has invented. Tokens in code are talk about them and stay.
 """
 
 from __future__ import annotations

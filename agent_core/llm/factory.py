@@ -1,11 +1,9 @@
 """
-Builds pools that answer from the settings of providers, models and pools (``config.py``).
-
-`build_models` is called only with a description that `check_references` has passed.
-
-``client: auto`` takes a client of our own for providers that speak OpenAI's protocol (``providers.py``), for
-Anthropic and for Ollama, and litellm for the others. Models called ``demo/…`` need no provider: they are the
-offline demo model (``demo/echo`` only echoes).
+Builds pools that answer from the settings of providers, models and pools (``config.py``). `build_models` is
+called only with a description that `check_references` has passed. ``client: auto`` takes a client of our own
+for providers that speak OpenAI's protocol (``providers.py``), for Anthropic and for Ollama, and litellm for
+the others. Models called ``demo/…`` need no provider: they are the offline demo model (``demo/echo`` only
+echoes).
 """
 
 from __future__ import annotations

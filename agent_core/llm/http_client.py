@@ -1,6 +1,5 @@
 """
 Posts requests to a model server over aiohttp and reads its answers, streamed or whole, in whatever protocol.
-
 It does what litellm does at a fortieth of the CPU time per answer and a third of the memory, so an
 installation with such servers only never loads litellm. Traps: a server that ignores ``stream`` answers with
 one JSON object, which is accepted; a stream that ends without a reason was cut, even where the connection was

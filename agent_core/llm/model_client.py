@@ -1,7 +1,6 @@
 """
-The client of one model, whatever its protocol: asks, streams the answer, learns what the model refuses.
-
-A model may refuse a part of a request: a tool whose definition it does not accept, all tools, pictures, the
+The client of one model, whatever its protocol: asks, streams the answer, learns what the model refuses. A
+model may refuse a part of a request: a tool whose definition it does not accept, all tools, pictures, the
 length of an answer, its own reasoning. That part is left out from then on and the request is made once more,
 so that neither this turn fails nor each later one pays a refused request first. Nothing was handed out then,
 so nothing is said twice.

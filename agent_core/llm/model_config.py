@@ -1,9 +1,8 @@
 """
-The settings under ``llm:`` in the configuration: providers, models and pools.
-
-`check_references` names every key that points at something that does not exist, all at once, so that the
-settings can report them with file and line. Nothing here knows a client: every command reads the
-configuration, and the libraries that talk to models take longer to load than most commands take altogether.
+The settings under ``llm:`` in the configuration: providers, models and pools. `check_references` names every
+key that points at something that does not exist, all at once, so that the settings can report them with file
+and line. Nothing here knows a client: every command reads the configuration, and the libraries that talk to
+models take longer to load than most commands take altogether.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """
-The connection to a server that speaks OpenAI's protocol, and the meaning of its failures.
-
-Traps: an idle connection is closed after four seconds, before servers close theirs (five is usual) and a
-request is lost on it. Compressed answers are neither requested nor read: some kilobytes of them can be
-gigabytes. An unreadable answer (too large, compressed in spite of ``identity``, not JSON, not HTTP, a
-redirect) is not confused with a server that is away: see `ModelUnreadable`.
+The connection to a server that speaks OpenAI's protocol, and the meaning of its failures. Traps: an idle
+connection is closed after four seconds, before servers close theirs (five is usual) and a request is lost on
+it. Compressed answers are neither requested nor read: some kilobytes of them can be gigabytes. An unreadable
+answer (too large, compressed in spite of ``identity``, not JSON, not HTTP, a redirect) is not confused with a
+server that is away: see `ModelUnreadable`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """
-The prices of tokens, from the operator's settings or litellm's table.
-
-The table is a file of litellm's distribution; reading it does not import litellm.
+The prices of tokens, from the operator's settings or litellm's table. The table is a file of litellm's
+distribution; reading it does not import litellm.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """
-Reads and checks the pictures of a request before anything is sent to a model that accepts pictures.
-
-The limits are the narrowest among the providers, so that a picture does not make the whole request fail. A
-file that is too large (`agent_core.llm.scaling` makes it smaller where it can), not a picture or no longer
-stored is left out, and the model gets a note instead, so that it can tell the person. If not all pictures
-fit, the newest are sent.
+Reads and checks the pictures of a request before anything is sent to a model that accepts pictures. The
+limits are the narrowest among the providers, so that a picture does not make the whole request fail. A file
+that is too large (`agent_core.llm.scaling` makes it smaller where it can), not a picture or no longer stored
+is left out, and the model gets a note instead, so that it can tell the person. If not all pictures fit, the
+newest are sent.
 """
 
 from __future__ import annotations

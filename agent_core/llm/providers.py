@@ -1,8 +1,7 @@
 """
-The providers whose servers speak OpenAI's protocol, by the prefix of the model's name. Pure.
-
-Our own client asks the models of these providers, without litellm. The table lists the differences: the
-address, and the few request fields that a provider refuses or expects under another name.
+The providers whose servers speak OpenAI's protocol, by the prefix of the model's name. Pure. Our own client
+asks the models of these providers, without litellm. The table lists the differences: the address, and the few
+request fields that a provider refuses or expects under another name.
 """
 
 from __future__ import annotations

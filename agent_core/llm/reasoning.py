@@ -1,10 +1,9 @@
 """
-Removes a model's reasoning from the text of its answer while the answer streams. Pure.
-
-Reasoning in the text is a block between two tags at the beginning of a line; an unclosed one hides the rest,
-and tags inside a line or fenced code are talk about tags. Some templates open the block themselves, so that
-only the closing tag shows that all before was reasoning: ``leaked`` reports it, and `Habit` holds the next
-answer of the model back. Control tokens of a wrong template are removed first.
+Removes a model's reasoning from the text of its answer while the answer streams. Pure. Reasoning in the text
+is a block between two tags at the beginning of a line; an unclosed one hides the rest, and tags inside a line
+or fenced code are talk about tags. Some templates open the block themselves, so that only the closing tag
+shows that all before was reasoning: ``leaked`` reports it, and `Habit` holds the next answer of the model
+back. Control tokens of a wrong template are removed first.
 """
 
 from __future__ import annotations

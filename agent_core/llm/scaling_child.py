@@ -1,9 +1,7 @@
 """
-The process that makes pictures smaller.
-
-Before anything of others is loaded the process gives up the network and every file but its libraries
-(`confinement`), so a picture that breaks a decoder gets hold of nothing but itself. How many pixels are
-decoded is bounded before that is done, and its memory by the kernel.
+The process that makes pictures smaller. Before anything of others is loaded the process gives up the network
+and every file but its libraries (`confinement`), so a picture that breaks a decoder gets hold of nothing but
+itself. How many pixels are decoded is bounded before that is done, and its memory by the kernel.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
 """
 Completes the schemas of tools for servers that check them strictly, and maps property names both ways. Pure.
-
 A JSON Schema may leave out what some providers demand: the ``items`` of an array, the ``properties`` of an
 object. Anthropic and others accept only plain property names; others get one on the way out, and the
 arguments of a call get the original back.

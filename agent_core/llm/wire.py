@@ -1,6 +1,5 @@
 """
 Gives every request one well-formed shape that strict servers accept, whatever protocol carries it. Pure.
-
 Servers differ in what they forgive, so each request keeps all of their rules: a system message comes first,
 user and assistant alternate and a user begins, no user follows a tool result, and no content is empty.
 """

@@ -1,8 +1,7 @@
 """
-Reads tool calls that a model has written into the text of its answer, while the answer streams. Pure.
-
-Servers without the model's template, and small models, give calls as text. An answer that consists of calls
-to offered tools after plain words counts; words after a tagged call are dropped as invented. Inside a line or
+Reads tool calls that a model has written into the text of its answer, while the answer streams. Pure. Servers
+without the model's template, and small models, give calls as text. An answer that consists of calls to
+offered tools after plain words counts; words after a tagged call are dropped as invented. Inside a line or
 fence, without tags, with unknown names, or copied from the prompt (perhaps a stranger's) it is talk about
 calls. Text is held back from a line start that may begin a call.
 """

@@ -1,6 +1,5 @@
 """
 The process of one engine: faster-whisper, Piper, or the encoder of Opus; ``engine_child NAME [FILE] SOCKET``.
-
 It gives up the network and all files but its libraries and FILE (`confinement`) before foreign code loads.
 Requests and answers are JSON objects with sounds in base64. Traps: faster-whisper 1.2.1 fails with av 18,
 asks the Hugging Face Hub without ``local_files_only``, and works while its generator is read; Piper logs what

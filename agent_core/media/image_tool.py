@@ -1,9 +1,8 @@
 """
-The tool ``image``: a provider makes the requested picture, and it is sent with the answer.
-
-The prompt leaves the machine, so a call counts as sending data to a server, and it costs money. It is
-not repeatable: an interrupted call may have been paid, so its outcome is unknown and it is not made again
-automatically. Its cost is recorded before its result.
+The tool ``image``: a provider makes the requested picture, and it is sent with the answer. The prompt leaves
+the machine, so a call counts as sending data to a server, and it costs money. It is not repeatable: an
+interrupted call may have been paid, so its outcome is unknown and it is not made again automatically. Its
+cost is recorded before its result.
 """
 
 from __future__ import annotations

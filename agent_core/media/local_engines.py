@@ -1,8 +1,6 @@
 """
 Speech on this machine: faster-whisper listens, Piper speaks, and an encoder makes voice messages of sounds.
-
 Each runs in a confined process (`engine_child`), which starts with the first request and ends when idle.
-
 Trap: libsndfile guesses how long an MP3 without a table of contents is and reads no further, so what it has
 read is compared with the length that its frames have.
 """

@@ -1,10 +1,9 @@
 """
 Asks a provider to speak, to transcribe or to make pictures: a server of OpenAI's protocol over aiohttp alone,
-any other through litellm in its process. Nothing is connected or started before the first request.
-
-Traps: what a server sends as sound is told by its content, whatever format was asked for. ``verbose_json``
-alone says how sure the words are; newer models of OpenAI refuse it and tell the same by ``logprobs``. An
-address instead of a picture is not followed, because the server would choose what this machine fetches.
+any other through litellm in its process. Nothing is connected or started before the first request. Traps:
+what a server sends as sound is told by its content, whatever format was asked for. ``verbose_json`` alone
+says how sure the words are; newer models of OpenAI refuse it and tell the same by ``logprobs``. An address
+instead of a picture is not followed, because the server would choose what this machine fetches.
 """
 
 from __future__ import annotations

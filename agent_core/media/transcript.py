@@ -1,9 +1,8 @@
 """
-A transcript: the words of a sound file, their certainty and their cost. Pure.
-
-Servers and the engine on this machine tell the same of each segment: how probable its words are
-(``avg_logprob``), how probable it is that nobody spoke (``no_speech_prob``), how repetitive the text is
-(``compression_ratio``). The limits are near those of Whisper itself. A server that tells nothing is believed.
+A transcript: the words of a sound file, their certainty and their cost. Pure. Servers and the engine on this
+machine tell the same of each segment: how probable its words are (``avg_logprob``), how probable it is that
+nobody spoke (``no_speech_prob``), how repetitive the text is (``compression_ratio``). The limits are near
+those of Whisper itself. A server that tells nothing is believed.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """
-Caches memory documents for prompts: an unreadable one costs the memory, not the answer.
-
-A disk that is full or away comes back, so it is worth waiting for. A folder instead of a document stays until
-a person moves it; until then, prompts are built without the document, and that is reported once.
+Caches memory documents for prompts: an unreadable one costs the memory, not the answer. A disk that is full
+or away comes back, so it is worth waiting for. A folder instead of a document stays until a person moves it;
+until then, prompts are built without the document, and that is reported once.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """
-Looks up earlier turns for a question before a model is asked (``memory.lookup``).
-
-The question itself is the search, so no model is asked. What is found stands between the history and the
-question, so that a provider that caches prompts from their beginning finds the same beginning again. It never
-brings new origins into a turn: passages with words of somebody who has no part in the question are left out,
-so that no tool call has to be approved because of a lookup. ``search_history`` finds them.
+Looks up earlier turns for a question before a model is asked (``memory.lookup``). The question itself is the
+search, so no model is asked. What is found stands between the history and the question, so that a provider
+that caches prompts from their beginning finds the same beginning again. It never brings new origins into a
+turn: passages with words of somebody who has no part in the question are left out, so that no tool call has
+to be approved because of a lookup. ``search_history`` finds them.
 """
 
 from __future__ import annotations

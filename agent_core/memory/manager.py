@@ -1,11 +1,9 @@
 """
-Builds prompts from memory and history, and stores each exchange.
-
-A prompt holds the system text with memory document, summary and skills, then the history after the cursor,
-then the message, within ``context_tokens`` by our estimate: the message at most half, the document a quarter,
-summary, skills and single old messages an eighth or a quarter, the newest history the rest. What was said in
-private is left out while others can read (`scopes`). Nothing here writes to the disk or calls a model while a
-person waits.
+Builds prompts from memory and history, and stores each exchange. A prompt holds the system text with memory
+document, summary and skills, then the history after the cursor, then the message, within ``context_tokens``
+by our estimate: the message at most half, the document a quarter, summary, skills and single old messages an
+eighth or a quarter, the newest history the rest. What was said in private is left out while others can read
+(`scopes`). Nothing here writes to the disk or calls a model while a person waits.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """
-Parses a SKILL.md: front matter in YAML between two lines of ``---``, then the body. Pure.
-
-The file may have been written by anybody, a model included: it is bounded in size, its name is a plain word
-that never becomes a path, and whatever does not fit is `SkillInvalid` with a reason.
+Parses a SKILL.md: front matter in YAML between two lines of ``---``, then the body. Pure. The file may have
+been written by anybody, a model included: it is bounded in size, its name is a plain word that never becomes
+a path, and whatever does not fit is `SkillInvalid` with a reason.
 """
 
 from __future__ import annotations

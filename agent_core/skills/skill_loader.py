@@ -1,9 +1,8 @@
 """
-Finds skills in folders: ``FOLDER/<anything>/SKILL.md``.
-
-A bad skill is reported once per change and skipped; it is never fatal. Files are read again only when they
-have changed; listing otherwise costs one look per folder. A later folder wins over an earlier one, so that a
-workspace can replace a bundled skill. A link that leads out of its folder is refused.
+Finds skills in folders: ``FOLDER/<anything>/SKILL.md``. A bad skill is reported once per change and skipped;
+it is never fatal. Files are read again only when they have changed; listing otherwise costs one look per
+folder. A later folder wins over an earlier one, so that a workspace can replace a bundled skill. A link that
+leads out of its folder is refused.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """
-One history file: appended to, read from its end, never rewritten and never parsed as a whole.
-
-The number of positions and a cached tail (`history_lines.py`) are valid while size, inode and time of the
-file are unchanged. Positions come from ``n`` of the last lines, else newlines are counted once. An append
-leaves out ids of the last thousand lines, as far as a crash can repeat. The cursor is a byte offset verified
-by its line: damage can join lines and shift numbers. Blocks; one caller at a time.
+One history file: appended to, read from its end, never rewritten and never parsed as a whole. The number of
+positions and a cached tail (`history_lines.py`) are valid while size, inode and time of the file are
+unchanged. Positions come from ``n`` of the last lines, else newlines are counted once. An append leaves out
+ids of the last thousand lines, as far as a crash can repeat. The cursor is a byte offset verified by its
+line: damage can join lines and shift numbers. Blocks; one caller at a time.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """
-Memory in files: the `MemoryPort` that the daemon uses. The layout is in the package's docstring.
-
-Every operation is one visit to a worker thread, because a disk may hang. Operations on one session or
-document wait for each other; at most eight others run concurrently. Open sessions and their decoded lines (a
-few megabytes) are dropped least recently used first.
+Memory in files: the `MemoryPort` that the daemon uses. The layout is in the package's docstring. Every
+operation is one visit to a worker thread, because a disk may hang. Operations on one session or document wait
+for each other; at most eight others run concurrently. Open sessions and their decoded lines (a few megabytes)
+are dropped least recently used first.
 """
 
 from __future__ import annotations

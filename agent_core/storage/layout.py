@@ -1,9 +1,8 @@
 """
-The paths below the home folder, and the folder names of people and rooms.
-
-The package's docstring draws the layout. Sessions use `SessionKey.file_name`; people and rooms use the same
-kind of encoding, so that no address, however chosen, can leave its folder or meet another's. On a file system
-that does not tell case apart, names with capitals get a hash.
+The paths below the home folder, and the folder names of people and rooms. The package's docstring draws the
+layout. Sessions use `SessionKey.file_name`; people and rooms use the same kind of encoding, so that no
+address, however chosen, can leave its folder or meet another's. On a file system that does not tell case
+apart, names with capitals get a hash.
 """
 
 from __future__ import annotations

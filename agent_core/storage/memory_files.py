@@ -1,11 +1,10 @@
 """
-Memory documents: one Markdown file each. Every version is kept, and people may edit the files.
-
-An append-only file beside the document holds every version. A write prepares the document under a temporary
-name, appends the version (the commit), and renames. On reading, a document that equals the previous version
-with a prepared newer one gets the missing rename; any other text is somebody's edit and becomes a version
-dated by the file. So no text is lost in a crash or on a full disk. A lock excludes other processes. Blocks;
-one caller at a time.
+Memory documents: one Markdown file each. Every version is kept, and people may edit the files. An append-only
+file beside the document holds every version. A write prepares the document under a temporary name, appends
+the version (the commit), and renames. On reading, a document that equals the previous version with a prepared
+newer one gets the missing rename; any other text is somebody's edit and becomes a version dated by the file.
+So no text is lost in a crash or on a full disk. A lock excludes other processes. Blocks; one caller at a
+time.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
 """
 The cursor and the summary of a session: one file, replaced atomically, with a readable copy of the summary.
-
 The record (``….meta.json``) is the truth; ``summary.md`` is repaired from it, or used for a record without a
 summary. Without a record the cursor is 0 and the whole history is summarised again. An unreadable record is
 set aside and reported. Blocks; one caller at a time.

@@ -1,7 +1,6 @@
 """
-Checks and repairs the files of conversations and memory. A check changes nothing; a repair loses nothing.
-
-A damaged line is overwritten by blanks of the same length, after its text was kept by the caller: so every
+Checks and repairs the files of conversations and memory. A check changes nothing; a repair loses nothing. A
+damaged line is overwritten by blanks of the same length, after its text was kept by the caller: so every
 other line keeps its place, its byte and its position, and cursors and the search index stay right. What is
 derived (the readable summary) is made again from the record, and a record that cannot be read is set aside:
 the conversation is summarised again. Everything here blocks; while something is repaired nobody else may work

@@ -1,6 +1,5 @@
 """
 The tools for attachments: ``read_attachment`` reads a received file, ``send_file`` sends one with the answer.
-
 `ConversationFiles` knows only the attachments of this conversation with this audience. Files of the workspace
 are the owner's and go out only where the owner alone reads, whatever their names or links. A file is copied
 when the tool runs, so that a restarted turn sends the same.

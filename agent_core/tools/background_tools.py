@@ -1,9 +1,7 @@
 """
-The tools for background jobs: a task for a copy of the model, or a command.
-
-The caller decides whose jobs they are and which conversation gets their answer, as for ``schedule``: no
-argument of a model chooses another person or another room. The jobs themselves are behind
-`BackgroundJobsPort`.
+The tools for background jobs: a task for a copy of the model, or a command. The caller decides whose jobs
+they are and which conversation gets their answer, as for ``schedule``: no argument of a model chooses another
+person or another room. The jobs themselves are behind `BackgroundJobsPort`.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """
-Deferred tools: a model learns their definitions only when it searches for them. Pure.
-
-Requests contain a few tools; ``find_tools`` loads the best matches among the run's, whose definitions follow
-the others in order of discovery, so that provider caches stay valid. What was found is journaled
-(`ToolResult.found`, `Message.found`), so a restarted and the next turns have it too. A definition counts as
-its author's words in the origins of the answer.
+Deferred tools: a model learns their definitions only when it searches for them. Pure. Requests contain a few
+tools; ``find_tools`` loads the best matches among the run's, whose definitions follow the others in order of
+discovery, so that provider caches stay valid. What was found is journaled (`ToolResult.found`,
+`Message.found`), so a restarted and the next turns have it too. A definition counts as its author's words in
+the origins of the answer.
 """
 
 from __future__ import annotations

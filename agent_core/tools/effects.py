@@ -1,7 +1,6 @@
 """
-The effect of a tool call on the world, as the tool's own code declares it; a server or a model has no say.
-
-A tool declares ``effect``, or ``effect_of(arguments)`` if the effect depends on them. A tool that declares
+The effect of a tool call on the world, as the tool's own code declares it; a server or a model has no say. A
+tool declares ``effect``, or ``effect_of(arguments)`` if the effect depends on them. A tool that declares
 nothing counts as one that executes. See `agent_core.ports.ToolPort` for what else a tool may declare.
 """
 

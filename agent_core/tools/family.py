@@ -1,10 +1,9 @@
 """
-A family of tools: configured and built together, by this program or by a plugin.
-
-A plugin is an entry point of the group ``squidbot.tools``. Its author cannot lower the guard of somebody
-else's home: a tool of another distribution counts as running a program, and is asked about before each call,
-until the owner's settings repeat the effect that it declares (`GuardedTool`). What it returns counts as words
-that anybody may have written, unless it says whose they are.
+A family of tools: configured and built together, by this program or by a plugin. A plugin is an entry point
+of the group ``squidbot.tools``. Its author cannot lower the guard of somebody else's home: a tool of another
+distribution counts as running a program, and is asked about before each call, until the owner's settings
+repeat the effect that it declares (`GuardedTool`). What it returns counts as words that anybody may have
+written, unless it says whose they are.
 """
 
 from __future__ import annotations

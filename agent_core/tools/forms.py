@@ -1,9 +1,8 @@
 """
-Forms that a program asks a person to fill in: shown as text, and answered in words. Pure.
-
-A form is flat: each field is a text, a number, a yes or no, or one or some of given choices. Whoever made the
-form chose its words, so its size is bounded. One with a field that is named like a secret is refused: what a
-person writes in a conversation is kept there. Values are checked by whoever has asked.
+Forms that a program asks a person to fill in: shown as text, and answered in words. Pure. A form is flat:
+each field is a text, a number, a yes or no, or one or some of given choices. Whoever made the form chose its
+words, so its size is bounded. One with a field that is named like a secret is refused: what a person writes
+in a conversation is kept there. Values are checked by whoever has asked.
 """
 
 from __future__ import annotations

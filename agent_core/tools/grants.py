@@ -1,9 +1,8 @@
 """
-Grants: an approval in advance, for a limited time, of calls like one that was asked about. Pure.
-
-A grant is never wider than its question: this very command, writes in this folder, pages of this host, this
-tool of a server. Only equality is compared and no command is parsed, so ``git status; rm`` is not ``git
-status``. A grant never overrides a denial and removes no origins.
+Grants: an approval in advance, for a limited time, of calls like one that was asked about. Pure. A grant is
+never wider than its question: this very command, writes in this folder, pages of this host, this tool of a
+server. Only equality is compared and no command is parsed, so ``git status; rm`` is not ``git status``. A
+grant never overrides a denial and removes no origins.
 """
 
 from __future__ import annotations

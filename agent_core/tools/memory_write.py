@@ -1,10 +1,9 @@
 """
-The tool ``memory_write``: a model rewrites the memory document of its session's scope.
-
-The tool is made for one run, with the session and the scope that were decided outside, so that no argument of
-a model chooses whose memory is written. A write holds only against the version that the prompt showed: if
-another conversation has written meanwhile, the model gets the current text and merges again. So a write that
-was cut off by a crash can be made again: the second time it changes nothing.
+The tool ``memory_write``: a model rewrites the memory document of its session's scope. The tool is made for
+one run, with the session and the scope that were decided outside, so that no argument of a model chooses
+whose memory is written. A write holds only against the version that the prompt showed: if another
+conversation has written meanwhile, the model gets the current text and merges again. So a write that was cut
+off by a crash can be made again: the second time it changes nothing.
 """
 
 from __future__ import annotations

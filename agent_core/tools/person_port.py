@@ -1,8 +1,7 @@
 """
-Asks the person of a turn while a tool runs; the time limits of the call do not count that time.
-
-Most questions are asked before a tool runs, and the turn waits without a place (`agent_core.tools.policy`).
-A running program that asks something cannot be suspended like that: it waits, and its turn waits with it.
+Asks the person of a turn while a tool runs; the time limits of the call do not count that time. Most
+questions are asked before a tool runs, and the turn waits without a place (`agent_core.tools.policy`). A
+running program that asks something cannot be suspended like that: it waits, and its turn waits with it.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """
-The tool ``schedule``: a model plans reminders and later questions to itself, for the person who asks.
-
-The caller decides whose jobs they are and in which conversation they answer, as for ``memory_write``: no
-argument of a model chooses another room, and ``whom`` only says who is notified in this one. The jobs
-themselves are behind `JobsPort`.
+The tool ``schedule``: a model plans reminders and later questions to itself, for the person who asks. The
+caller decides whose jobs they are and in which conversation they answer, as for ``memory_write``: no argument
+of a model chooses another room, and ``whom`` only says who is notified in this one. The jobs themselves are
+behind `JobsPort`.
 """
 
 from __future__ import annotations

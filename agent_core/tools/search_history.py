@@ -1,8 +1,7 @@
 """
-The tool ``search_history``: a model searches what was said earlier, in this and in other conversations.
-
-The caller decides the scope, as for ``memory_write``: no argument chooses whose conversations are searched.
-Hits are quoted between tags that they cannot close, with their author, place and time.
+The tool ``search_history``: a model searches what was said earlier, in this and in other conversations. The
+caller decides the scope, as for ``memory_write``: no argument chooses whose conversations are searched. Hits
+are quoted between tags that they cannot close, with their author, place and time.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
 """
 The tool ``send_message``: a model writes to the owner on another channel or, after a yes, to somebody else.
-
 The caller decides who may be written to: a model names a channel or an address, and `MessengerPort` knows
 which of them the owner may have written to. The message leaves through the outbox, once for each call.
 """

@@ -1,8 +1,7 @@
 """
-``/v1/``: chat completions, responses and models, as OpenAI's clients call them.
-
-Nothing is read of a request without a token. Bodies, their time and open requests are bounded; an answer that
-takes long keeps its connection alive by comments. Errors have OpenAI's shape.
+``/v1/``: chat completions, responses and models, as OpenAI's clients call them. Nothing is read of a request
+without a token. Bodies, their time and open requests are bounded; an answer that takes long keeps its
+connection alive by comments. Errors have OpenAI's shape.
 """
 
 from __future__ import annotations

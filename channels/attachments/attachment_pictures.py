@@ -1,8 +1,7 @@
 """
-Reads the type and the size of a picture from its first bytes. Pure; no pixel is ever decoded.
-
-Four kinds are known, the ones that models look at: PNG, JPEG, WebP and GIF. What does not begin like one of
-them, or does not say how large it is, is no picture for us, whatever its name and its sender say.
+Reads the type and the size of a picture from its first bytes. Pure; no pixel is ever decoded. Four kinds are
+known, the ones that models look at: PNG, JPEG, WebP and GIF. What does not begin like one of them, or does
+not say how large it is, is no picture for us, whatever its name and its sender say.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """
-`EmailChannel`: one mailbox as a `Channel`.
-
-The position is (UIDVALIDITY, last UID), accepted in one transaction with the mails; flags and filing follow,
-and their failures are only logged. The first start skips what is there; after a renumbering all is read again
-and recognised by identity (``threads.native_id_of``) and arrival time. The Message-ID derives from the outbox
-row, and with ``sent_copy: self`` the copy proves after a lost confirmation that an answer went out (`probe`).
+`EmailChannel`: one mailbox as a `Channel`. The position is (UIDVALIDITY, last UID), accepted in one
+transaction with the mails; flags and filing follow, and their failures are only logged. The first start skips
+what is there; after a renumbering all is read again and recognised by identity (``threads.native_id_of``) and
+arrival time. The Message-ID derives from the outbox row, and with ``sent_copy: self`` the copy proves after a
+lost confirmation that an answer went out (`probe`).
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """
-The settings of one mailbox.
-
-Every mistake that can be seen without a connection is an error here, with the remedy in its text, so that the
-daemon says at its start what would otherwise come out days later.
+The settings of one mailbox. Every mistake that can be seen without a connection is an error here, with the
+remedy in its text, so that the daemon says at its start what would otherwise come out days later.
 """
 
 from __future__ import annotations

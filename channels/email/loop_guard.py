@@ -1,9 +1,7 @@
 """
 Keeps the channel from doing harm, around everything it sends: the circuit breaker, the patience after a
-refused login, and the file that lets limits outlive a restart.
-
-`LoopGuard` holds the pure parts (``reply_limits``) to the clock, and tells the operator
-when one of them acts.
+refused login, and the file that lets limits outlive a restart. `LoopGuard` holds the pure parts
+(``reply_limits``) to the clock, and tells the operator when one of them acts.
 """
 
 from __future__ import annotations

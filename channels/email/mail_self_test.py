@@ -1,9 +1,7 @@
 """
-The mailbox test of ``squidbot check``: log in to both servers, send ourselves a mail, find it.
-
-The mail is removed again if the server can remove single mails; the daemon would take it for a copy of
-one of its own in any case. The test also reports what our provider wrote on top of it, because that is
-the proof of senders.
+The mailbox test of ``squidbot check``: log in to both servers, send ourselves a mail, find it. The mail is
+removed again if the server can remove single mails; the daemon would take it for a copy of one of its own in
+any case. The test also reports what our provider wrote on top of it, because that is the proof of senders.
 """
 
 from __future__ import annotations

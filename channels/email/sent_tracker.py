@@ -1,9 +1,8 @@
 """
-Tracks the mails that were sent, and those whose sending is uncertain: in memory, and bounded. Pure.
-
-An answer is *in doubt* from the moment at which the server may have taken it until somebody knows. It is
-known by its outbox row once we have been told, and by its Message-ID once a copy of it came back. All of this
-only saves looks into the mailbox, so a restart may forget it.
+Tracks the mails that were sent, and those whose sending is uncertain: in memory, and bounded. Pure. An answer
+is *in doubt* from the moment at which the server may have taken it until somebody knows. It is known by its
+outbox row once we have been told, and by its Message-ID once a copy of it came back. All of this only saves
+looks into the mailbox, so a restart may forget it.
 """
 
 from __future__ import annotations

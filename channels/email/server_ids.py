@@ -1,8 +1,7 @@
 """
-Knows our mails by the Message-IDs that a server set in place of ours, as Amazon SES and Exchange do.
-
-Our mails bear their id also in `threads.OWN_ID_FIELD`; the copy shows both, and so do some servers' replies
-to DATA. Pairs are committed with the position; the first word about an id counts, and only for recipients of
+Knows our mails by the Message-IDs that a server set in place of ours, as Amazon SES and Exchange do. Our
+mails bear their id also in `threads.OWN_ID_FIELD`; the copy shows both, and so do some servers' replies to
+DATA. Pairs are committed with the position; the first word about an id counts, and only for recipients of
 that mail (`Repeats.was_written_to`), since they can send forged copies. The newest few thousand are kept.
 """
 

@@ -1,6 +1,5 @@
 """
 The heartbeat as a channel: at each due instant it puts a tick into the inbox, unless there is nothing to do.
-
 The server of this channel is time itself, and its position the last tick: the tick and the position are
 accepted together, so a tick fires once, whatever is killed when. A tick without work moves the position and
 costs nothing else. Whether there is work is decided without a model: by ``HEARTBEAT.md``, or by the watches

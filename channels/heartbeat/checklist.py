@@ -1,9 +1,8 @@
 """
-Decides whether HEARTBEAT.md asks for anything. Pure.
-
-Items may carry a date, ``@2026-11-30`` or ``@2026-11-30 09:00`` (`due_items`). Blank lines, headings, rules,
-comments, empty items, and ticked boxes with indented lines ask for nothing. In doubt there is work, as a
-forgotten reminder costs more than a needless check; an unclosed comment hides nothing.
+Decides whether HEARTBEAT.md asks for anything. Pure. Items may carry a date, ``@2026-11-30`` or ``@2026-11-30
+09:00`` (`due_items`). Blank lines, headings, rules, comments, empty items, and ticked boxes with indented
+lines ask for nothing. In doubt there is work, as a forgotten reminder costs more than a needless check; an
+unclosed comment hides nothing.
 """
 
 from __future__ import annotations

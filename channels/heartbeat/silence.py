@@ -1,9 +1,8 @@
 """
-Decides whether the answer of a heartbeat run deserves attention, and which part of it. Pure.
-
-`HEARTBEAT_OK` alone, or first or last with few words beside it, is silence; inside a sentence it is text.
-Leaked reasoning and sentences known to say nothing are dropped. In doubt the answer is delivered: a needless
-line costs less than a lost alert.
+Decides whether the answer of a heartbeat run deserves attention, and which part of it. Pure. `HEARTBEAT_OK`
+alone, or first or last with few words beside it, is silence; inside a sentence it is text. Leaked reasoning
+and sentences known to say nothing are dropped. In doubt the answer is delivered: a needless line costs less
+than a lost alert.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
 """
 The watches (``watch:`` in the settings): checks without a model that decide whether a heartbeat run is worth
-one.
-
-A changed file fires; a failing command or due item fires unless the same state fired within the last hours,
-so that a lasting failure costs few calls. The states are positions committed with the tick they led to.
-Commands run confined, with a small environment, time and output limits, and their output is fenced as
+one. A changed file fires; a failing command or due item fires unless the same state fired within the last
+hours, so that a lasting failure costs few calls. The states are positions committed with the tick they led
+to. Commands run confined, with a small environment, time and output limits, and their output is fenced as
 untrusted.
 """
 

@@ -1,9 +1,8 @@
 """
-`MatrixChannel`: puts the parts of the Matrix channel together and owns their lifetime.
-
-One connection lives from the first `MatrixChannel.run` to `MatrixChannel.aclose`; a run that ends and starts
-again uses the same. What is between two runs, such as the answers that are sent while the daemon drains, can
-therefore still be delivered. nio is imported in a worker thread, at the first run.
+`MatrixChannel`: puts the parts of the Matrix channel together and owns their lifetime. One connection lives
+from the first `MatrixChannel.run` to `MatrixChannel.aclose`; a run that ends and starts again uses the same.
+What is between two runs, such as the answers that are sent while the daemon drains, can therefore still be
+delivered. nio is imported in a worker thread, at the first run.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ from channels.matrix.assembly import (
     open_crypto,
     open_decryption,
 )
-from channels.matrix.client.homeserver import Homeserver, LinkBroken
+from channels.matrix.client.homeserver import Homeserver, link_errors
 from channels.matrix.client.matrix_login import MatrixLogin
 from channels.matrix.config import MatrixConfig
 from channels.matrix.crypto.account_check import check_account, encryption_findings
@@ -357,10 +356,8 @@ class MatrixChannel:
         if room is None or self._homeserver is None:
             raise ChannelUnavailable("not connected to the homeserver yet", retry_after_s=1.0)
         if len(room.joined | room.invited) != room.member_count:  # with lazy loading not all are known
-            try:
+            with link_errors():
                 await check_room(self._homeserver, room)
-            except LinkBroken as error:
-                raise ChannelUnavailable(str(error)) from error
         return {who: room.names.get(who, "") for who in sorted(room.joined) if who != self.account}
 
     def name_giver(self, conversation: str) -> str:

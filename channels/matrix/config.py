@@ -1,7 +1,6 @@
 """
-The settings of one Matrix account.
-
-Every mistake that can be seen without a connection is an error here, with the remedy in its text.
+The settings of one Matrix account. Every mistake that can be seen without a connection is an error here, with
+the remedy in its text.
 """
 
 from __future__ import annotations

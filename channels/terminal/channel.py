@@ -1,8 +1,7 @@
 """
-The gateway's side of the terminal channel.
-
-What is typed is confirmed to the person only after the inbox has accepted it. While nobody is attached to a
-session, its answers are refused with "unavailable" and stay in the outbox until somebody is.
+The gateway's side of the terminal channel. What is typed is confirmed to the person only after the inbox has
+accepted it. While nobody is attached to a session, its answers are refused with "unavailable" and stay in the
+outbox until somebody is.
 """
 
 from __future__ import annotations

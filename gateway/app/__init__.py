@@ -1,7 +1,6 @@
 """
-The composition root. It and its parts know every concrete class, and nothing else does.
-
-Nothing connects before `Gateway.run`. Only the database is opened, so that a damaged one is reported first.
+The composition root. It and its parts know every concrete class, and nothing else does. Nothing connects
+before `Gateway.run`. Only the database is opened, so that a damaged one is reported first.
 """
 
 from __future__ import annotations

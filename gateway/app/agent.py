@@ -1,7 +1,6 @@
 """
-Composition root: models, memory, search, tools, and the agent that uses them.
-
-`gateway.app` calls it, and only `gateway.app`.
+Composition root: models, memory, search, tools, and the agent that uses them. `gateway.app` calls it, and
+only `gateway.app`.
 """
 
 from __future__ import annotations

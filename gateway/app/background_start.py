@@ -1,7 +1,6 @@
 """
-Composition root: background jobs, and the tools for whoever may start them.
-
-`gateway.app.proactive` and `gateway.app.turns` call it, and only they.
+Composition root: background jobs, and the tools for whoever may start them. `gateway.app.proactive` and
+`gateway.app.turns` call it, and only they.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """
-Composition root: a channel for each enabled account, with its inbox and its deliveries.
-
-A part of the composition root (`gateway.app`). What is off is not even imported.
+Composition root: a channel for each enabled account, with its inbox and its deliveries. A part of the
+composition root (`gateway.app`). What is off is not even imported.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """
-`squidbot run`: one process on one home folder, from the lock to the exit code.
-
-The first SIGTERM or SIGINT drains, the second ends at once: then what is in hand is taken up again at the
-next start, as after a crash. SIGHUP ends it at a terminal, which was closed; elsewhere it drains and begins
-again in the same process with the configuration as it is now, if that is valid. Everything that can be wrong
-with the home or the settings is an exception before the first connection is made.
+`squidbot run`: one process on one home folder, from the lock to the exit code. The first SIGTERM or SIGINT
+drains, the second ends at once: then what is in hand is taken up again at the next start, as after a crash.
+SIGHUP ends it at a terminal, which was closed; elsewhere it drains and begins again in the same process with
+the configuration as it is now, if that is valid. Everything that can be wrong with the home or the settings
+is an exception before the first connection is made.
 """
 
 from __future__ import annotations

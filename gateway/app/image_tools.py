@@ -1,7 +1,6 @@
 """
-Composition root: the tool with which the owner has pictures made.
-
-`gateway.app.agent` calls it. No client is imported before the first picture is asked for.
+Composition root: the tool with which the owner has pictures made. `gateway.app.agent` calls it. No client is
+imported before the first picture is asked for.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
 """
 Composition root: what acts without being asked: the heartbeat, scheduled jobs, messages to the owner.
-
 `gateway.app` calls it, and only `gateway.app`.
 """
 

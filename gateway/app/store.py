@@ -1,8 +1,4 @@
-"""
-Composition root: opens the queue, with the lease of its home.
-
-`gateway.app` calls it, and only `gateway.app`.
-"""
+"""Composition root: opens the queue, with the lease of its home; `gateway.app` alone calls it."""
 
 from __future__ import annotations
 

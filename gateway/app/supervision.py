@@ -1,7 +1,6 @@
 """
-Composition root: runs sessions and channels, and reports their state.
-
-`gateway.app` calls it, and only `gateway.app`.
+Composition root: runs sessions and channels, and reports their state. `gateway.app` calls it, and only
+`gateway.app`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""
-Composition root: the kinds of turns, and what they share.
-
-`gateway.app` calls it, and only `gateway.app`.
-"""
+"""Composition root: the kinds of turns, and what they share; `gateway.app` alone calls it."""
 
 from __future__ import annotations
 

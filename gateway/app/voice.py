@@ -1,7 +1,6 @@
 """
-Composition root: answers that are spoken.
-
-`gateway.app` calls it, and only `gateway.app`. What speaks is not even imported where nothing is spoken.
+Composition root: answers that are spoken. `gateway.app` calls it, and only `gateway.app`. What speaks is not
+even imported where nothing is spoken.
 """
 
 from __future__ import annotations

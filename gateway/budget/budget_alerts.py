@@ -1,8 +1,7 @@
 """
 Alerts about the daily budget in the owner's direct conversation: one when four fifths are spent, and one when
-nothing is left. Each goes out once a day, whatever crashes (`OwnerNotifier.notify`).
-
-What was spent is looked at after every call, also for the gauges; what the store did not take is tried again.
+nothing is left. Each goes out once a day, whatever crashes (`OwnerNotifier.notify`). What was spent is looked
+at after every call, also for the gauges; what the store did not take is tried again.
 """
 
 from __future__ import annotations

@@ -1,11 +1,9 @@
 """
-The daily budget: who may still make a model call today. Pure.
-
-Each tier may spend up to a share of the day's amount, whoever has spent it: others first, then heartbeat,
-background jobs, consolidation, the owner last. So guests leave the owner most of each day. Below its ceiling
-a call is made; the one that would reach it is the turn's last, without tools (`decide`). Calls in flight
-count, so a turn exceeds a ceiling by one call at most. A day is one of the configured zone. Refused messages:
-`gateway.turns.failure_and_deferral.Deferral`.
+The daily budget: who may still make a model call today. Pure. Each tier may spend up to a share of the day's
+amount, whoever has spent it: others first, then heartbeat, background jobs, consolidation, the owner last. So
+guests leave the owner most of each day. Below its ceiling a call is made; the one that would reach it is the
+turn's last, without tools (`decide`). Calls in flight count, so a turn exceeds a ceiling by one call at most.
+A day is one of the configured zone. Refused messages: `gateway.turns.failure_and_deferral.Deferral`.
 """
 
 from __future__ import annotations

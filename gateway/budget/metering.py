@@ -1,11 +1,10 @@
 """
-Measures what models cost: every call goes through the `UsageMeter` of its run.
-
-Before a call the budget is asked with the day's stored cost plus calls since and in flight; nothing else is
-remembered, and nothing runs between the sum and the reservation, so that parallel calls see each other. After
-it the reported (else estimated) cost is committed before the next call, the last one's with its turn: SIGKILL
-leaves at most one call per running turn uncounted. A failed call without output costs nothing, and journaled
-calls are not counted again.
+Measures what models cost: every call goes through the `UsageMeter` of its run. Before a call the budget is
+asked with the day's stored cost plus calls since and in flight; nothing else is remembered, and nothing runs
+between the sum and the reservation, so that parallel calls see each other. After it the reported (else
+estimated) cost is committed before the next call, the last one's with its turn: SIGKILL leaves at most one
+call per running turn uncounted. A failed call without output costs nothing, and journaled calls are not
+counted again.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 """
-The command line: `main` is the command ``squidbot``.
-
-Each command loads only what it needs when it is called, so that asking for help costs nothing, and the daemon
-does without cyclopts (`fast_path`). What goes wrong is said in one sentence on stderr, with an exit code
-from sysexits.h; a traceback means a defect.
+The command line: `main` is the command ``squidbot``. Each command loads only what it needs when it is called,
+so that asking for help costs nothing, and the daemon does without cyclopts (`fast_path`). What goes wrong is
+said in one sentence on stderr, with an exit code from sysexits.h; a traceback means a defect.
 """
 
 from __future__ import annotations

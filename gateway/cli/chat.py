@@ -1,8 +1,7 @@
 """
-`squidbot chat`: a conversation in this terminal, with the memory and the history of the owner.
-
-While a daemon runs on the home folder, the conversation goes through it. Otherwise a gateway with nothing but
-the terminal channel runs here, in this process, on the same files.
+`squidbot chat`: a conversation in this terminal, with the memory and the history of the owner. While a daemon
+runs on the home folder, the conversation goes through it. Otherwise a gateway with nothing but the terminal
+channel runs here, in this process, on the same files.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """
-The commands and their help, which is made of their signatures and docstrings.
-
-Annotations are looked at when the commands are registered, so what they name is imported here; everything
-else, other files' commands among it, is imported by the command that needs it.
+The commands and their help, which is made of their signatures and docstrings. Annotations are looked at when
+the commands are registered, so what they name is imported here; everything else, other files' commands among
+it, is imported by the command that needs it.
 """
 
 # ruff: noqa: PLC0415 - a command loads what it needs when it is called

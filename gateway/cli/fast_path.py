@@ -1,6 +1,5 @@
 """
 Parses `run` and `status`, as service files and scripts write them, without loading the whole command line.
-
 cyclopts costs each `status` a third of its time and a daemon 2.5 MB for as long as it lives. So the options
 of these two commands are read here in their plain spelling. Everything else, and whatever is mistyped, is
 left to `gateway.cli.commands`, which says what may be written; a test compares the two.

@@ -1,8 +1,7 @@
 """
-Asks the running daemon, or, when none runs, the home folder itself.
-
-Directly on the home folder the lock is held for the moment, because the database has exactly one process that
-opens it for writing. A home that does not exist yet is not made by looking at it.
+Asks the running daemon, or, when none runs, the home folder itself. Directly on the home folder the lock is
+held for the moment, because the database has exactly one process that opens it for writing. A home that does
+not exist yet is not made by looking at it.
 """
 
 from __future__ import annotations

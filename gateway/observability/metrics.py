@@ -1,8 +1,7 @@
 """
-The metrics in Prometheus's text format: all names, and all values of their labels.
-
-The counters live in a registry of our own, so that no library puts its numbers beside ours. They hold
-counts and channel names, never an address or a text.
+The metrics in Prometheus's text format: all names, and all values of their labels. The counters live in a
+registry of our own, so that no library puts its numbers beside ours. They hold counts and channel names,
+never an address or a text.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """
-Answers commands of conversations that are operations: finds the form that was typed, and who may use it.
-
-An operation that is called here has a `Caller`, and shows and changes for a guest only what is theirs.
+Answers commands of conversations that are operations: finds the form that was typed, and who may use it. An
+operation that is called here has a `Caller`, and shows and changes for a guest only what is theirs.
 """
 
 from __future__ import annotations

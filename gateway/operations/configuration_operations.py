@@ -1,8 +1,7 @@
 """
-Operations on the configuration and the log of the running daemon, and the check of both.
-
-Secrets are masked in all that is shown. A line of the configuration with a masked part carries the number of
-the line, and stays as it is in the file when the text is saved.
+Operations on the configuration and the log of the running daemon, and the check of both. Secrets are masked
+in all that is shown. A line of the configuration with a masked part carries the number of the line, and stays
+as it is in the file when the text is saved.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """
-Operations on check-ins and jobs: ``squidbot heartbeat …``, ``squidbot cron …`` and ``squidbot watch …``.
-
-With a daemon everything can be asked; on a home folder at rest the jobs can be listed and changed, and what
-is to be run at once runs at the next start.
+Operations on check-ins and jobs: ``squidbot heartbeat …``, ``squidbot cron …`` and ``squidbot watch …``. With
+a daemon everything can be asked; on a home folder at rest the jobs can be listed and changed, and what is to
+be run at once runs at the next start.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 """
-Operations on accepted messages.
-
-Messages, drafts and calls of tools have the names by which the bot calls them, too: ``m7`` is a message,
-``d5`` a draft, ``a3f2c9`` a call that waits for a yes or an answer. A number alone is a message here, and a
-draft where something is decided.
+Operations on accepted messages. Messages, drafts and calls of tools have the names by which the bot calls
+them, too: ``m7`` is a message, ``d5`` a draft, ``a3f2c9`` a call that waits for a yes or an answer. A number
+alone is a message here, and a draft where something is decided.
 """
 
 from __future__ import annotations

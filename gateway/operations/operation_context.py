@@ -1,7 +1,6 @@
 """
-The parts of a gateway that operations use, put together by the daemon or on a home folder at rest.
-
-Nothing heavy is imported, because the command line reads signatures and asks the daemon.
+The parts of a gateway that operations use, put together by the daemon or on a home folder at rest. Nothing
+heavy is imported, because the command line reads signatures and asks the daemon.
 """
 
 from __future__ import annotations

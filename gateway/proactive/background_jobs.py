@@ -1,11 +1,8 @@
 """
-Background jobs: started by a turn for its person, done beside the conversation, answered there once.
-
-The row of a job is a message in the inbox (`gateway.store.background_job_rows`);
-`gateway.turns.background_job_turn` does it. What is here starts, lists and stops jobs: for a model in a
-conversation, and for the operator.
-
-A person sees and stops their own jobs only, and in a shared room only those of this room, as with scheduled
+Background jobs: started by a turn for its person, done beside the conversation, answered there once. The row
+of a job is a message in the inbox (`gateway.store.background_job_rows`); `gateway.turns.background_job_turn`
+does it. What is here starts, lists and stops jobs: for a model in a conversation, and for the operator. A
+person sees and stops their own jobs only, and in a shared room only those of this room, as with scheduled
 jobs. A job cannot start jobs.
 """
 

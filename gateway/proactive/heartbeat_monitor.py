@@ -1,9 +1,8 @@
 """
-The heartbeat monitor: sends the digest, and alerts the owner when check-ins fail or do not run.
-
-Alerts to a mail address are collected in the store and leave it in the transaction that posts the daily mail.
-When several consecutive check-ins in active hours have not run or failed, the owner is alerted once until
-they have run again; a machine that was off reports it on its return.
+The heartbeat monitor: sends the digest, and alerts the owner when check-ins fail or do not run. Alerts to a
+mail address are collected in the store and leave it in the transaction that posts the daily mail. When
+several consecutive check-ins in active hours have not run or failed, the owner is alerted once until they
+have run again; a machine that was off reports it on its return.
 """
 
 from __future__ import annotations

@@ -1,11 +1,9 @@
 """
 Messages that a model sends elsewhere for the owner: to the owner on another channel, or to known people and
-rooms.
-
-Known are people named in the settings by address, allowed people who have written with a proven address, and
-rooms in which such people addressed the bot; a ``*`` makes nobody known. An ambiguous name is explained to
-the model, and the question shows the address. Messages leave through the outbox, once per request, and become
-a line of the recipient's history with their origins.
+rooms. Known are people named in the settings by address, allowed people who have written with a proven
+address, and rooms in which such people addressed the bot; a ``*`` makes nobody known. An ambiguous name is
+explained to the model, and the question shows the address. Messages leave through the outbox, once per
+request, and become a line of the recipient's history with their origins.
 """
 
 from __future__ import annotations

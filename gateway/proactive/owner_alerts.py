@@ -1,9 +1,8 @@
 """
-Alerts to the owner: a channel that needs them, unreadable data, messages in quarantine.
-
-An alert is sent as soon as the store takes it, at most hourly; the quarantine is reported once a day if it
-has news, because a forger can send a thousand messages. An alert is a text of the store until the transaction
-that posts it (``owner_notifier.py``); ``status`` counts waiting ones.
+Alerts to the owner: a channel that needs them, unreadable data, messages in quarantine. An alert is sent as
+soon as the store takes it, at most hourly; the quarantine is reported once a day if it has news, because a
+forger can send a thousand messages. An alert is a text of the store until the transaction that posts it
+(``owner_notifier.py``); ``status`` counts waiting ones.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
 """
 Where the owner is reached: the configured target, else the owner's own direct conversation, kept in the
-store.
-
-Only a direct conversation in which the owner's verified address has spoken counts, and only while nobody else
-can read it, which the channel is asked each time (`channels.base.SupportsDirectMessages`). Matrix is
-preferred to mail. A setting must name an address of the owner or a room with the owner alone. For a silent
+store. Only a direct conversation in which the owner's verified address has spoken counts, and only while
+nobody else can read it, which the channel is asked each time (`channels.base.SupportsDirectMessages`). Matrix
+is preferred to mail. A setting must name an address of the owner or a room with the owner alone. For a silent
 owner `OwnerContact.begin` starts a conversation.
 """
 

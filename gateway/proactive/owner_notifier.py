@@ -1,12 +1,9 @@
 """
 The one path by which the gateway itself writes to the owner: where a message goes, how it is split, and that
-each is posted once.
-
-They name people and what those wrote, so they go only where the owner reads alone (`OwnerContact.reach`). An
-alert does not wait for that place: if there is none yet, or its channel is down, it goes by any other channel
-that reaches the owner, in a conversation that is made for it.
-
-Nothing is retried or kept here. Where there is no place now, the caller is told why and asks again later.
+each is posted once. They name people and what those wrote, so they go only where the owner reads alone
+(`OwnerContact.reach`). An alert does not wait for that place: if there is none yet, or its channel is down,
+it goes by any other channel that reaches the owner, in a conversation that is made for it. Nothing is retried
+or kept here. Where there is no place now, the caller is told why and asks again later.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
 """
-Who may talk to the bot, and as whom. Pure: by message, settings and admitted people (`Access.let_in`).
-
-Only a verified address counts, never a name. The owner is known by an alias of the channel; all others need
-an entry in ``allow_from``. An alias of a kind means its first account and those that trust no further
-vouchers; elsewhere an address may be another person. Addresses are compared by `normalise` (`AddressRules`),
-which must never merge two people. Wildcards are ``*`` for verified addresses or a whole server; the settings
-refuse others.
+Who may talk to the bot, and as whom. Pure: by message, settings and admitted people (`Access.let_in`). Only a
+verified address counts, never a name. The owner is known by an alias of the channel; all others need an entry
+in ``allow_from``. An alias of a kind means its first account and those that trust no further vouchers;
+elsewhere an address may be another person. Addresses are compared by `normalise` (`AddressRules`), which must
+never merge two people. Wildcards are ``*`` for verified addresses or a whole server; the settings refuse
+others.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """
-Acknowledgements: shows on a message how far it is, where a channel supports that.
-
-Nobody waits: each channel has a few queues, one per session, that drop new hints when full and cancel slow
-ones (`channels.base.SupportsAcknowledgements`). `StaleAcknowledgements` clears those of withdrawn questions,
-also after a crash, by checking the inbox regularly, once per question and process.
+Acknowledgements: shows on a message how far it is, where a channel supports that. Nobody waits: each channel
+has a few queues, one per session, that drop new hints when full and cancel slow ones
+(`channels.base.SupportsAcknowledgements`). `StaleAcknowledgements` clears those of withdrawn questions, also
+after a crash, by checking the inbox regularly, once per question and process.
 """
 
 from __future__ import annotations

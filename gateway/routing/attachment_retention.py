@@ -1,11 +1,9 @@
 """
-Attachments of messages: their storage, their tools, and the removal of old files.
-
-A file goes when it was not saved again for ``keep_days``, whatever history names it: what was said about it
-stays. One that nothing names goes after `ORPHAN_AFTER_S`: it was fetched just before a crash, or its message
-was refused after all. What is still to be answered or sent keeps its files however old they are. When
-anything cannot be read, nothing is removed. Of several processes on one database, the holder of the lease
-sweeps.
+Attachments of messages: their storage, their tools, and the removal of old files. A file goes when it was not
+saved again for ``keep_days``, whatever history names it: what was said about it stays. One that nothing names
+goes after `ORPHAN_AFTER_S`: it was fetched just before a crash, or its message was refused after all. What is
+still to be answered or sent keeps its files however old they are. When anything cannot be read, nothing is
+removed. Of several processes on one database, the holder of the lease sweeps.
 """
 
 from __future__ import annotations

@@ -1,12 +1,9 @@
 """
-Crash isolation: what may have killed the process runs alone, until it ends or is shown to kill.
-
-A death stops everything in flight and says little about any single part. So a turn or an outbox row that was
-in flight at two deaths is a crash suspect, and from then on it runs alone. A gate enforces that: suspects
-pass it alone, all others together, in the order of arrival. Without suspects the gate is open and nobody
-waits.
-
-The queue records what was in flight at each death (`MaintenanceStore.suspects`); nothing here is persistent.
+Crash isolation: what may have killed the process runs alone, until it ends or is shown to kill. A death stops
+everything in flight and says little about any single part. So a turn or an outbox row that was in flight at
+two deaths is a crash suspect, and from then on it runs alone. A gate enforces that: suspects pass it alone,
+all others together, in the order of arrival. Without suspects the gate is open and nobody waits. The queue
+records what was in flight at each death (`MaintenanceStore.suspects`); nothing here is persistent.
 """
 
 from __future__ import annotations

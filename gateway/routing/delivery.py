@@ -1,6 +1,5 @@
 """
 From the outbox to a server: one `Delivery` per channel, in order per destination, in parallel across them.
-
 The row's state decides what may be repeated. A row is marked ``sending`` before anything is sent to the
 server and ``uncertain`` just before the point of no return. Everything before that may be repeated. An
 uncertain row follows the channel's rule: the same key again, a probe, or a person.

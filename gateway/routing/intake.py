@@ -1,8 +1,7 @@
 """
-Entry point of a channel's batches: decides who is answered, and what is only recorded as seen.
-
-`ChannelInbox` is the `Inbox` that one channel is given. It never drops a batch: while the store cannot accept
-it, the channel waits here, so nothing is acknowledged to its server.
+Entry point of a channel's batches: decides who is answered, and what is only recorded as seen. `ChannelInbox`
+is the `Inbox` that one channel is given. It never drops a batch: while the store cannot accept it, the
+channel waits here, so nothing is acknowledged to its server.
 """
 
 from __future__ import annotations

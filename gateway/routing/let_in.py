@@ -1,9 +1,8 @@
 """
-People whom the owner lets in beside the settings, and the messages that were kept until then.
-
-A proven sender who is in no ``allow_from`` is not answered: a few messages of each are kept in the quarantine
-under `UNINVITED`, without files, and the owner hears of them once a day. Letting the person in is stored
-first and acts on the messages then, so it can be repeated after a crash.
+People whom the owner lets in beside the settings, and the messages that were kept until then. A proven sender
+who is in no ``allow_from`` is not answered: a few messages of each are kept in the quarantine under
+`UNINVITED`, without files, and the owner hears of them once a day. Letting the person in is stored first and
+acts on the messages then, so it can be repeated after a crash.
 """
 
 from __future__ import annotations

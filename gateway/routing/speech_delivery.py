@@ -1,10 +1,9 @@
 """
-Turns an answer that is to be spoken into a voice message, on its way through the outbox.
-
-A row for `SPEECH_CHANNEL` is committed with the answer, whose text waits for nothing. `SpeechChannel.deliver`
-makes the sound, stores it, and in one transaction ends the row, records the cost and puts the file into the
-real channel's outbox (`OutboxStore.pass_on`). A row found ``uncertain`` after a crash was not passed on and
-is spoken, and paid, again. Texts that are never spoken leave no dead letter, only a log line and ``status``.
+Turns an answer that is to be spoken into a voice message, on its way through the outbox. A row for
+`SPEECH_CHANNEL` is committed with the answer, whose text waits for nothing. `SpeechChannel.deliver` makes the
+sound, stores it, and in one transaction ends the row, records the cost and puts the file into the real
+channel's outbox (`OutboxStore.pass_on`). A row found ``uncertain`` after a crash was not passed on and is
+spoken, and paid, again. Texts that are never spoken leave no dead letter, only a log line and ``status``.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """
-What only the whole configuration can show: references to names that do not exist, and loose permissions.
-
-The references are checked even if other keys are wrong, so that all complaints come at once: what is sound
-enough to be read is read again, part by part.
+What only the whole configuration can show: references to names that do not exist, and loose permissions. The
+references are checked even if other keys are wrong, so that all complaints come at once: what is sound enough
+to be read is read again, part by part.
 """
 
 from __future__ import annotations

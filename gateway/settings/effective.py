@@ -1,6 +1,5 @@
 """
 The configuration in effect, for `squidbot config show`: with masked secrets, and the origin of each value.
-
 Masked is what a model calls a secret, what stands under a telling name, and whatever came out of a file or
 was put together with a reference. A plain ``${NAME}`` of the environment is shown where neither the setting
 nor the variable sounds like a secret: an address is none.

@@ -1,9 +1,8 @@
 """
-Generates ``config.example.yaml`` from the models: every setting with its text and its default.
-
-What squidbot does anyway stands behind a ``#`` without a blank: take the ``#`` away to change it. What
-cannot be known (addresses, a homeserver) has an example's value. Lines ``# like this`` are for people. The
-file loads as it is, and also when every ``#`` without a blank is taken away; tests do both.
+Generates ``config.example.yaml`` from the models: every setting with its text and its default. What squidbot
+does anyway stands behind a ``#`` without a blank: take the ``#`` away to change it. What cannot be known
+(addresses, a homeserver) has an example's value. Lines ``# like this`` are for people. The file loads as it
+is, and also when every ``#`` without a blank is taken away; tests do both.
 """
 
 from __future__ import annotations

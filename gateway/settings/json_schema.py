@@ -1,11 +1,9 @@
 """
 Generates the JSON Schema (draft 2020-12) of ``squidbot.yaml`` from the models, for editors and other
-programs.
-
-It accepts whatever the loader accepts, and refuses unknown keys, wrong kinds and values outside of their
-limits. What only the whole can show (pools that do not exist, an account without a password) it cannot say;
-`squidbot config check` can. Any value may be, or hold, a reference such as ``${secret:NAME}``, and a number
-may stand in quotes, because the loader reads both.
+programs. It accepts whatever the loader accepts, and refuses unknown keys, wrong kinds and values outside of
+their limits. What only the whole can show (pools that do not exist, an account without a password) it cannot
+say; `squidbot config check` can. Any value may be, or hold, a reference such as ``${secret:NAME}``, and a
+number may stand in quotes, because the loader reads both.
 """
 
 from __future__ import annotations

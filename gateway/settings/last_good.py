@@ -1,10 +1,9 @@
 """
-The configuration with which the daemon last started: saved, compared with the present one, restored.
-
-Kept is the file as it stands, references unresolved, for its owner alone (``state/last-good.yaml``). It may
-hold secrets that were written into the configuration itself, so backups without secrets leave it out, and
-nothing of it is shown before secrets are masked: also in a file that is too broken to be read, where a line
-whose key sounds like a secret is masked to its end, with what is indented below it.
+The configuration with which the daemon last started: saved, compared with the present one, restored. Kept is
+the file as it stands, references unresolved, for its owner alone (``state/last-good.yaml``). It may hold
+secrets that were written into the configuration itself, so backups without secrets leave it out, and nothing
+of it is shown before secrets are masked: also in a file that is too broken to be read, where a line whose key
+sounds like a secret is masked to its end, with what is indented below it.
 """
 
 from __future__ import annotations

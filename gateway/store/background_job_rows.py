@@ -1,10 +1,9 @@
 """
-Builds and reads background jobs as rows of the inbox. Pure.
-
-A background job is a message of its own kind, in a session of its own. Its native id is derived from the turn
-that started it, the step and the goal, so a repeated start is accepted only once. Order, steps, claims,
-retention, export and erasure work as for any message. The session is a thread of the conversation that asked
-for the job. No server gives a thread such a name.
+Builds and reads background jobs as rows of the inbox. Pure. A background job is a message of its own kind, in
+a session of its own. Its native id is derived from the turn that started it, the step and the goal, so a
+repeated start is accepted only once. Order, steps, claims, retention, export and erasure work as for any
+message. The session is a thread of the conversation that asked for the job. No server gives a thread such a
+name.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """
-The marker in a database whose content is being moved or was moved: nobody works there any more.
-
-It is a row of ``meta`` and is durable before the first row exists elsewhere. So two daemons with the old and
-the new settings never answer the same message.
+The marker in a database whose content is being moved or was moved: nobody works there any more. It is a row
+of ``meta`` and is durable before the first row exists elsewhere. So two daemons with the old and the new
+settings never answer the same message.
 """
 
 from __future__ import annotations

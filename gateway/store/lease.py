@@ -1,12 +1,11 @@
 """
-Takes, renews and releases the lease of a home whose database other machines also reach.
-
-The lease is a row that expires by the server's clock; its holder measures it too, from before each renewal,
-on a clock that runs during sleep, so that it assumes an earlier end. Without renewal the process stops in
-order after ``lost_s`` and ends at ``ended_s``, before ``ttl_s``; after a freeze `LeaseKeeper.check` ends it
-before anything else runs (`gateway.system.process_tuning`), and the database refuses late calls
-(`MaintenanceStore.work_under`). Each holder is new and has a new fence. A file of the home names its holders:
-whoever locks the home, on this machine and folder, knows that they are dead.
+Takes, renews and releases the lease of a home whose database other machines also reach. The lease is a row
+that expires by the server's clock; its holder measures it too, from before each renewal, on a clock that runs
+during sleep, so that it assumes an earlier end. Without renewal the process stops in order after ``lost_s``
+and ends at ``ended_s``, before ``ttl_s``; after a freeze `LeaseKeeper.check` ends it before anything else
+runs (`gateway.system.process_tuning`), and the database refuses late calls (`MaintenanceStore.work_under`).
+Each holder is new and has a new fence. A file of the home names its holders: whoever locks the home, on this
+machine and folder, knows that they are dead.
 """
 
 from __future__ import annotations

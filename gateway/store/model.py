@@ -1,6 +1,5 @@
 """
 The values that the durable queue accepts and returns: one frozen class for each kind of row. Pure.
-
 `gateway.store.stores` lists the stores that work with them.
 """
 

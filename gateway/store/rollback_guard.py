@@ -1,9 +1,8 @@
 """
-Detects an older copy in place of the database, by recording outside of it how far it was.
-
-Servers would deliver again what a copy lacks, and the bot would answer twice, so a start is refused until the
-operator accepts it (`squidbot restored`). `squidbot restore` knows the interval in which the lost gateway
-ran: messages of that `Gap` wait for a person. A missing or older mark only notices less.
+Detects an older copy in place of the database, by recording outside of it how far it was. Servers would
+deliver again what a copy lacks, and the bot would answer twice, so a start is refused until the operator
+accepts it (`squidbot restored`). `squidbot restore` knows the interval in which the lost gateway ran:
+messages of that `Gap` wait for a person. A missing or older mark only notices less.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 """
 Provides the key that encrypts logins and keys of accounts in a database, so that a copy of the database alone
-does not reveal them.
-
-It is a secret of the settings, or a file of the home that is created at first use. It is never in the
-database; a second machine receives it like every other secret.
+does not reveal them. It is a secret of the settings, or a file of the home that is created at first use. It
+is never in the database; a second machine receives it like every other secret.
 """
 
 from __future__ import annotations

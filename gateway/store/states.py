@@ -1,11 +1,10 @@
 """
-The two state machines of the durable queue, as tables; ``sql/moves.py`` derives the SQL. Pure.
-
-An inbox row is ``ready``, ``running`` under a claim, ``answered`` when its answer is committed and
-``settled`` when servers accepted all parts; ``dead`` failed permanently (with an apology), ``ignored`` is
-never answered. An outbox row is ``pending``, ``sending`` before the first byte, ``uncertain`` from just
-before the point of no return, and ``sent``; only ``uncertain`` needs the channel's rule or a person
-(``unknown``). ``quarantined`` messages and ``held`` drafts wait for a person.
+The two state machines of the durable queue, as tables; ``sql/moves.py`` derives the SQL. Pure. An inbox row
+is ``ready``, ``running`` under a claim, ``answered`` when its answer is committed and ``settled`` when
+servers accepted all parts; ``dead`` failed permanently (with an apology), ``ignored`` is never answered. An
+outbox row is ``pending``, ``sending`` before the first byte, ``uncertain`` from just before the point of no
+return, and ``sent``; only ``uncertain`` needs the channel's rule or a person (``unknown``). ``quarantined``
+messages and ``held`` drafts wait for a person.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
 """
-Signals that the queue fires after a commit, for the parts that wait for what the commit changed.
-
-`Wakeups` is created before everything else and passed to the queue, which fires its signals by itself. So
-writers notify nobody, and waiters subscribe once and need not poll. A signal only shortens a wait: it may be
-spurious, and it is lost when the process dies. The truth is in the queue, and each waiter queries it at the
-start.
+Signals that the queue fires after a commit, for the parts that wait for what the commit changed. `Wakeups` is
+created before everything else and passed to the queue, which fires its signals by itself. So writers notify
+nobody, and waiters subscribe once and need not poll. A signal only shortens a wait: it may be spurious, and
+it is lost when the process dies. The truth is in the queue, and each waiter queries it at the start.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """
-A gateway from start to stop: the order in which its parts start, and how it drains.
-
-Start: what a crash left is put right (`recover`), then turns and deliveries run, then the channels connect.
-Stop: nothing more is taken, the turns in flight are finished or released, what is due is sent, the channels
-let go, files are made durable, everything is closed. A turn that does not end in time is released: it is
-taken up again at the next start, after its last finished step.
+A gateway from start to stop: the order in which its parts start, and how it drains. Start: what a crash left
+is put right (`recover`), then turns and deliveries run, then the channels connect. Stop: nothing more is
+taken, the turns in flight are finished or released, what is due is sent, the channels let go, files are made
+durable, everything is closed. A turn that does not end in time is released: it is taken up again at the next
+start, after its last finished step.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 """
-The daemon's signs of life: to the service manager (sd_notify), and to the process watchdog.
-
-A sign says two things at once, that the event loop turns and that turns are being worked on
-(``turn_watchdog.py``). When the second fails, signs stay away on purpose, and whoever listens ends the
-process and starts it again.
+The daemon's signs of life: to the service manager (sd_notify), and to the process watchdog. A sign says two
+things at once, that the event loop turns and that turns are being worked on (``turn_watchdog.py``). When the
+second fails, signs stay away on purpose, and whoever listens ends the process and starts it again.
 """
 
 from __future__ import annotations

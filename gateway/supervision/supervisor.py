@@ -1,7 +1,6 @@
 """
-Keeps the channels running: one task group per channel, a restart after every end, and a status of each.
-
-A lost link is retried with exponential back-off, reset after some uptime; refused credentials or settings
+Keeps the channels running: one task group per channel, a restart after every end, and a status of each. A
+lost link is retried with exponential back-off, reset after some uptime; refused credentials or settings
 slowly, as servers lock accounts; an unexpected exception is logged and treated like a lost link. Channels do
 not affect each other. Links are reported by ``Inbox.report`` to `Supervisor.report`.
 """

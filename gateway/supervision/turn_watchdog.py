@@ -1,11 +1,9 @@
 """
-The turn watchdog: notices turns that are stalled although the event loop runs.
-
-It wraps runs of sessions and of commands beside them, and checks every `LOOK_EVERY_S`: a run older than the
-configured limits allow, or a command's older than `BESIDE_S`, is a defect; if something is due, a place free
-and no run began, sessions are woken, and after `IDLE_S` the dispatcher counts as stalled. Time with a
-refusing disk or a stopped process does not count. Then `/livez` answers 503, and the service manager's
-watchdog restarts the process.
+The turn watchdog: notices turns that are stalled although the event loop runs. It wraps runs of sessions and
+of commands beside them, and checks every `LOOK_EVERY_S`: a run older than the configured limits allow, or a
+command's older than `BESIDE_S`, is a defect; if something is due, a place free and no run began, sessions are
+woken, and after `IDLE_S` the dispatcher counts as stalled. Time with a refusing disk or a stopped process
+does not count. Then `/livez` answers 503, and the service manager's watchdog restarts the process.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """
-The real clock. Everything else gets its time from a `Clock`, so that tests can bring their own.
-
-Theory of operation. Processes that share a database read each other's instants: one notes until when a
-message waits, another one takes over and waits. The clocks of two machines may differ by minutes, so all of
-them follow the clock of the database's server (`SystemClock.follow`). A small difference is left alone: it
-does no harm, and a time that jumps at each look would.
+The real clock. Everything else gets its time from a `Clock`, so that tests can bring their own. Theory of
+operation. Processes that share a database read each other's instants: one notes until when a message waits,
+another one takes over and waits. The clocks of two machines may differ by minutes, so all of them follow the
+clock of the database's server (`SystemClock.follow`). A small difference is left alone: it does no harm, and
+a time that jumps at each look would.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """
-Who may see the console: one-time links, and the sessions that they begin.
-
-A link counts once and for two minutes. It only opens a page with a button, because programs that preview
-links fetch them, too; the button begins the session. Links and sessions are in memory alone, as digests, so
-the end of the daemon ends all of them.
+Who may see the console: one-time links, and the sessions that they begin. A link counts once and for two
+minutes. It only opens a page with a button, because programs that preview links fetch them, too; the button
+begins the session. Links and sessions are in memory alone, as digests, so the end of the daemon ends all of
+them.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """
-One process per home folder, by ``flock``: the kernel releases it however the process ends.
-
-Locked are the home folder, which cannot be removed without its content, and ``run/lock``, for file systems
-that cannot lock folders and earlier versions. The file names the holder's pid and purpose. A starting daemon
-waits for a command; a command never waits for a daemon or a chat.
+One process per home folder, by ``flock``: the kernel releases it however the process ends. Locked are the
+home folder, which cannot be removed without its content, and ``run/lock``, for file systems that cannot lock
+folders and earlier versions. The file names the holder's pid and purpose. A starting daemon waits for a
+command; a command never waits for a daemon or a chat.
 """
 
 from __future__ import annotations

@@ -1,11 +1,9 @@
 """
-Root at work in a home folder that belongs to somebody else: what it leaves there is its owner's.
-
-The home of a system service belongs to a user that systemd makes up for the time of the service
-(DynamicUser=), so while the service is stopped nobody but root can look into it, forget a person or mend what
-is damaged. A file that root left behind would lock the service out; so whatever is root's afterwards is
-handed over. Before anything is done the folder is searched for links: root follows none, because whoever has
-made it could lead anywhere.
+Root at work in a home folder that belongs to somebody else: what it leaves there is its owner's. The home of
+a system service belongs to a user that systemd makes up for the time of the service (DynamicUser=), so while
+the service is stopped nobody but root can look into it, forget a person or mend what is damaged. A file that
+root left behind would lock the service out; so whatever is root's afterwards is handed over. Before anything
+is done the folder is searched for links: root follows none, because whoever has made it could lead anywhere.
 """
 
 from __future__ import annotations

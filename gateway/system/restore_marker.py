@@ -1,8 +1,7 @@
 """
-The note in a home that a restore has begun to move files and has not ended: nothing works on half a home.
-
-The note (``.restore-unfinished.json``) is durable before the first file is moved and removed after the last.
-By then everything that the restore brings lies unpacked and synced beside the home's content. So finishing it
+The note in a home that a restore has begun to move files and has not ended: nothing works on half a home. The
+note (``.restore-unfinished.json``) is durable before the first file is moved and removed after the last. By
+then everything that the restore brings lies unpacked and synced beside the home's content. So finishing it
 needs neither the backup nor a passphrase: `gateway.operations.backup.restore.finish_restore` moves what is
 left.
 """

@@ -1,7 +1,6 @@
 """
-Tells systemd how the service is doing: one datagram per message to ``$NOTIFY_SOCKET`` (sd_notify(3)).
-
-Without that variable, or when nobody reads, nothing happens: being watched must never stop the daemon.
+Tells systemd how the service is doing: one datagram per message to ``$NOTIFY_SOCKET`` (sd_notify(3)). Without
+that variable, or when nobody reads, nothing happens: being watched must never stop the daemon.
 """
 
 from __future__ import annotations

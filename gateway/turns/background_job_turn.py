@@ -1,8 +1,7 @@
 """
-The turn of a background job: runs it, and reports the result once in the conversation that asked for it.
-
-The job has a session, steps and limits of its own, after people's turns; person, rights and memory are the
-asking conversation's as they are now. A command runs in the shell's sandbox and is never begun twice. Answer,
+The turn of a background job: runs it, and reports the result once in the conversation that asked for it. The
+job has a session, steps and limits of its own, after people's turns; person, rights and memory are the asking
+conversation's as they are now. A command runs in the shell's sandbox and is never begun twice. Answer,
 history line and end of the job are one transaction. If others can read now or the bot has left, the answer
 goes to the person's direct conversation; a check-in's to the owner.
 """

@@ -1,8 +1,7 @@
 """
-The commit of a turn: what becomes true together at each of its ends, and who is notified.
-
-The work of a turn is done when it arrives here and must not be lost to a full disk, so every write is
-repeated until the queue takes it.
+The commit of a turn: what becomes true together at each of its ends, and who is notified. The work of a turn
+is done when it arrives here and must not be lost to a full disk, so every write is repeated until the queue
+takes it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
 """
 Decides which sessions run: wake-ups in memory, on top of the `SessionRunner`. The queue keeps the truth.
-
 Wake-ups of a waiting session merge; one during a run causes another. After a crash the queue is asked for
 open sessions. A run that raises is repeated after at most `_FAILED.cap_s`, and delayed wake-ups are bounded
 by `_DELAYS` per session. Places are shared among people (the waker of a session), the owner's ``first`` with

@@ -1,9 +1,8 @@
 """
-A turn from claim to commit: waiting messages become one turn, planned by its kind (``turn_kinds.py``).
-
-A model answers it (``model_run.py``); answer, history and row states are committed together (``commit.py``),
-or ``failure_and_deferral.py`` ends it. Every claim ends, else it would block its session until the next
-start. `TurnHandler.stop` only cancels work whose claim the queue has already ended.
+A turn from claim to commit: waiting messages become one turn, planned by its kind (``turn_kinds.py``). A
+model answers it (``model_run.py``); answer, history and row states are committed together (``commit.py``), or
+``failure_and_deferral.py`` ends it. Every claim ends, else it would block its session until the next start.
+`TurnHandler.stop` only cancels work whose claim the queue has already ended.
 """
 
 from __future__ import annotations

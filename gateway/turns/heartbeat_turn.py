@@ -1,10 +1,8 @@
 """
-The turn of a heartbeat run (a check-in).
-
-A check-in is in a session of its own, and only what was worth saying leaves a trace in a history: in its own,
-so that it does not say the same again, and in that of the conversation where the alert is read, in the same
-transaction as the alert, so that "what did you mean?" can be answered there. So a year of silence costs no
-tokens later.
+The turn of a heartbeat run (a check-in). A check-in is in a session of its own, and only what was worth
+saying leaves a trace in a history: in its own, so that it does not say the same again, and in that of the
+conversation where the alert is read, in the same transaction as the alert, so that "what did you mean?" can
+be answered there. So a year of silence costs no tokens later.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """
 Appends history lines to the sessions' JSONL files: a turn commits them in the store together with its answer,
-and from that journal they are written here.
-
-Why twice: one commit can cover the inbox, the outbox and the history of a turn, but no commit covers a
-database and a file. So the store's journal is the truth until the file has the lines durably. Lines have
-deterministic ids and the file's reader knows the recent ones, so appending again after a crash adds nothing.
+and from that journal they are written here. Why twice: one commit can cover the inbox, the outbox and the
+history of a turn, but no commit covers a database and a file. So the store's journal is the truth until the
+file has the lines durably. Lines have deterministic ids and the file's reader knows the recent ones, so
+appending again after a crash adds nothing.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """
-Out-of-band turns: commands and reactions that run beside the running turn of their session.
-
-A turn may take minutes, and `!stop`, `!status` or an approval must not wait for its end. So turns that need
-no model are run by a dispatcher of their own with a few places, and a session may have one such turn beside
-its regular one. The queue never hands out two of a kind (`TurnStore.claim` with ``out_of_band``). When the
-last of both ends, the queue says what waits behind them.
+Out-of-band turns: commands and reactions that run beside the running turn of their session. A turn may take
+minutes, and `!stop`, `!status` or an approval must not wait for its end. So turns that need no model are run
+by a dispatcher of their own with a few places, and a session may have one such turn beside its regular one.
+The queue never hands out two of a kind (`TurnStore.claim` with ``out_of_band``). When the last of both ends,
+the queue says what waits behind them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """
-The turn of a scheduled job that is due: in the conversation and for the person that it was made for.
-
-A reminder is its text, in a room with its person's name, so that nobody speaks through the bot. A question is
+The turn of a scheduled job that is due: in the conversation and for the person that it was made for. A
+reminder is its text, in a room with its person's name, so that nobody speaks through the bot. A question is
 asked with the session's history, scope and tools, except making jobs. Removed or paused jobs, and those of
 people no longer allowed, are skipped. If others have joined or the bot has left, a reminder goes to the
 person's direct conversation and a question is paused with a notice; `Scheduler` resumes it. Late runs merge

@@ -1,8 +1,7 @@
 """
-Decides which answers are spoken, and which part of them.
-
-Only what a model has answered in a conversation comes here. Questions of approvals, notices, apologies, the
-results of commands and drafts that wait for the owner are never spoken.
+Decides which answers are spoken, and which part of them. Only what a model has answered in a conversation
+comes here. Questions of approvals, notices, apologies, the results of commands and drafts that wait for the
+owner are never spoken.
 """
 
 from __future__ import annotations

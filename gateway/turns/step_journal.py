@@ -1,9 +1,8 @@
 """
-The step journal of one turn over the durable queue: what a restarted turn has already done.
-
-A step is reused if its digest matches, which stands for all that happened before it (`agent_core.agent`). A
-`Resumable` tool's state is recorded with each step. A ``repeatable`` tool (read-only, or idempotent) simply
-runs again after a kill; any other's outcome is unknown then.
+The step journal of one turn over the durable queue: what a restarted turn has already done. A step is reused
+if its digest matches, which stands for all that happened before it (`agent_core.agent`). A `Resumable` tool's
+state is recorded with each step. A ``repeatable`` tool (read-only, or idempotent) simply runs again after a
+kill; any other's outcome is unknown then.
 """
 
 from __future__ import annotations

@@ -1,11 +1,9 @@
 """
-Transcribes the sound files of a turn before a model is asked.
-
-These are voice messages and sound files of mails. Transcripts are steps numbered downwards from
--1, so that none is made or paid twice. The words are shown below the text and are never commands;
-a yes or no can answer a question (`WordedAnswers.spoken`). Nothing is decoded here; the length comes from
-`agent_core.media.sound_file`. Files that cannot be transcribed are reported in the answer; temporary failures
-are retried.
+Transcribes the sound files of a turn before a model is asked. These are voice messages and sound files of
+mails. Transcripts are steps numbered downwards from -1, so that none is made or paid twice. The words are
+shown below the text and are never commands; a yes or no can answer a question (`WordedAnswers.spoken`).
+Nothing is decoded here; the length comes from `agent_core.media.sound_file`. Files that cannot be transcribed
+are reported in the answer; temporary failures are retried.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 """
 What differs between turns: a conversation, a command, a check-in of the heartbeat, a scheduled or background
-job.
-
-`TurnHandler` claims, runs and ends all turns in the same way. A `TurnKind` says whether and how one of its
-turns is run and commits what came of it. The kind follows from the first message of the turn.
+job. `TurnHandler` claims, runs and ends all turns in the same way. A `TurnKind` says whether and how one of
+its turns is run and commits what came of it. The kind follows from the first message of the turn.
 """
 
 from __future__ import annotations

@@ -41,6 +41,15 @@ def session(turn: str = "t1", conversation: str = "room") -> Session:
     return Session(SessionKey("test", conversation), MemoryScope(ScopeKind.OWNER), turn=turn)
 
 
+class StreamingModel:
+    """A model whose ``answer`` is an asynchronous generator of chunks."""
+
+    async def chat(
+        self, messages: Sequence[Message], tools: Sequence[ToolDefinition], *, stream: bool = True
+    ) -> AsyncIterator[ModelChunk]:
+        return self.answer(messages, tools)
+
+
 class ModelScript:
     """
     Gives the scripted answers in order: each a list of chunks, waits (float) and errors, or a function of the

@@ -5,31 +5,25 @@ all at once, as soon as the model had ended it.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import anyio
 import pytest
 
-from agent_core.models import Message, ModelChunk, ToolDefinition
 from gateway.store.states import OutboxState
+from tests.doubles.agent import StreamingModel
 from tests.integration.gateway_world import world
 
 ANN, BOB = "@ann:hs.test", "@bob:hs.test"
 
 
-class Says:
+class Says(StreamingModel):
     """A model that says one thing, and takes a moment before it has ended."""
 
-    async def chat(
-        self, messages: Sequence[Message], tools: Sequence[ToolDefinition], *, stream: bool = True
-    ) -> AsyncIterator[ModelChunk]:
-        async def answer() -> AsyncIterator[ModelChunk]:
-            yield "a secret"
-            await anyio.sleep(0.3)
-            yield " of the owner"
-
-        return answer()
+    async def answer(self, messages, tools):
+        yield "a secret"
+        await anyio.sleep(0.3)
+        yield " of the owner"
 
 
 @pytest.mark.parametrize("approval", ["all", "none"])

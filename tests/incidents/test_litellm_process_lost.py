@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +24,9 @@ from agent_core.llm.completion import ask
 from agent_core.llm.litellm.litellm_client import LiteLLMClient, LiteLLMProcess
 from agent_core.llm.pools import ModelPool
 from agent_core.llm.streaming import AnswerLimits
-from agent_core.models import Message, ModelChunk, ToolDefinition
+from agent_core.models import Message
 from tests.clock import LoopClock
+from tests.doubles.agent import StreamingModel
 
 pytestmark = pytest.mark.slow
 
@@ -345,16 +345,11 @@ def _lives(pid: int) -> bool:
         return False
 
 
-class Fine:
+class Fine(StreamingModel):
     """Another model of the pool."""
 
-    async def chat(
-        self, messages: list[Message], tools: list[ToolDefinition], *, stream: bool = True
-    ) -> AsyncIterator[ModelChunk]:
-        async def said() -> AsyncIterator[ModelChunk]:
-            yield "fine"
-
-        return said()
+    async def answer(self, messages, tools):
+        yield "fine"
 
 
 async def test_the_next_model_takes_over(tmp_path: Path) -> None:

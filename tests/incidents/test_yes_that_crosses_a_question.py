@@ -6,12 +6,10 @@ for the next one of the same turn.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from agent_core.models import Message, ModelChunk, ToolDefinition
 from tests.doubles.agent import call
 from tests.doubles.loopback import LoopbackServer
 from tests.integration.test_answers_in_words import Machine, reply, said
@@ -50,18 +48,12 @@ async def test_a_yes_that_may_have_crossed_a_guests_question_decides_nothing(tmp
 class Two(Wishful):
     """A model that wants to write down two things, one after the other."""
 
-    async def chat(
-        self, messages: Sequence[Message], tools: Sequence[ToolDefinition], *, stream: bool = True
-    ) -> AsyncIterator[ModelChunk]:
+    async def answer(self, messages, tools):
         results = [message.content for message in messages if message.role == "tool"]
-
-        async def answer() -> AsyncIterator[ModelChunk]:
-            if len(results) < 2:
-                yield call("write_down", id=f"c{len(results)}", what=["one", "two"][len(results)])
-            else:
-                yield f"so: {'; '.join(results)}"
-
-        return answer()
+        if len(results) < 2:
+            yield call("write_down", id=f"c{len(results)}", what=["one", "two"][len(results)])
+        else:
+            yield f"so: {'; '.join(results)}"
 
 
 @pytest.mark.parametrize("first", ["yes", "a sign"])

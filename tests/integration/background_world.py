@@ -13,10 +13,9 @@ import anyio
 
 from agent_core.models import (
     Message,
-    ModelChunk,
     ToolCall,
-    ToolDefinition,
 )
+from tests.doubles.agent import StreamingModel
 from tests.doubles.loopback import LoopbackServer
 from tests.integration.gateway_world import Scenario, world
 
@@ -24,7 +23,7 @@ ANN, BOB = "@ann:hs.test", "@bob:hs.test"
 IS_JOB = "[This is the background job"
 
 
-class Worker:
+class Worker(StreamingModel):
     """
     Starts a job for ``start TEXT``; what a job is told to do it does by waiting for ``gate`` and saying so.
 
@@ -39,9 +38,7 @@ class Worker:
         self.prompts: list[str] = []
         self.in_job: Callable[[str, Sequence[Message]], Any] | None = None
 
-    async def chat(
-        self, messages: Sequence[Message], tools: Sequence[ToolDefinition], *, stream: bool = True
-    ) -> AsyncIterator[ModelChunk]:
+    async def answer(self, messages, tools):
         last = messages[-1]
         wish = next(message.content for message in reversed(messages) if message.role == "user")
         self.prompts.append("\n".join(message.content for message in messages))
@@ -52,29 +49,25 @@ class Worker:
             if tool.name == "find_tools":
                 names |= set(tool.description.rpartition("Available: ")[2].rstrip(".").split(", "))
         fresh = last.role != "tool" or "was not loaded" in last.content
-
-        async def answer() -> AsyncIterator[ModelChunk]:
-            said = wish.splitlines()[-1]
-            if is_job:
-                if self.in_job is not None and fresh and (step := self.in_job(said, messages)):
-                    yield step
-                    return
-                self.began.append(said)
-                await self.gate.wait()
-                yield f"done: {said}" if last.role != "tool" else f"done: {said} ({last.content})"
-            elif not fresh:
-                yield f"so: {last.content}"
-            elif found := re.search(r"start (.*)", said):
-                yield ToolCall(id="1", name="start_job", arguments={"goal": found[1], "name": "a task"})
-            elif found := re.search(r"behind (.*)", said):
-                yield ToolCall(id="1", name="run_in_background", arguments={"command": found[1]})
-            elif found := re.search(r"(jobs|job_output|stop_job) ?(\w*)$", said):
-                arguments = {"id": found[2]} if found[2] else {}
-                yield ToolCall(id="1", name=found[1], arguments=arguments)
-            else:
-                yield f"heard: {said}"
-
-        return answer()
+        said = wish.splitlines()[-1]
+        if is_job:
+            if self.in_job is not None and fresh and (step := self.in_job(said, messages)):
+                yield step
+                return
+            self.began.append(said)
+            await self.gate.wait()
+            yield f"done: {said}" if last.role != "tool" else f"done: {said} ({last.content})"
+        elif not fresh:
+            yield f"so: {last.content}"
+        elif found := re.search(r"start (.*)", said):
+            yield ToolCall(id="1", name="start_job", arguments={"goal": found[1], "name": "a task"})
+        elif found := re.search(r"behind (.*)", said):
+            yield ToolCall(id="1", name="run_in_background", arguments={"command": found[1]})
+        elif found := re.search(r"(jobs|job_output|stop_job) ?(\w*)$", said):
+            arguments = {"id": found[2]} if found[2] else {}
+            yield ToolCall(id="1", name=found[1], arguments=arguments)
+        else:
+            yield f"heard: {said}"
 
 
 @asynccontextmanager

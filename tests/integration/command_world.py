@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -10,8 +10,8 @@ from typing import Any
 import anyio
 
 from agent_core.errors import ModelUnavailable
-from agent_core.models import Message, ModelChunk, ToolDefinition, ToolResult, Usage
-from tests.doubles.agent import call
+from agent_core.models import ToolResult, Usage
+from tests.doubles.agent import StreamingModel, call
 from tests.doubles.loopback import Delivered
 from tests.integration.gateway_world import Scenario, world
 
@@ -36,7 +36,7 @@ DM = f"dm-{ANN}"
 SETTINGS = {"owner": {"aliases": [{"channel": "matrix", "address": ANN}]}}
 
 
-class Mind:
+class Mind(StreamingModel):
     """A model that keeps what it is asked, waits at ``gate`` if the question says "slow", and can be away."""
 
     def __init__(self) -> None:
@@ -48,31 +48,25 @@ class Mind:
         self.away = False
         self.tool = ""
 
-    async def chat(
-        self, messages: Sequence[Message], tools: Sequence[ToolDefinition], *, stream: bool = True
-    ) -> AsyncIterator[ModelChunk]:
+    async def answer(self, messages, tools):
         if self.away:
             raise ModelUnavailable("away")
         question = messages[-1].content
         self.asked.append(question)
         self.shown.append("\n".join(message.content for message in messages))
-
-        async def answer() -> AsyncIterator[ModelChunk]:
-            if "tool" in question and self.tool:
-                yield call(self.tool)
-                yield Usage(prompt_tokens=100, completion_tokens=10, calls=1, model="mind")
-                return
-            self.thinking.set()
-            if "slow" in question:
-                try:
-                    await self.gate.wait()
-                except BaseException:
-                    self.cut_off += 1
-                    raise
-            yield f"answer {len(self.asked)}"
+        if "tool" in question and self.tool:
+            yield call(self.tool)
             yield Usage(prompt_tokens=100, completion_tokens=10, calls=1, model="mind")
-
-        return answer()
+            return
+        self.thinking.set()
+        if "slow" in question:
+            try:
+                await self.gate.wait()
+            except BaseException:
+                self.cut_off += 1
+                raise
+        yield f"answer {len(self.asked)}"
+        yield Usage(prompt_tokens=100, completion_tokens=10, calls=1, model="mind")
 
 
 class Hanging:

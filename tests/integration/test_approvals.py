@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -12,7 +12,6 @@ import anyio
 import pytest
 
 from agent_core.messages import InboundMessage, MessageContext, OutboundKind, Sender, SessionKey
-from agent_core.models import Message, ModelChunk, ToolDefinition
 from channels.base import AckState, Capabilities, Redelivery
 from channels.markup import to_text
 from gateway.operations import render
@@ -20,6 +19,7 @@ from gateway.store.states import InboxState, OutboxState
 from gateway.system.clock import SystemClock
 from gateway.turns.commands import worded_answers
 from gateway.turns.questions.review_questions import OWNER_QUESTIONS
+from tests.doubles.agent import StreamingModel
 from tests.doubles.loopback import Delivered, LoopbackChannel, LoopbackServer
 from tests.integration.gateway_world import Scenario, world
 
@@ -28,20 +28,14 @@ DM, BOBS = f"dm-{ANN}", f"dm-{BOB}"
 SETTINGS = {"owner": {"aliases": [{"channel": "matrix", "address": ANN}]}}
 
 
-class Echo:
+class Echo(StreamingModel):
     """A model that says the last line of what it is asked; "fail" is refused for good."""
 
-    async def chat(
-        self, messages: Sequence[Message], tools: Sequence[ToolDefinition], *, stream: bool = True
-    ) -> AsyncIterator[ModelChunk]:
+    async def answer(self, messages, tools):
         said = messages[-1].content.rsplit("\n", 1)[-1]
-
-        async def answer() -> AsyncIterator[ModelChunk]:
-            if said == "fail":
-                raise RuntimeError("a defect")
-            yield f"echo: {said}"
-
-        return answer()
+        if said == "fail":
+            raise RuntimeError("a defect")
+        yield f"echo: {said}"
 
 
 @asynccontextmanager

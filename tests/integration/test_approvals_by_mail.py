@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from email.message import EmailMessage
 from functools import partial
@@ -14,7 +14,6 @@ import anyio
 import pytest
 from anyio.to_thread import run_sync
 
-from agent_core.models import Message, ModelChunk, ToolDefinition
 from channels.base import LinkState
 from devservers import MailPeer, MailServer, ToolsMissing
 from gateway.app import Overrides, build
@@ -23,7 +22,7 @@ from gateway.store.states import InboxState
 from gateway.supervision.gateway import Gateway
 from gateway.system.home import open_home
 from tests.daemon import email_settings
-from tests.doubles.agent import call
+from tests.doubles.agent import StreamingModel, call
 from tests.integration.test_email_loops import own
 from tests.integration.test_tool_approval import Writer
 
@@ -41,22 +40,16 @@ def mail_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MailServer
         yield server
 
 
-class Wishful:
+class Wishful(StreamingModel):
     """A model that wants to write down what a mail asks after "write", and says what became of it."""
 
-    async def chat(
-        self, messages: Sequence[Message], tools: Sequence[ToolDefinition], *, stream: bool = True
-    ) -> AsyncIterator[ModelChunk]:
+    async def answer(self, messages, tools):
         last = messages[-1]
-
-        async def answer() -> AsyncIterator[ModelChunk]:
-            wish = re.search(r"^\W*write (.*)$", last.content, re.MULTILINE)
-            if last.role == "user" and wish is not None:
-                yield call("write_down", what=wish[1])
-            else:
-                yield f"so: {last.content if last.role == 'tool' else 'good morning'}"
-
-        return answer()
+        wish = re.search(r"^\W*write (.*)$", last.content, re.MULTILINE)
+        if last.role == "user" and wish is not None:
+            yield call("write_down", what=wish[1])
+        else:
+            yield f"so: {last.content if last.role == 'tool' else 'good morning'}"
 
 
 class Harness:

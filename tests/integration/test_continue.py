@@ -25,6 +25,7 @@ from gateway.turns.commands.continue_command import title_of
 from gateway.turns.commit import TurnCommit
 from tests.clock import EPOCH
 from tests.daemon import matrix_settings
+from tests.doubles.agent import StreamingModel
 from tests.doubles.loopback import LoopbackChannel, LoopbackServer
 from tests.integration.command_world import ANN, BOB, Mind
 from tests.integration.gateway_world import Scenario, world
@@ -206,17 +207,14 @@ async def test_the_number_is_that_of_the_list_that_was_shown(tmp_path):
 async def test_while_it_is_being_consolidated(tmp_path):
     """Taken over while a model summarises it: each message once, and the summary is made all the same."""
 
-    class Slow:
+    class Slow(StreamingModel):
         def __init__(self) -> None:
             self.begun, self.go = anyio.Event(), anyio.Event()
 
-        async def chat(self, messages: Any, tools: Any, *, stream: bool = True) -> Any:
-            async def answer() -> Any:
-                self.begun.set()
-                await self.go.wait()
-                yield "They spoke of birds."
-
-            return answer()
+        async def answer(self, messages, tools):
+            self.begun.set()
+            await self.go.wait()
+            yield "They spoke of birds."
 
     slow, words = Slow(), ("alpha", "beta", "gamma")
     async with two(tmp_path, Mind()) as town:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +10,10 @@ import anyio
 import pytest
 
 from agent_core.messages import SessionKey
-from agent_core.models import Message, ModelChunk, Purpose, ToolCall, ToolDefinition, Usage
+from agent_core.models import Purpose, ToolCall, Usage
 from gateway.store.states import InboxState
 from tests.clock import ManualClock
+from tests.doubles.agent import StreamingModel
 from tests.integration.command_world import ANN, BOB, CID
 from tests.integration.gateway_world import Scenario, world
 from tests.proactive_world import ANN as HOUSE_ANN
@@ -23,16 +23,14 @@ CALL = 1_000
 HOUR = 3600.0
 
 
-class Counting:
+class Counting(StreamingModel):
     """Each call costs the same; a question with "tools" makes it use tools as long as it is given any."""
 
     def __init__(self) -> None:
         self.calls = 0
         self.questions: list[str] = []
 
-    async def chat(
-        self, messages: Sequence[Message], tools: Sequence[ToolDefinition], *, stream: bool = True
-    ) -> AsyncIterator[ModelChunk]:
+    async def answer(self, messages, tools):
         self.calls += 1
         asked = next(
             each.content
@@ -40,17 +38,11 @@ class Counting:
             if each.role == "user" and "[No tool" not in each.content
         )
         self.questions.append(asked.splitlines()[-1])
-
-        async def answer() -> AsyncIterator[ModelChunk]:
-            if "tools" in asked and tools and not messages[-1].ends_tools:
-                yield ToolCall(
-                    id=f"c{self.calls}", name="search_history", arguments={"query": f"q{self.calls}"}
-                )
-            else:
-                yield f"answer to {asked.splitlines()[-1]}"
-            yield Usage(prompt_tokens=CALL - 100, completion_tokens=100, calls=1, model="m", cost_usd=0.01)
-
-        return answer()
+        if "tools" in asked and tools and not messages[-1].ends_tools:
+            yield ToolCall(id=f"c{self.calls}", name="search_history", arguments={"query": f"q{self.calls}"})
+        else:
+            yield f"answer to {asked.splitlines()[-1]}"
+        yield Usage(prompt_tokens=CALL - 100, completion_tokens=100, calls=1, model="m", cost_usd=0.01)
 
 
 def settings(**budget: Any) -> dict[str, Any]:

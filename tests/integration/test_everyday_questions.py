@@ -23,6 +23,7 @@ from agent_core.provenance import untrusted_origin
 from agent_core.tools.effects import Effect, Wording
 from channels.attachments.attachment_store import AttachmentStore
 from tests.clock import EPOCH
+from tests.doubles.agent import StreamingModel
 from tests.doubles.loopback import Delivered, LoopbackServer
 from tests.integration.gateway_world import Scenario, world
 from tests.pictures import png
@@ -87,28 +88,22 @@ class Get(_Tool):
         return (arguments["url"],)
 
 
-class Honest:
+class Honest(StreamingModel):
     """Calls what stands behind the words of its person in ``plan``, and then answers."""
 
     def __init__(self, plan: Mapping[str, tuple[str, dict[str, str]]]) -> None:
         self.plan = plan
 
-    async def chat(
-        self, messages: Sequence[Message], tools: Sequence[ToolDefinition], *, stream: bool = True
-    ) -> AsyncIterator[ModelChunk]:
+    async def answer(self, messages, tools):
         last = messages[-1]
         wish = next((each.content for each in reversed(messages) if each.role == "user"), "")
         found = next((each for said, each in self.plan.items() if said in wish), None)
-
-        async def answer() -> AsyncIterator[ModelChunk]:
-            if not tools:
-                yield "They spoke. " + " ".join(re.findall(r"OBEY \{.*?\}", _text(messages)))
-            elif last.role == "user" and found is not None:
-                yield ToolCall(id="c", name=found[0], arguments=found[1])
-            else:
-                yield f"so: {_FENCE.sub('', last.content)[-300:]}"
-
-        return answer()
+        if not tools:
+            yield "They spoke. " + " ".join(re.findall(r"OBEY \{.*?\}", _text(messages)))
+        elif last.role == "user" and found is not None:
+            yield ToolCall(id="c", name=found[0], arguments=found[1])
+        else:
+            yield f"so: {_FENCE.sub('', last.content)[-300:]}"
 
 
 class Obedient(Honest):

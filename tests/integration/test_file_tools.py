@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from hashlib import sha256
 
 import pytest
 
-from agent_core.models import Message, ModelChunk, ToolDefinition
 from gateway.errors import NotFound
 from gateway.operations.file_operations import NotTrusted, UndoRefused
 from gateway.operations.operation_context import OperationContext
 from gateway.operations.render.usage_text import receipts as rendered
-from tests.doubles.agent import call
+from tests.doubles.agent import StreamingModel, call
 from tests.doubles.loopback import LoopbackServer
 from tests.integration.gateway_world import world
 
@@ -24,30 +22,24 @@ NAMES = {"read_file", "list_files", "search_files", "write_file", "edit_file", "
 DEFERRED = {"list_files", "edit_file", "move_file", "delete_file"}
 
 
-class Hand:
+class Hand(StreamingModel):
     """A model that makes the calls of ``do NAME {…}``, one after the other, and says what came of the last."""
 
     def __init__(self) -> None:
         self.tools: set[str] = set()
         self.own: list[tuple[str, str]] = []  # what it does without being told so
 
-    async def chat(
-        self, messages: Sequence[Message], tools: Sequence[ToolDefinition], *, stream: bool = True
-    ) -> AsyncIterator[ModelChunk]:
+    async def answer(self, messages, tools):
         self.tools = {tool.name for tool in tools}
         asked = next(message for message in reversed(messages) if message.role == "user")
         wanted = re.findall(r"do (\w+) (\{.*?\})(?:;|$)", asked.content.rsplit("\n", 1)[-1])
         wanted = wanted or self.own
         results = [each for each in messages[messages.index(asked) :] if each.role == "tool"]
         done = sum("was not loaded" not in each.content for each in results)
-
-        async def answer() -> AsyncIterator[ModelChunk]:
-            if done < len(wanted):
-                yield call(wanted[done][0], **json.loads(wanted[done][1]))
-            else:
-                yield f"so: {messages[-1].content}"
-
-        return answer()
+        if done < len(wanted):
+            yield call(wanted[done][0], **json.loads(wanted[done][1]))
+        else:
+            yield f"so: {messages[-1].content}"
 
 
 @asynccontextmanager

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -10,7 +10,6 @@ import anyio
 import pytest
 
 from agent_core.messages import OutboundKind
-from agent_core.models import Message, ModelChunk, ToolDefinition
 from channels.base import DeliveryFailed
 from channels.heartbeat.channel import HeartbeatChannel
 from channels.heartbeat.config import HeartbeatConfig
@@ -19,26 +18,21 @@ from gateway.settings import Settings
 from gateway.supervision.gateway import Gateway
 from gateway.system.clock import SystemClock
 from gateway.system.home import open_home
+from tests.doubles.agent import StreamingModel
 from tests.doubles.loopback import LoopbackChannel, LoopbackServer
 
 
-class Watchman:
+class Watchman(StreamingModel):
     """A model that says what it is told to say at every check-in, and echoes otherwise."""
 
     def __init__(self, says: str) -> None:
         self.says = says
         self.ticks = 0
 
-    async def chat(
-        self, messages: Sequence[Message], tools: Sequence[ToolDefinition], *, stream: bool = True
-    ) -> AsyncIterator[ModelChunk]:
+    async def answer(self, messages, tools):
         tick = "buy milk" in messages[-1].content
         self.ticks += tick
-
-        async def answer() -> AsyncIterator[ModelChunk]:
-            yield self.says if tick else "noted"
-
-        return answer()
+        yield self.says if tick else "noted"
 
 
 @asynccontextmanager

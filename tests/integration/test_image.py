@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,6 @@ import anyio
 import pytest
 
 from agent_core.messages import Audience, InboundMessage, Sender, SessionKey
-from agent_core.models import Message, ModelChunk, ToolDefinition
 from channels.base import LinkState
 from devservers import ImageServer, Trouble
 from devservers.images import png_of
@@ -23,6 +22,7 @@ from gateway.store.states import InboxState
 from gateway.system.home import open_home
 from tests.clock import EPOCH
 from tests.daemon import email_settings, matrix_settings
+from tests.doubles.agent import StreamingModel
 from tests.doubles.agent import call as use
 from tests.integration.command_world import ANN, BOB
 from tests.integration.gateway_world import Scenario, world
@@ -36,15 +36,13 @@ __all__ = ["mail_server"]
 KEY = "key-of-the-pictures"
 
 
-class Painter:
+class Painter(StreamingModel):
     """Has pictures made as a message says after "paint", a list in JSON; nothing where it has no tools."""
 
     def __init__(self) -> None:
         self.offered: list[str] = []
 
-    async def chat(
-        self, messages: Sequence[Message], tools: Sequence[ToolDefinition], *, stream: bool = True
-    ) -> AsyncIterator[ModelChunk]:
+    async def answer(self, messages, tools):
         self.offered.append(" ".join(f"{tool.name} {tool.description}" for tool in tools))
         begun = max(at for at, each in enumerate(messages) if each.role == "user")
         found = re.search(r"paint (\[.*\])", messages[begun].content)
@@ -54,14 +52,10 @@ class Painter:
             for each in messages[begun:]
             if each.role == "tool" and "was not loaded" not in each.content
         ]
-
-        async def answer() -> AsyncIterator[ModelChunk]:
-            if tools and not messages[-1].ends_tools and len(results) < len(wanted):
-                yield use("image", **wanted[len(results)])
-            else:
-                yield " | ".join(results) or "hello"
-
-        return answer()
+        if tools and not messages[-1].ends_tools and len(results) < len(wanted):
+            yield use("image", **wanted[len(results)])
+        else:
+            yield " | ".join(results) or "hello"
 
 
 @pytest.fixture

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import anyio
 import pytest
 
-from agent_core.models import Message, ModelChunk, ToolDefinition
 from gateway.app import Overrides, build
 from gateway.settings import Settings
 from gateway.system.home import open_home
-from tests.doubles.agent import call
+from tests.doubles.agent import StreamingModel, call
 from tests.doubles.loopback import LoopbackChannel, LoopbackServer
 from tests.integration.gateway_world import world
 from tests.many_tools import THE_217TH, three_hundred
@@ -21,7 +20,7 @@ ANN = "@ann:hs.test"
 SETTINGS = {"owner": {"aliases": [{"channel": "matrix", "address": ANN}]}}
 
 
-class Seeker:
+class Seeker(StreamingModel):
     """Wants the 217th tool: calls it where it is in the request, else looks for it by what it does."""
 
     def __init__(self) -> None:
@@ -29,25 +28,19 @@ class Seeker:
         self.wait: anyio.Event | None = None
         self.looks = True
 
-    async def chat(
-        self, messages: Sequence[Message], tools: Sequence[ToolDefinition], *, stream: bool = True
-    ) -> AsyncIterator[ModelChunk]:
+    async def answer(self, messages, tools):
         names = [tool.name for tool in tools]
         self.asked.append(names)
         last = messages[-1]
-
-        async def answer() -> AsyncIterator[ModelChunk]:
-            if last.role == "tool" and self.wait is not None:
-                self.wait.set()
-                await anyio.sleep_forever()
-            elif last.role == "tool" and "is there" in last.content:
-                yield f"so: {last.content}"
-            elif THE_217TH in names or not self.looks:
-                yield call(THE_217TH, who="ann")
-            else:
-                yield call("find_tools", query="list the folders of the house")
-
-        return answer()
+        if last.role == "tool" and self.wait is not None:
+            self.wait.set()
+            await anyio.sleep_forever()
+        elif last.role == "tool" and "is there" in last.content:
+            yield f"so: {last.content}"
+        elif THE_217TH in names or not self.looks:
+            yield call(THE_217TH, who="ann")
+        else:
+            yield call("find_tools", query="list the folders of the house")
 
 
 def the_217th(tools):
@@ -123,21 +116,15 @@ async def test_tools_of_other_people_cannot_be_found(tmp_path: Path) -> None:
         assert "- delete_file: Delete a file" in told
 
 
-class Guest:
+class Guest(StreamingModel):
     """Looks for a tool of the owner, calls another one, and tells all that it was told."""
 
-    async def chat(
-        self, messages: Sequence[Message], tools: Sequence[ToolDefinition], *, stream: bool = True
-    ) -> AsyncIterator[ModelChunk]:
+    async def answer(self, messages, tools):
         results = [message.content for message in messages if message.role == "tool"]
-
-        async def answer() -> AsyncIterator[ModelChunk]:
-            if not results:
-                yield call("find_tools", query="delete a file")
-            elif len(results) == 1:
-                yield call("move_file", "2", path="a", to="b")
-            else:
-                told = [tool.description for tool in tools if tool.name == "find_tools"]
-                yield "\n".join([*results, *told])
-
-        return answer()
+        if not results:
+            yield call("find_tools", query="delete a file")
+        elif len(results) == 1:
+            yield call("move_file", "2", path="a", to="b")
+        else:
+            told = [tool.description for tool in tools if tool.name == "find_tools"]
+            yield "\n".join([*results, *told])

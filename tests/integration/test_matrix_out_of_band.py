@@ -7,14 +7,14 @@ import re
 import anyio
 import pytest
 
-from tests.doubles.agent import ModelScript
+from tests.doubles.agent import ModelScript, StreamingModel
 from tests.doubles.agent import call as use
 from tests.integration.matrix_bot import call
 from tests.integration.matrix_house import open_house
 from tests.integration.test_tool_approval import Guarded
 
 
-class SlowModel:
+class SlowModel(StreamingModel):
     """Thinks until ``gate`` is opened if the question says "slow"; answers in order with what it was given."""
 
     def __init__(self, *answers):
@@ -22,16 +22,12 @@ class SlowModel:
         self.requests = []
         self.gate = anyio.Event()
 
-    async def chat(self, messages, tools, *, stream=True):
+    async def answer(self, messages, tools):
         self.requests.append(list(messages))
         text = self.answers.pop(0)
-
-        async def play():
-            if "slow" in messages[-1].content:
-                await self.gate.wait()
-            yield text
-
-        return play()
+        if "slow" in messages[-1].content:
+            await self.gate.wait()
+        yield text
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -12,8 +12,7 @@ import anyio
 import pytest
 
 from agent_core.messages import OutboundKind
-from agent_core.models import Message, ModelChunk, ToolDefinition
-from tests.doubles.agent import call
+from tests.doubles.agent import StreamingModel, call
 from tests.integration.gateway_world import Scenario, world
 
 pytestmark = pytest.mark.integration
@@ -21,29 +20,23 @@ ANN, BOB = "@ann:hs.test", "@bob:hs.test"
 HOSTILE = Path(__file__).resolve().parents[1] / "hostile_mcp.py"
 
 
-class Caller:
+class Caller(StreamingModel):
     """Calls the tool that the question names, and says what came of it. Else an echo."""
 
     def __init__(self) -> None:
         self.names: list[set[str]] = []
 
-    async def chat(
-        self, messages: Sequence[Message], tools: Sequence[ToolDefinition], *, stream: bool = True
-    ) -> AsyncIterator[ModelChunk]:
+    async def answer(self, messages, tools):
         self.names.append({tool.name for tool in tools})
         last = messages[-1]
         question = next(each for each in reversed(messages) if each.role == "user").content
         wanted = next((word for word in question.split() if "__" in word), "")
-
-        async def answer() -> AsyncIterator[ModelChunk]:
-            if not wanted:
-                yield "echo"
-            elif last.role == "tool" and "It is loaded now" not in last.content:
-                yield f"so: {last.content}"
-            else:
-                yield call(wanted, id=f"c{len(messages)}", text="hello")
-
-        return answer()
+        if not wanted:
+            yield "echo"
+        elif last.role == "tool" and "It is loaded now" not in last.content:
+            yield f"so: {last.content}"
+        else:
+            yield call(wanted, id=f"c{len(messages)}", text="hello")
 
 
 def server(behaviour: str, *more: Any, **settings: Any) -> dict[str, Any]:

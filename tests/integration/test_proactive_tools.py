@@ -2,47 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from agent_core.memory.scopes import OWNER
 from agent_core.messages import Audience, SessionKey
-from agent_core.models import Message, ModelChunk, ToolCall, ToolDefinition
+from agent_core.models import ToolCall
 from gateway.proactive.jobs.job_service import JobPlace
 from gateway.proactive.jobs.trigger_parsing import TriggerRequest
 from gateway.store.model import JobKind
 from tests.clock import ManualClock
+from tests.doubles.agent import StreamingModel
 from tests.proactive_world import ANN, BOB, house
 
 START = datetime(2026, 5, 1, 8, tzinfo=UTC)
 SEARCH, WRITE = "look for harbour", "note this"
 
 
-class Obedient:
+class Obedient(StreamingModel):
     """Searches and writes as it is told, and says what came of it."""
 
     def __init__(self) -> None:
         self.tools: dict[str, set[str]] = {}
 
-    async def chat(
-        self, messages: Sequence[Message], tools: Sequence[ToolDefinition], *, stream: bool = True
-    ) -> AsyncIterator[ModelChunk]:
+    async def answer(self, messages, tools):
         last = messages[-1]
-
-        async def answer() -> AsyncIterator[ModelChunk]:
-            for word, call in (
-                (SEARCH, ToolCall(id="s", name="search_history", arguments={"query": "harbour"})),
-                (WRITE, ToolCall(id="w", name="memory_write", arguments={"content": "- noted"})),
-            ):
-                if last.role == "user" and word in last.content:
-                    self.tools[last.content] = {tool.name for tool in tools}
-                    yield call
-                    return
-            yield f"I have found: {last.content}" if last.role == "tool" else "OK"
-
-        return answer()
+        for word, call in (
+            (SEARCH, ToolCall(id="s", name="search_history", arguments={"query": "harbour"})),
+            (WRITE, ToolCall(id="w", name="memory_write", arguments={"content": "- noted"})),
+        ):
+            if last.role == "user" and word in last.content:
+                self.tools[last.content] = {tool.name for tool in tools}
+                yield call
+                return
+        yield f"I have found: {last.content}" if last.role == "tool" else "OK"
 
 
 async def _filed(home) -> bool:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from agent_core.messages import OutboundKind
-from agent_core.models import Message, ModelChunk, ToolDefinition
 from tests.clock import ManualClock
 from tests.doubles.agent import call
 from tests.doubles.loopback import LoopbackServer
@@ -21,20 +19,14 @@ THREE_DAYS = 3 * 24 * 60.0
 class Several(Wishful):
     """A model that wants to write down four things, one after the other, and tells what became of all."""
 
-    async def chat(
-        self, messages: Sequence[Message], tools: Sequence[ToolDefinition], *, stream: bool = True
-    ) -> AsyncIterator[ModelChunk]:
+    async def answer(self, messages, tools):
         self.calls += 1
         results = [message.content for message in messages if message.role == "tool"]
-
-        async def answer() -> AsyncIterator[ModelChunk]:
-            if len(results) < 4:
-                what = ("one", "two", "three", "four")[len(results)]
-                yield call("write_down", id=f"c{len(results)}", what=what)
-            else:
-                yield f"so: {'; '.join(results)}"
-
-        return answer()
+        if len(results) < 4:
+            what = ("one", "two", "three", "four")[len(results)]
+            yield call("write_down", id=f"c{len(results)}", what=what)
+        else:
+            yield f"so: {'; '.join(results)}"
 
 
 @pytest.mark.parametrize("restarts", [True, False])

@@ -13,7 +13,6 @@ import anyio
 import pytest
 
 from agent_core.messages import Audience, InboundMessage, OutboundKind, Sender, SessionKey
-from agent_core.models import Message, ModelChunk, ToolDefinition
 from gateway.app import Overrides, build
 from gateway.proactive.messenger import Messenger, RunMessages
 from gateway.settings import Settings
@@ -23,6 +22,7 @@ from gateway.system.home import open_home
 from gateway.turns.step_journal import StoreStepJournal
 from tests.clock import EPOCH
 from tests.daemon import email_settings, matrix_settings
+from tests.doubles.agent import StreamingModel
 from tests.doubles.agent import call as use
 from tests.doubles.loopback import LoopbackChannel, LoopbackServer
 from tests.integration.command_world import ANN, BOB, CID, EVE
@@ -36,16 +36,14 @@ OWNER_MAIL, CARL = "ann@mail.test", "carl@mail.test"
 NAMED = re.compile(r"\b(a[0-9a-f]{6})\b")
 
 
-class Writer:
+class Writer(StreamingModel):
     """Sends what a message says after "send", as JSON; ``times`` in it sends so many different ones."""
 
     def __init__(self) -> None:
         self.prompts: list[str] = []
         self.tools: list[str] = []
 
-    async def chat(
-        self, messages: Sequence[Message], tools: Sequence[ToolDefinition], *, stream: bool = True
-    ) -> AsyncIterator[ModelChunk]:
+    async def answer(self, messages, tools):
         self.prompts.append("\n".join(message.content for message in messages))
         self.tools.append(" ".join(f"{tool.name} {tool.description}" for tool in tools))
         wish = next(message.content for message in reversed(messages) if message.role == "user")
@@ -55,19 +53,15 @@ class Writer:
             for message in messages[begun:]
             if message.role == "tool" and "was not loaded" not in message.content
         ]
-
-        async def answer() -> AsyncIterator[ModelChunk]:
-            found = re.search(r"^send (\{.*\})", wish, re.MULTILINE)
-            arguments = json.loads(found[1]) if found else {}
-            times, alike = arguments.pop("times", 1), arguments.pop("alike", False)
-            if found and len(results) < times:
-                if times > 1 and not alike:
-                    arguments["text"] += f" {len(results)}"
-                yield use("send_message", **arguments)
-            else:
-                yield f"so: {results[-1] if results else 'hello'}"
-
-        return answer()
+        found = re.search(r"^send (\{.*\})", wish, re.MULTILINE)
+        arguments = json.loads(found[1]) if found else {}
+        times, alike = arguments.pop("times", 1), arguments.pop("alike", False)
+        if found and len(results) < times:
+            if times > 1 and not alike:
+                arguments["text"] += f" {len(results)}"
+            yield use("send_message", **arguments)
+        else:
+            yield f"so: {results[-1] if results else 'hello'}"
 
 
 class StepLost(Exception):

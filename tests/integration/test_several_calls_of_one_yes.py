@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from agent_core.models import Message, ModelChunk, ToolCall, ToolDefinition
+from agent_core.models import ToolCall
+from tests.doubles.agent import StreamingModel
 from tests.integration.gateway_world import world
 from tests.integration.test_answers_in_words import said
 from tests.integration.test_shell import ANN, needs_landlock, settings, tried
@@ -23,25 +23,19 @@ RUN = ("shell", {"command": "sh run.sh"})
 EDITS = [("edit_file", {"path": "plan.txt", "old": old, "new": new}) for old, new in (("a", "b"), ("c", "d"))]
 
 
-class Bundle:
+class Bundle(StreamingModel):
     """A model that makes the calls of the message all at once, and says what came of the last."""
 
-    async def chat(
-        self, messages: Sequence[Message], tools: Sequence[ToolDefinition], *, stream: bool = True
-    ) -> AsyncIterator[ModelChunk]:
+    async def answer(self, messages, tools):
         last = messages[-1]
-
-        async def answer() -> AsyncIterator[ModelChunk]:
-            loaded = "was not loaded" in last.content
-            asked = next(each for each in reversed(messages) if each.role == "user")
-            if last.role == "user" or loaded:
-                calls = json.loads(re.findall(r"\[\[.*\]\]", asked.content)[0])
-                for number, (name, arguments) in enumerate(calls):
-                    yield ToolCall(id=f"{len(messages)}-{number}", name=name, arguments=arguments)
-            else:
-                yield f"so: {last.content}"
-
-        return answer()
+        loaded = "was not loaded" in last.content
+        asked = next(each for each in reversed(messages) if each.role == "user")
+        if last.role == "user" or loaded:
+            calls = json.loads(re.findall(r"\[\[.*\]\]", asked.content)[0])
+            for number, (name, arguments) in enumerate(calls):
+                yield ToolCall(id=f"{len(messages)}-{number}", name=name, arguments=arguments)
+        else:
+            yield f"so: {last.content}"
 
 
 def at_home(tmp_path: Path) -> Path:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import platform
 import re
-from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import anyio
@@ -12,9 +11,8 @@ import pytest
 
 from agent_core.children import order
 from agent_core.children.order import landlock_version
-from agent_core.models import Message, ModelChunk, ToolDefinition
 from gateway.operations.render import status as rendered
-from tests.doubles.agent import call
+from tests.doubles.agent import StreamingModel, call
 from tests.integration.gateway_world import Scenario, world
 
 pytestmark = [pytest.mark.integration]
@@ -25,27 +23,21 @@ needs_landlock = pytest.mark.skipif(
 ANN, BOB = "@ann:hs.test", "@bob:hs.test"
 
 
-class Operator:
+class Operator(StreamingModel):
     """A model that runs what it is asked after "run", if it has a shell, and says what came of it."""
 
     def __init__(self) -> None:
         self.offered: list[bool] = []
 
-    async def chat(
-        self, messages: Sequence[Message], tools: Sequence[ToolDefinition], *, stream: bool = True
-    ) -> AsyncIterator[ModelChunk]:
+    async def answer(self, messages, tools):
         has = any(tool.name == "shell" for tool in tools)
         self.offered.append(has)
         last = messages[-1]
-
-        async def answer() -> AsyncIterator[ModelChunk]:
-            wish = re.search(r"\brun (.*)$", last.content.rsplit("\n", 1)[-1])
-            if last.role == "user" and wish is not None and (has or "anyway" in wish[1]):
-                yield call("shell", command=wish[1])
-            else:
-                yield f"so: {last.content}" if last.role == "tool" else "I have no shell"
-
-        return answer()
+        wish = re.search(r"\brun (.*)$", last.content.rsplit("\n", 1)[-1])
+        if last.role == "user" and wish is not None and (has or "anyway" in wish[1]):
+            yield call("shell", command=wish[1])
+        else:
+            yield f"so: {last.content}" if last.role == "tool" else "I have no shell"
 
 
 def settings(**shell: object) -> dict[str, object]:

@@ -2,36 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from agent_core.messages import Audience, InboundMessage, Sender, SessionKey
-from agent_core.models import Message, ModelChunk, ToolDefinition
 from gateway.turns.user_input import NO_REPLY
+from tests.doubles.agent import StreamingModel
 from tests.integration.command_world import settled, talking
 
 pytestmark = pytest.mark.smoke
 ROOM = SessionKey("matrix", "room")
 
 
-class Says:
+class Says(StreamingModel):
     """A model that says what the last line of the question asks for, and keeps what it was shown."""
 
     def __init__(self) -> None:
         self.shown: list[str] = []
 
-    async def chat(
-        self, messages: Sequence[Message], tools: Sequence[ToolDefinition], *, stream: bool = True
-    ) -> AsyncIterator[ModelChunk]:
+    async def answer(self, messages, tools):
         self.shown.append("\n".join(each.content for each in messages))
-
-        async def answer() -> AsyncIterator[ModelChunk]:
-            yield messages[-1].content.rpartition("say: ")[2]
-
-        return answer()
+        yield messages[-1].content.rpartition("say: ")[2]
 
 
 def said(number: int, text: str, **context: object) -> InboundMessage:

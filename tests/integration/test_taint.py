@@ -8,18 +8,18 @@ alone, which knows whose words were in the prompt.
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from agent_core.models import Message, ModelChunk, ToolDefinition, ToolResult
+from agent_core.models import ToolResult
 from agent_core.provenance import Origins, untrusted_origin
 from agent_core.tools.effects import Effect
 from tests.clock import EPOCH
-from tests.doubles.agent import call
+from tests.doubles.agent import StreamingModel, call
 from tests.doubles.loopback import LoopbackServer
 from tests.integration.gateway_world import Scenario, world
 
@@ -57,30 +57,24 @@ class Notes:
         return ToolResult(content="kept")
 
 
-class Obedient:
+class Obedient(StreamingModel):
     """Reads the page when it is told to; follows the newest order that stands anywhere in its prompt, once a turn."""
 
-    async def chat(
-        self, messages: Sequence[Message], tools: Sequence[ToolDefinition], *, stream: bool = True
-    ) -> AsyncIterator[ModelChunk]:
+    async def answer(self, messages, tools):
         prompt = "\n".join(message.content for message in messages)
         said, last = messages[-1].content, messages[-1]
         wish = next(message.content for message in reversed(messages) if message.role == "user")
         order = re.search(r"OBEY: note (.*)", prompt)
-
-        async def answer() -> AsyncIterator[ModelChunk]:
-            if not tools:  # a summary: everything that was said stays in it
-                yield "They spoke. " + " ".join(re.findall(r"OBEY: note [^.\n]*", prompt))
-            elif last.role == "user" and "read the page" in said:
-                yield call("read_page")
-            elif last.role == "tool" and "Nice weather" in said and "only repeat" in wish:
-                yield f"It says: {said}"
-            elif order is not None and not (last.role == "tool" and "Nice weather" not in said):
-                yield call("note", what=order[1])
-            else:
-                yield f"so: {said.splitlines()[-1]}"
-
-        return answer()
+        if not tools:  # a summary: everything that was said stays in it
+            yield "They spoke. " + " ".join(re.findall(r"OBEY: note [^.\n]*", prompt))
+        elif last.role == "user" and "read the page" in said:
+            yield call("read_page")
+        elif last.role == "tool" and "Nice weather" in said and "only repeat" in wish:
+            yield f"It says: {said}"
+        elif order is not None and not (last.role == "tool" and "Nice weather" not in said):
+            yield call("note", what=order[1])
+        else:
+            yield f"so: {said.splitlines()[-1]}"
 
 
 @asynccontextmanager

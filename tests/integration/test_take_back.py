@@ -11,6 +11,7 @@ import pytest
 from agent_core.messages import Amendment, SessionKey
 from gateway.store.store_errors import StoreUnavailable
 from gateway.turns.commit import TurnCommit
+from tests.doubles.agent import StreamingModel
 from tests.doubles.loopback import LoopbackServer
 from tests.integration.command_world import ANN, BOB, CID, DM, Mind, asked, settled, talking, texts
 from tests.integration.gateway_world import Scenario
@@ -104,19 +105,16 @@ class TestUndo:
         """Taken back while a model summarises it: that summary is thrown away; what is in it later is not taken back."""
         from agent_core.memory.manager import MemoryManager
 
-        class Slow:
+        class Slow(StreamingModel):
             def __init__(self) -> None:
                 self.seen: list[str] = []
                 self.begun, self.go = anyio.Event(), anyio.Event()
 
-            async def chat(self, messages: Any, tools: Any, *, stream: bool = True) -> Any:
-                async def answer() -> Any:
-                    self.seen.append(messages[-1].content)
-                    self.begun.set()
-                    await self.go.wait()
-                    yield "They spoke of birds."
-
-                return answer()
+            async def answer(self, messages, tools):
+                self.seen.append(messages[-1].content)
+                self.begun.set()
+                await self.go.wait()
+                yield "They spoke of birds."
 
         mind, slow = Mind(), Slow()
         async with talking(tmp_path, mind) as one:

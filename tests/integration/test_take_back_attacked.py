@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import pytest
 
 from agent_core.messages import Audience, InboundMessage, MessageContext, Sender, SessionKey
-from agent_core.models import Message, ModelChunk, ToolDefinition, ToolResult
+from agent_core.models import ToolResult
 from gateway.routing.access import is_admitted
 from gateway.store.states import InboxState
 from gateway.turns.commands.retry_and_undo import TakeBack
 from tests.clock import EPOCH
-from tests.doubles.agent import call
+from tests.doubles.agent import StreamingModel, call
 from tests.integration.command_world import ANN, BOB, DM, Mind, asked, settled, talking, texts
 from tests.integration.gateway_world import Scenario
 from tests.integration.test_taint import Notes
@@ -137,25 +136,20 @@ class Scarce(Notes):
         return ToolResult(content="it is full", is_error=True) if arguments["what"] == "nothing" else kept
 
 
-class Careful:
+class Careful(StreamingModel):
     """Notes what it is asked to note, unless it is told that this was done."""
 
     def __init__(self) -> None:
         self.questions: list[str] = []
 
-    async def chat(
-        self, messages: Sequence[Message], tools: Sequence[ToolDefinition], *, stream: bool = True
-    ) -> AsyncIterator[ModelChunk]:
-        async def answer() -> AsyncIterator[ModelChunk]:
-            if messages[-1].role == "user":
-                self.questions.append(messages[-1].content)
-                wish = re.search(r"note: (\w+)", messages[-1].content)
-                if wish and "note (" not in messages[-1].content:
-                    yield call("note", what=wish[1])
-                    return
-            yield f"so: {len(self.questions)}"
-
-        return answer()
+    async def answer(self, messages, tools):
+        if messages[-1].role == "user":
+            self.questions.append(messages[-1].content)
+            wish = re.search(r"note: (\w+)", messages[-1].content)
+            if wish and "note (" not in messages[-1].content:
+                yield call("note", what=wish[1])
+                return
+        yield f"so: {len(self.questions)}"
 
 
 class TestLetIn:

@@ -12,10 +12,10 @@ import anyio
 import pytest
 
 from agent_core.messages import InboundMessage, OutboundKind, Sender, SessionKey
-from agent_core.models import Message, ModelChunk, ToolDefinition, ToolResult
+from agent_core.models import ToolResult
 from agent_core.tools.effects import Effect
 from gateway.system.clock import SystemClock
-from tests.doubles.agent import call
+from tests.doubles.agent import StreamingModel, call
 from tests.doubles.loopback import Delivered, LoopbackChannel, LoopbackServer
 from tests.integration.gateway_world import Scenario, world
 
@@ -42,27 +42,21 @@ class Guarded(Writer):
     needs_approval = True
 
 
-class Wishful:
+class Wishful(StreamingModel):
     """A model that wants to write down what it is asked after "write", and says what became of it."""
 
     def __init__(self) -> None:
         self.calls = 0
 
-    async def chat(
-        self, messages: Sequence[Message], tools: Sequence[ToolDefinition], *, stream: bool = True
-    ) -> AsyncIterator[ModelChunk]:
+    async def answer(self, messages, tools):
         self.calls += 1
         last = messages[-1]
-
-        async def answer() -> AsyncIterator[ModelChunk]:
-            said = last.content.rsplit("\n", 1)[-1]
-            wish = re.search(r"\bwrite (.*)$", said)
-            if last.role == "user" and wish is not None:
-                yield call("write_down", what=wish[1])
-            else:
-                yield f"so: {last.content if last.role == 'tool' else said}"
-
-        return answer()
+        said = last.content.rsplit("\n", 1)[-1]
+        wish = re.search(r"\bwrite (.*)$", said)
+        if last.role == "user" and wish is not None:
+            yield call("write_down", what=wish[1])
+        else:
+            yield f"so: {last.content if last.role == 'tool' else said}"
 
 
 @asynccontextmanager

@@ -7,7 +7,7 @@ Once in an encrypted room of a real homeserver, answered by a reaction, and once
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -17,13 +17,13 @@ import pytest
 
 from agent_core.children.order import landlock_version
 from agent_core.llm.demo.demo_model import DemoModel
-from agent_core.models import Message, ModelChunk, ToolDefinition
 from channels.base import LinkState
 from gateway.app import Overrides, build
 from gateway.settings import Settings
 from gateway.supervision.gateway import Gateway
 from gateway.system.home import open_home
 from tests.daemon import email_settings
+from tests.doubles.agent import StreamingModel
 from tests.doubles.agent import call as use
 from tests.integration.matrix_bot import call
 from tests.integration.matrix_person import Person, room_of_kind
@@ -148,22 +148,16 @@ async def test_by_mail_over_a_restart(mail_server, tmp_path: Path) -> None:  # n
     assert len(site.asked) == 1
 
 
-class Patient:
+class Patient(StreamingModel):
     """Follows an order that stands anywhere in its prompt, but only when it is asked on day two."""
 
-    async def chat(
-        self, messages: Sequence[Message], tools: Sequence[ToolDefinition], *, stream: bool = True
-    ) -> AsyncIterator[ModelChunk]:
+    async def answer(self, messages, tools):
         last = messages[-1]
         order = re.search(r"OBEY: note (.*)", "\n".join(each.content for each in messages))
-
-        async def answer() -> AsyncIterator[ModelChunk]:
-            if last.role == "user" and "day two" in last.content and order is not None:
-                yield use("note", what=order[1])
-            else:
-                yield f"so: {last.content}" if last.role == "tool" else "I have read it."
-
-        return answer()
+        if last.role == "user" and "day two" in last.content and order is not None:
+            yield use("note", what=order[1])
+        else:
+            yield f"so: {last.content}" if last.role == "tool" else "I have read it."
 
 
 @pytest.mark.parametrize("forwarded", [True, False])

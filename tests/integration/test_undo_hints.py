@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import AsyncIterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,9 +10,10 @@ from typing import Any
 import anyio
 import pytest
 
-from agent_core.models import Message, ModelChunk, ToolCall, ToolDefinition
+from agent_core.models import ToolCall
 from gateway.store.model import EffectReceipt
 from tests.command_line import squidbot
+from tests.doubles.agent import StreamingModel
 from tests.doubles.loopback import LoopbackServer
 from tests.integration.gateway_world import Scenario, world
 
@@ -22,28 +22,22 @@ ANN = "@ann:hs.test"
 LATER = {"action": "add", "kind": "remind", "text": "tea", "in_minutes": 600}
 
 
-class Doer:
+class Doer(StreamingModel):
     """Makes the given call for each question, again if its tool had to be loaded; a job of it never ends."""
 
     def __init__(self, *calls: tuple[str, dict[str, Any]]) -> None:
         self._calls = list(calls)
 
-    async def chat(
-        self, messages: Sequence[Message], tools: Sequence[ToolDefinition], *, stream: bool = True
-    ) -> AsyncIterator[ModelChunk]:
+    async def answer(self, messages, tools):
         last = messages[-1]
         if "[This is the background job" in last.content:
             await anyio.sleep_forever()
         name, arguments = self._calls[0]
-
-        async def answer() -> AsyncIterator[ModelChunk]:
-            if last.role == "tool" and "It is loaded now" not in last.content:
-                self._calls.pop(0)
-                yield "done"
-            else:
-                yield ToolCall(id="c", name=name, arguments=arguments)
-
-        return answer()
+        if last.role == "tool" and "It is loaded now" not in last.content:
+            self._calls.pop(0)
+            yield "done"
+        else:
+            yield ToolCall(id="c", name=name, arguments=arguments)
 
 
 def house(root: Path, server: LoopbackServer, *calls: tuple[str, dict[str, Any]]) -> Any:

@@ -14,6 +14,7 @@ from agent_core.messages import Amendment, InboundMessage, MessageContext, Sende
 from channels.attachments import AttachmentStore
 from devservers.transcription import Reply, TranscriptionServer
 from gateway.supervision.turn_watchdog import allowed_seconds
+from tests.doubles.agent import StreamingModel
 from tests.integration.gateway_world import world
 from tests.integration.test_person_data import holding
 from tests.integration.test_tool_approval import Wishful, Writer, answers, question
@@ -180,21 +181,17 @@ async def test_nobody_listens_again_to_voice_messages_that_became_one_question(h
     assert paid == 2
 
 
-class Refuses:
+class Refuses(StreamingModel):
     """A model that refuses its first question for good, and repeats the others."""
 
     def __init__(self):
         self.asked = 0
 
-    async def chat(self, messages, tools, *, stream=True):
+    async def answer(self, messages, tools):
         self.asked += 1
         if self.asked == 1:
             raise ModelRefused("no")
-
-        async def answer():
-            yield messages[-1].content
-
-        return answer()
+        yield messages[-1].content
 
 
 async def test_nobody_listens_again_for_a_question_that_failed(home, files, ears):

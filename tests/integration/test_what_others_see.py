@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from agent_core.messages import Audience, Sender, SessionKey
-from agent_core.models import Message, ModelChunk, ToolDefinition
+from agent_core.models import Message
 from agent_core.tools.grants import Grant, GrantKind, Scope
 from gateway.errors import GatewayError
 from gateway.operations.job_operations import schedule_context
@@ -30,7 +30,7 @@ from gateway.store.sql.question_store import insert_grant
 from gateway.store.stores import NewOutbound, Pending
 from gateway.turns.commands import COMMANDS
 from tests.clock import EPOCH
-from tests.doubles.agent import call
+from tests.doubles.agent import StreamingModel, call
 from tests.proactive_world import ANN, ANN_MAIL, BOB, Harness, house
 
 pytestmark = pytest.mark.smoke
@@ -41,31 +41,25 @@ WORDS = {ANN: "annwordpurple", BOB: "bobwordtelescope", CID: "cidwordgiraffe", D
 _LAST = ("stop", "undo", "retry", "new")
 
 
-class Teller:
+class Teller(StreamingModel):
     """A model that keeps what it is told to, searches for what it is told to, and repeats what a tool says."""
 
     def __init__(self) -> None:
         self.asked: list[Sequence[Message]] = []
 
-    async def chat(
-        self, messages: Sequence[Message], tools: Sequence[ToolDefinition], *, stream: bool = True
-    ) -> AsyncIterator[ModelChunk]:
+    async def answer(self, messages, tools):
         self.asked.append(messages)
         last = messages[-1]
-
-        async def answer() -> AsyncIterator[ModelChunk]:
-            if last.role == "tool":
-                yield f"The tool says: {last.content}"
-            elif found := re.search(r"remember (\w+)", last.content):
-                yield call("memory_write", content=f"- a present: {found[1]}")
-            elif found := re.search(r"find (\w+)", last.content):
-                yield call("search_history", query=found[1])
-            elif "list jobs" in last.content:
-                yield call("schedule", action="list")
-            else:
-                yield "yes"
-
-        return answer()
+        if last.role == "tool":
+            yield f"The tool says: {last.content}"
+        elif found := re.search(r"remember (\w+)", last.content):
+            yield call("memory_write", content=f"- a present: {found[1]}")
+        elif found := re.search(r"find (\w+)", last.content):
+            yield call("search_history", query=found[1])
+        elif "list jobs" in last.content:
+            yield call("schedule", action="list")
+        else:
+            yield "yes"
 
 
 @asynccontextmanager

@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 import re
 import secrets
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -18,13 +18,14 @@ from typing import Any
 
 import anyio
 
-from agent_core.models import Message, ModelChunk, ToolCall, ToolDefinition
+from agent_core.models import ToolCall
 from gateway.app import Overrides, build
 from gateway.settings import Settings
 from gateway.store.stores import Pending, Queue
 from gateway.supervision.gateway import Gateway
 from gateway.system.home import open_home
 from gateway.turns.turn_kinds import TurnPolicy
+from tests.doubles.agent import StreamingModel
 from tests.doubles.loopback import FileLoopbackServer, LoopbackChannel
 from tests.doubles.queue import wrapping
 from tests.kill.forking import serve
@@ -59,7 +60,7 @@ class Life:
     shell: str = ""
 
 
-class Foreman:
+class Foreman(StreamingModel):
     """
     ``start N`` is a job for somebody else; the job N has its effect once and is done. ``run COMMAND`` is run in
     the background.
@@ -69,9 +70,7 @@ class Foreman:
         self._point = point
         self._pause = pause
 
-    async def chat(
-        self, messages: Sequence[Message], tools: Sequence[ToolDefinition], *, stream: bool = True
-    ) -> AsyncIterator[ModelChunk]:
+    async def answer(self, messages, tools):
         last = messages[-1]
         wish = next(message.content for message in reversed(messages) if message.role == "user")
         number = int((re.findall(r"\d+", wish.splitlines()[-1]) or ["0"])[-1])
@@ -79,21 +78,17 @@ class Foreman:
         is_job = _IS_JOB in wish
         to_do = last.role != "tool" or "was not loaded" in last.content
         kind = "job" if is_job else "start"
-
-        async def answer() -> AsyncIterator[ModelChunk]:
-            self._point(f"{kind}.asked")
-            await anyio.sleep(self._pause())
-            if to_do and is_job:
-                yield ToolCall(id=f"e{number}", name="effect", arguments={"number": number})
-            elif to_do and command is not None:
-                yield ToolCall(id="r", name="run_in_background", arguments={"command": command[1]})
-            elif to_do:
-                yield ToolCall(id=f"s{number}", name="start_job", arguments={"goal": f"task {number}"})
-            else:
-                yield f"finished #{number}" if is_job else f"begun #{number}"
-            self._point(f"{kind}.answered")
-
-        return answer()
+        self._point(f"{kind}.asked")
+        await anyio.sleep(self._pause())
+        if to_do and is_job:
+            yield ToolCall(id=f"e{number}", name="effect", arguments={"number": number})
+        elif to_do and command is not None:
+            yield ToolCall(id="r", name="run_in_background", arguments={"command": command[1]})
+        elif to_do:
+            yield ToolCall(id=f"s{number}", name="start_job", arguments={"goal": f"task {number}"})
+        else:
+            yield f"finished #{number}" if is_job else f"begun #{number}"
+        self._point(f"{kind}.answered")
 
 
 class _NewIds:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -19,7 +18,6 @@ from pathlib import Path
 
 import anyio
 
-from agent_core.models import Message, ModelChunk, ToolDefinition
 from channels.heartbeat import channel as heartbeat_channel
 from channels.heartbeat.channel import HeartbeatChannel
 from gateway.app import Overrides, build
@@ -28,6 +26,7 @@ from gateway.store.stores import StoreUnavailable
 from gateway.supervision.gateway import Gateway
 from gateway.system.home import open_home
 from tests.clock import EPOCH
+from tests.doubles.agent import StreamingModel
 from tests.doubles.loopback import FileLoopbackServer, LoopbackChannel
 from tests.kill.forking import serve
 from tests.kill.points import Striker, StrikingQueue
@@ -70,20 +69,14 @@ class FastClock:
         return time.monotonic()
 
 
-class Minutes:
+class Minutes(StreamingModel):
     """A model whose answers say for which minute or job they are."""
 
-    async def chat(
-        self, messages: Sequence[Message], tools: Sequence[ToolDefinition], *, stream: bool = True
-    ) -> AsyncIterator[ModelChunk]:
+    async def answer(self, messages, tools):
         question = messages[-1].content
         tick = _TICK.search(question)
-
-        async def answer() -> AsyncIterator[ModelChunk]:
-            await anyio.sleep(0.02)
-            yield f"alert {tick[1]}" if tick else f"answer to {question.splitlines()[-1]}"
-
-        return answer()
+        await anyio.sleep(0.02)
+        yield f"alert {tick[1]}" if tick else f"answer to {question.splitlines()[-1]}"
 
 
 def settings_for(target: str) -> Settings:

@@ -8,18 +8,18 @@ With ``forgetful`` behind it has a defect: it keeps no record of the calls that 
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import anyio
 
-from agent_core.models import Message, ModelChunk, ToolDefinition, ToolResult
+from agent_core.models import ToolResult
 from agent_core.tools.effects import Effect
 from gateway.system.clock import SystemClock
 from gateway.turns.step_journal import StoreStepJournal
-from tests.doubles.agent import call
+from tests.doubles.agent import StreamingModel, call
 from tests.doubles.loopback import FileLoopbackServer
 from tests.integration.gateway_world import world
 from tests.kill.points import append_line
@@ -43,25 +43,19 @@ class Kept:
         return ToolResult(content=f"{self.name} {arguments['what']}: kept")
 
 
-class Mixed:
+class Mixed(StreamingModel):
     """Wants everything at once, for whoever asks, and tells what became of it."""
 
-    async def chat(
-        self, messages: Sequence[Message], tools: Sequence[ToolDefinition], *, stream: bool = True
-    ) -> AsyncIterator[ModelChunk]:
+    async def answer(self, messages, tools):
         results = [each.content for each in messages if each.role == "tool"]
         said = messages[-1].content.split()[-1]
-
-        async def answer() -> AsyncIterator[ModelChunk]:
-            if results:
-                yield "so: " + "; ".join(results)
-                return
-            for number in range(MANY):
-                yield call("write_down", id=f"w{number}", what=f"{said}-{number}")
-            yield call("note", id="n", what=said)
-            yield call("stamp", id="s", what=said)
-
-        return answer()
+        if results:
+            yield "so: " + "; ".join(results)
+            return
+        for number in range(MANY):
+            yield call("write_down", id=f"w{number}", what=f"{said}-{number}")
+        yield call("note", id="n", what=said)
+        yield call("stamp", id="s", what=said)
 
 
 class Ahead(SystemClock):

@@ -6,40 +6,34 @@ which use a tool. ``python -m tests.kill.spending_child FOLDER MOMENT``; without
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import anyio
 
-from agent_core.models import Message, ModelChunk, ToolCall, ToolDefinition, Usage
+from agent_core.models import ToolCall, Usage
+from tests.doubles.agent import StreamingModel
 from tests.integration.gateway_world import world
 from tests.kill.points import Striker, StrikingQueue, append_line
 
 CALLS = 3
 
 
-class Noted:
+class Noted(StreamingModel):
     """A model that writes down each answer before it is handed out."""
 
     def __init__(self, ledger: Path, point: Striker) -> None:
         self._ledger = ledger
         self._point = point
 
-    async def chat(
-        self, messages: Sequence[Message], tools: Sequence[ToolDefinition], *, stream: bool = True
-    ) -> AsyncIterator[ModelChunk]:
+    async def answer(self, messages, tools):
         used = sum(message.role == "tool" for message in messages)
-
-        async def answer() -> AsyncIterator[ModelChunk]:
-            append_line(self._ledger, str(used))
-            self._point("model.answered")
-            if used < CALLS - 1:
-                yield ToolCall(id=f"c{used}", name="search_history", arguments={"query": f"q{used}"})
-            else:
-                yield "done"
-            yield Usage(prompt_tokens=90, completion_tokens=10, calls=1, model="m")
-
-        return answer()
+        append_line(self._ledger, str(used))
+        self._point("model.answered")
+        if used < CALLS - 1:
+            yield ToolCall(id=f"c{used}", name="search_history", arguments={"query": f"q{used}"})
+        else:
+            yield "done"
+        yield Usage(prompt_tokens=90, completion_tokens=10, calls=1, model="m")
 
 
 async def live(folder: Path, moment: str) -> None:

@@ -1,8 +1,7 @@
 """
-How the demo model consolidates: it picks sentences and never repeats one. Pure.
-
-Sentences with a number, a name or an address are worth more than others, and small talk is worth nothing.
-What it picks stands in the order in which it was said.
+How the demo model consolidates: it picks sentences and never repeats one. Pure. Sentences with a number, a
+name or an address are worth more than others, and small talk is worth nothing. What it picks stands in the
+order in which it was said.
 """
 
 from __future__ import annotations

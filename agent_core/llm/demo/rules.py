@@ -1,7 +1,6 @@
 """
-The rules of the demo model: the patterns that it understands and the sentences that it answers. Pure.
-
-It reads the memory document where the prompt shows it and writes it back whole, as a real model should. When
+The rules of the demo model: the patterns that it understands and the sentences that it answers. Pure. It
+reads the memory document where the prompt shows it and writes it back whole, as a real model should. When
 another conversation has changed the document meanwhile it merges its facts into the text that it is told.
 """
 

@@ -1,8 +1,6 @@
 """
 The process in which litellm runs, started by `LiteLLMProcess`; only its translation between providers is
-used.
-
-Before the import it confines itself (`confinement`), and disables litellm's price download and ``.env``
+used. Before the import it confines itself (`confinement`), and disables litellm's price download and ``.env``
 loading. A warm-up call against loopback loads the rest. Traps: 401 arrives as "bad request" and a refused
 connection as status 500 (``model_errors`` decides); the openai SDK retries twice under two names; a stream
 left with ``break`` stays open until ``aclose``; without reported usage it counts tokens, which loads 100 MiB.

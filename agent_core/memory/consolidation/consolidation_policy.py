@@ -1,11 +1,9 @@
 """
 Decides when a conversation is consolidated, which part of it, and whether the model's answer is accepted.
-Pure.
-
-Above ``threshold`` messages or ``max_tokens`` after the cursor, all but the newest ``keep`` become segments
-of at most ``segment_tokens``, so that a backlog is caught up in steps. A segment ends before a question, so
-that no answer is shown without it. A far too long answer is cut after a sentence; the conversation repeated
-is refused.
+Pure. Above ``threshold`` messages or ``max_tokens`` after the cursor, all but the newest ``keep`` become
+segments of at most ``segment_tokens``, so that a backlog is caught up in steps. A segment ends before a
+question, so that no answer is shown without it. A far too long answer is cut after a sentence; the
+conversation repeated is refused.
 """
 
 from __future__ import annotations

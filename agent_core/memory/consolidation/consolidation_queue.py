@@ -1,10 +1,9 @@
 """
-Consolidates conversations in the background, after an answer is on its way.
-
-`mark_due` marks a session; `run` works on marked ones, a few at a time, with the session tasks first. Marks
-in quick succession are one. A failure waits a minute, doubled up to six hours, with a limited number of
-retries until somebody speaks in the session again, so that an absent model costs a few calls a day;
-`ConsolidationResult.wait_s` is no failure. Cancelled work leaves no trace.
+Consolidates conversations in the background, after an answer is on its way. `mark_due` marks a session; `run`
+works on marked ones, a few at a time, with the session tasks first. Marks in quick succession are one. A
+failure waits a minute, doubled up to six hours, with a limited number of retries until somebody speaks in the
+session again, so that an absent model costs a few calls a day; `ConsolidationResult.wait_s` is no failure.
+Cancelled work leaves no trace.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
 """
 Consolidates a conversation: calls the model, processes its answers, and commits one atomic record at the end.
-
 Rules are in ``policy``, texts in ``prompts``, facts that must survive in ``key_facts``. Nobody waits for it,
 and a failure changes nothing: the messages stay in the prompt and the histories are never written. A visit
 consolidates a few segments, halving one too long for the model. A concurrent visit has nothing to do; another

@@ -1,12 +1,10 @@
 """
 Finds the facts of a conversation that its summary must contain, and those that it lacks. Pure, without a
-model.
-
-Addresses, dates, numbers, names, decisions and quotations cannot be guessed again and are recognised by form,
-each as a `KeyFact` with a ``snippet``. Single digits, counters ("message 7", "message 8") and capitals at
-sentence starts do not count; in languages that capitalise nouns only names of several words do; in scripts
-without capitals a short statement is the fact. Matching is by meaning where cheap: 1,234 is 1234, 3 May is
-2026-05-03.
+model. Addresses, dates, numbers, names, decisions and quotations cannot be guessed again and are recognised
+by form, each as a `KeyFact` with a ``snippet``. Single digits, counters ("message 7", "message 8") and
+capitals at sentence starts do not count; in languages that capitalise nouns only names of several words do;
+in scripts without capitals a short statement is the fact. Matching is by meaning where cheap: 1,234 is 1234,
+3 May is 2026-05-03.
 """
 
 from __future__ import annotations

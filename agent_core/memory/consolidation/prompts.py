@@ -1,9 +1,7 @@
 """
 The prompts of consolidation: for a new summary, for facts that a summary lacks, and for a summary that has
-grown too long. Pure.
-
-Everything that people have said stands between tags that it cannot close, and the system texts say that it
-is material: a sentence in it that gives orders is something to report, not to obey.
+grown too long. Pure. Everything that people have said stands between tags that it cannot close, and the
+system texts say that it is material: a sentence in it that gives orders is something to report, not to obey.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """
-The tables of the search index, and the statements on them. Blocks.
-
-``lines`` holds texts, ``words`` (FTS5, contentless) folded words, the ends of long ones and a mark of the
-scope; row numbers are seconds and a counter, so that time ranges need no sorting and the index stays small.
-``sessions`` says how far each file was read. The file is a cache: unsynced, rebuilt when damaged.
+The tables of the search index, and the statements on them. Blocks. ``lines`` holds texts, ``words`` (FTS5,
+contentless) folded words, the ends of long ones and a mark of the scope; row numbers are seconds and a
+counter, so that time ranges need no sorting and the index stays small. ``sessions`` says how far each file
+was read. The file is a cache: unsynced, rebuilt when damaged.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """
-Ranks what a search found, for every store alike, by Okapi BM25 (Robertson and Zaragoza 2009). Pure.
-
-Other forms of a word count a little less. A line is rated with its question or answer, since they may share
-the query's words. Lines with all words stand first, close words count more, and the newer of equals wins.
-What means the same in other words has a likeness, which counts as much as that share of all words.
+Ranks what a search found, for every store alike, by Okapi BM25 (Robertson and Zaragoza 2009). Pure. Other
+forms of a word count a little less. A line is rated with its question or answer, since they may share the
+query's words. Lines with all words stand first, close words count more, and the newer of equals wins. What
+means the same in other words has a likeness, which counts as much as that share of all words.
 """
 
 from __future__ import annotations

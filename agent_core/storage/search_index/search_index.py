@@ -1,6 +1,5 @@
 """
 The search in histories: the `SearchPort` over SQLite's full-text index, which can be rebuilt from the JSONL.
-
 Each history is indexed in the background from the byte of the last stop; a replaced or shortened one from its
 start. Lines not indexed yet are scanned from the end within a budget, also while the index is unusable, so
 that new messages are found at once. A damaged index is rebuilt. A search sees the lines of one scope

@@ -1,9 +1,8 @@
 """
-Stems of words in the languages that people write here, and the words that say nothing alone. Pure.
-
-A message does not say its language, so a word has a stem in each language of its script, and two words are
-forms of one if they share a stem. The stems are those of the Snowball project; of a Korean word it is what
-stands before its particle.
+Stems of words in the languages that people write here, and the words that say nothing alone. Pure. A message
+does not say its language, so a word has a stem in each language of its script, and two words are forms of one
+if they share a stem. The stems are those of the Snowball project; of a Korean word it is what stands before
+its particle.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """
-The vectors beside the rows of the search index (a `VectorStore`), and the statements on them.
-
-A trigger removes the vectors of a line with the line, in the same transaction, also where a program does so
-that knows nothing of vectors. ``id`` only grows, so what was added later has a larger one.
+The vectors beside the rows of the search index (a `VectorStore`), and the statements on them. A trigger
+removes the vectors of a line with the line, in the same transaction, also where a program does so that knows
+nothing of vectors. ``id`` only grows, so what was added later has a larger one.
 """
 
 from __future__ import annotations

@@ -1,13 +1,10 @@
 """
-The process that turns texts into vectors and finds the nearest ones: the daemon's side is `vectors`.
-
-Before anything of others is loaded the process gives up the network and every file but its libraries
+The process that turns texts into vectors and finds the nearest ones: the daemon's side is `vectors`. Before
+anything of others is loaded the process gives up the network and every file but its libraries
 (`confinement`). It holds the vectors of each scope apart, as far as the daemon has sent them; it ends when
-idle and starts empty.
-
-A text has a vector for each of its sentences, because the one of a whole message is the mean of all it is
-about. A vector is stored as small integers. The search computes the product with every one of a scope, less
-their mean: what is like everything is like nothing.
+idle and starts empty. A text has a vector for each of its sentences, because the one of a whole message is
+the mean of all it is about. A vector is stored as small integers. The search computes the product with every
+one of a scope, less their mean: what is like everything is like nothing.
 """
 
 from __future__ import annotations

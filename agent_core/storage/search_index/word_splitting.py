@@ -1,8 +1,7 @@
 """
-Normalises texts for searching: splits and folds words, so that the index and a plain scan agree. Pure.
-
-Case, accents and widths do not count. Scripts without spaces are indexed by character and searched by pairs,
-in Japanese without hiragana pairs, which mostly are endings. A query has words (any may match) and quoted
+Normalises texts for searching: splits and folds words, so that the index and a plain scan agree. Pure. Case,
+accents and widths do not count. Scripts without spaces are indexed by character and searched by pairs, in
+Japanese without hiragana pairs, which mostly are endings. A query has words (any may match) and quoted
 phrases (all must). A long word is also found by the words that it begins or ends with, as in compounds.
 """
 

@@ -1,12 +1,10 @@
 """
-The file tools: for the workspace, and for further folders that the owner names.
-
-``file_run.py``, ``read_tools.py`` and ``change_tools.py`` are what a model sees, and all that is imported
-before one of them is used. Below: ``roots.py`` (where, and what is out of reach), ``journaled_files.py``
-(reading and changing, exactly once), ``change_journal.py`` (changes and earlier versions),
-``file_reading.py`` (lines, text), ``search.py`` with ``file_search_child.py`` (a process that searches).
-``command_basis.py``, ``command_origins.py`` and ``origin_labels.py`` know whose words stand behind a command
-of the shell.
+The file tools: for the workspace, and for further folders that the owner names. ``file_run.py``,
+``read_tools.py`` and ``change_tools.py`` are what a model sees, and all that is imported before one of them
+is used. Below: ``roots.py`` (where, and what is out of reach), ``journaled_files.py`` (reading and changing,
+exactly once), ``change_journal.py`` (changes and earlier versions), ``file_reading.py`` (lines, text),
+``search.py`` with ``file_search_child.py`` (a process that searches). ``command_basis.py``,
+``command_origins.py`` and ``origin_labels.py`` know whose words stand behind a command of the shell.
 """
 
 from __future__ import annotations

@@ -1,11 +1,9 @@
 """
 The record of changes to files and of their earlier versions: ``changes.jsonl`` and ``versions/`` in one
-folder.
-
-A change is recorded, with the content that it replaces, before the file is touched; a second line says that
-it was made. So after a kill in between, the next process knows which of the two contents to look for.
-Versions are kept by their content. Older ones go after a while, and before that when they are too many; what
-a file's present content is made of is known as long as the file stays as it is.
+folder. A change is recorded, with the content that it replaces, before the file is touched; a second line
+says that it was made. So after a kill in between, the next process knows which of the two contents to look
+for. Versions are kept by their content. Older ones go after a while, and before that when they are too many;
+what a file's present content is made of is known as long as the file stays as it is.
 """
 
 from __future__ import annotations

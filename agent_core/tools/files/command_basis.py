@@ -1,10 +1,9 @@
 """
-Determines the state of the files that a command can read, for which an approval of the command is given.
-
-An approval of ``sh run.sh`` is one of its content. So the question shows the files that the command names,
-and one state stands for everything in the workspace, and for what is named by its whole path elsewhere: a
-change of any of it voids the approval. Past the bound only files named by whole path count, and the question
-says so. Blocks.
+Determines the state of the files that a command can read, for which an approval of the command is given. An
+approval of ``sh run.sh`` is one of its content. So the question shows the files that the command names, and
+one state stands for everything in the workspace, and for what is named by its whole path elsewhere: a change
+of any of it voids the approval. Past the bound only files named by whole path count, and the question says
+so. Blocks.
 """
 
 from __future__ import annotations

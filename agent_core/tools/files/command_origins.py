@@ -1,11 +1,10 @@
 """
-Determines whose words the output of a command can contain: those in the files that it could read.
-
-The workspace is scanned before and after (`CommandFiles.begin`, `CommandFiles.end`): what is new or different
-is the command's, made of all that it could read. Concurrent commands and file tools count too; a foreign
-program writing meanwhile cannot be told apart. Files are known by content, read again when their inode's
-marks change. Writes through a mapped page may not change these (never on tmpfs), so scans beside a running
-command, and files on such disks (`_tells_changes`), are not remembered. Blocks.
+Determines whose words the output of a command can contain: those in the files that it could read. The
+workspace is scanned before and after (`CommandFiles.begin`, `CommandFiles.end`): what is new or different is
+the command's, made of all that it could read. Concurrent commands and file tools count too; a foreign program
+writing meanwhile cannot be told apart. Files are known by content, read again when their inode's marks
+change. Writes through a mapped page may not change these (never on tmpfs), so scans beside a running command,
+and files on such disks (`_tells_changes`), are not remembered. Blocks.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """
-Shows a file to a model, and replaces its text: lines, types, line endings.
-
-`window` reads once through a file of any size with little memory; the rest is pure.
+Shows a file to a model, and replaces its text: lines, types, line endings. `window` reads once through a file
+of any size with little memory; the rest is pure.
 """
 
 from __future__ import annotations

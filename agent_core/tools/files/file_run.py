@@ -1,9 +1,7 @@
 """
-The state that the tools of one run share.
-
-A `FileRun` knows what the model has read: a file that was changed since is not overwritten. It knows as well
-which files it has made. Both are recorded with each step of the turn (`read_file` carries them), so a turn
-that is taken up again decides the same.
+The state that the tools of one run share. A `FileRun` knows what the model has read: a file that was changed
+since is not overwritten. It knows as well which files it has made. Both are recorded with each step of the
+turn (`read_file` carries them), so a turn that is taken up again decides the same.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
 """
 The daemon's side of file search, which runs in a process of its own
-(`agent_core.tools.files.file_search_child`).
-
-A linear-time matcher would need a library and speak another dialect; ``rg`` is not on every machine. A child
-with a deadline is on all of them, and contains everything else that a search can do as well: a folder of a
-hundred thousand files, a huge file, a disk that hangs.
+(`agent_core.tools.files.file_search_child`). A linear-time matcher would need a library and speak another
+dialect; ``rg`` is not on every machine. A child with a deadline is on all of them, and contains everything
+else that a search can do as well: a folder of a hundred thousand files, a huge file, a disk that hangs.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """
-The process that searches files. It is started by path and imports only the standard library.
-
-A model's regular expression can take for ever, and a thread that runs one holds everything else; so it runs
-here, with limits that the kernel keeps, and its parent ends it. Standard input says what is wanted, standard
-output has one JSON object a line: hits as they are found, and at the end what was looked at. The folder to
-search is an inherited handle, below which no link is followed.
+The process that searches files. It is started by path and imports only the standard library. A model's
+regular expression can take for ever, and a thread that runs one holds everything else; so it runs here, with
+limits that the kernel keeps, and its parent ends it. Standard input says what is wanted, standard output has
+one JSON object a line: hits as they are found, and at the end what was looked at. The folder to search is an
+inherited handle, below which no link is followed.
 """
 
 from __future__ import annotations

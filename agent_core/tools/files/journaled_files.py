@@ -1,10 +1,9 @@
 """
-Reads and changes the files of the roots: each change happens exactly once, and the earlier content is kept.
-
-A change is recorded (`ChangeJournal.begin`), written beside the file, renamed if the name still stands for
-what was read, and recorded as made. A repeated call has the same key and decides by the content: old means
-undone, new done, any other somebody else's, which is reported and not overwritten. Blocks; one change at a
-time. Another program can lose a write only between the last check and the rename.
+Reads and changes the files of the roots: each change happens exactly once, and the earlier content is kept. A
+change is recorded (`ChangeJournal.begin`), written beside the file, renamed if the name still stands for what
+was read, and recorded as made. A repeated call has the same key and decides by the content: old means undone,
+new done, any other somebody else's, which is reported and not overwritten. Blocks; one change at a time.
+Another program can lose a write only between the last check and the rename.
 """
 
 from __future__ import annotations

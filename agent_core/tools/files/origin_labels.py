@@ -1,8 +1,7 @@
 """
-The origins of files that commands made or changed: ``labels.jsonl`` beside the history.
-
-A label belongs to a path and to what was there, so it says nothing about another content. It is written after
-the command; what a crash keeps from being written is a file that nobody knows, which is the stricter of both.
+The origins of files that commands made or changed: ``labels.jsonl`` beside the history. A label belongs to a
+path and to what was there, so it says nothing about another content. It is written after the command; what a
+crash keeps from being written is a file that nobody knows, which is the stricter of both.
 """
 
 from __future__ import annotations

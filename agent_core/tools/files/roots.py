@@ -1,11 +1,10 @@
 """
-The roots of the file tools: the workspace, and further folders that the settings name.
-
-Three things are decided here and nowhere else: which folder a path means, whether it is one of those that
-the prompt is built of, and what is out of reach whatever the settings say. The first two are decided by the
-text of the path, so that the same call is always of the same kind. What a text does not show is then found
-on the disk: a folder or a file that is private, or that the prompt is built of under another name, is known
-by its device and inode and is refused.
+The roots of the file tools: the workspace, and further folders that the settings name. Three things are
+decided here and nowhere else: which folder a path means, whether it is one of those that the prompt is built
+of, and what is out of reach whatever the settings say. The first two are decided by the text of the path, so
+that the same call is always of the same kind. What a text does not show is then found on the disk: a folder
+or a file that is private, or that the prompt is built of under another name, is known by its device and inode
+and is refused.
 """
 
 from __future__ import annotations

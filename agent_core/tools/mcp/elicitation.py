@@ -1,7 +1,6 @@
 """
-Elicitation: a server asks a person something while it carries out a call.
-
-It is the server's own words, so it is bounded, and nobody is asked for a secret or more than a few times.
+Elicitation: a server asks a person something while it carries out a call. It is the server's own words, so it
+is bounded, and nobody is asked for a secret or more than a few times.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """
-Makes fit what servers send nearly as the protocol wants it. Pure.
-
-One odd entry of a list costs itself and no other: what can be completed is, and what cannot is left out and
-named.
+Makes fit what servers send nearly as the protocol wants it. Pure. One odd entry of a list costs itself and no
+other: what can be completed is, and what cannot is left out and named.
 """
 
 from __future__ import annotations

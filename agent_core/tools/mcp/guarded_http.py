@@ -1,8 +1,7 @@
 """
-HTTP to a server, with checks of every answer before the SDK reads it.
-
-No redirect is followed, not even within the same host: only the configured address is contacted. Compressed
-content is refused. Only imported together with the SDK.
+HTTP to a server, with checks of every answer before the SDK reads it. No redirect is followed, not even
+within the same host: only the configured address is contacted. Compressed content is refused. Only imported
+together with the SDK.
 """
 
 from __future__ import annotations

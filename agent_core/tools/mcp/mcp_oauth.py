@@ -1,11 +1,10 @@
 """
-The OAuth login at a server: authorization code with PKCE, by the SDK's client.
-
-Everything that is asked here was named by somebody else: the server names its provider, and the provider its
-endpoints. So each request is checked: no redirect is followed, an answer has a limit, and what was checked is
-connected to. Where the server is one of the public Internet, all of it has to be, by HTTPS. A server is at
-home only while all of its addresses are; its own name says so, so that is asked again with each request.
-Only imported together with the SDK.
+The OAuth login at a server: authorization code with PKCE, by the SDK's client. Everything that is asked here
+was named by somebody else: the server names its provider, and the provider its endpoints. So each request is
+checked: no redirect is followed, an answer has a limit, and what was checked is connected to. Where the
+server is one of the public Internet, all of it has to be, by HTTPS. A server is at home only while all of its
+addresses are; its own name says so, so that is asked again with each request. Only imported together with the
+SDK.
 """
 
 from __future__ import annotations

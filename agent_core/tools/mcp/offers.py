@@ -1,9 +1,8 @@
 """
-The resources and prompts of a server, offered to a model as tools.
-
-A server that has resources gets `list_resources` and `read_resource`, one that has prompts `get_prompt`. The
-descriptions name what the server offers, so they are pinned as those of its tools are; which single resources
-there are may change all the time, so that is a result. Only imported together with the SDK.
+The resources and prompts of a server, offered to a model as tools. A server that has resources gets
+`list_resources` and `read_resource`, one that has prompts `get_prompt`. The descriptions name what the server
+offers, so they are pinned as those of its tools are; which single resources there are may change all the
+time, so that is a result. Only imported together with the SDK.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """
 Connections to servers by the official SDK; only this module and `guarded_http` import it. That takes a second
 and 30 MB, so this module is imported in a thread when a server is first needed
-(`agent_core.tools.mcp.servers`).
-
-The SDK provides the protocol, in both of its eras. The streams below it are our own: those of the SDK
-collect a line of any length in quadratic time, and leave children of a server behind.
+(`agent_core.tools.mcp.servers`). The SDK provides the protocol, in both of its eras. The streams below it are
+our own: those of the SDK collect a line of any length in quadratic time, and leave children of a server
+behind.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
 """
-The calls on a connection, and the questions of the server to a person during them.
-
-In the older era of the protocol a server asks by a request of its own, which does not say during which call.
-So it is put to the person of the only call that is made. It is declined if there are several, or if the
-answer to an earlier one was not waited for: nobody is asked for somebody else's call. Only imported together
-with the SDK.
+The calls on a connection, and the questions of the server to a person during them. In the older era of the
+protocol a server asks by a request of its own, which does not say during which call. So it is put to the
+person of the only call that is made. It is declined if there are several, or if the answer to an earlier one
+was not waited for: nobody is asked for somebody else's call. Only imported together with the SDK.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """
-The configured servers: their connections, their offers, and the owner's approvals.
-
-What a server offers is kept on disk, so that neither a start nor a turn needs a server: one that was listed
-before is started when a tool of it is called.
+The configured servers: their connections, their offers, and the owner's approvals. What a server offers is
+kept on disk, so that neither a start nor a turn needs a server: one that was listed before is started when a
+tool of it is called.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """
-Subscribes to changes at servers of the newest protocol (2026-07-28), which notify only subscribers.
-
-A subscription lasts as long as its connection. Notifications without a subscription are lost, so after one
-has ended, the server counts as changed.
+Subscribes to changes at servers of the newest protocol (2026-07-28), which notify only subscribers. A
+subscription lasts as long as its connection. Notifications without a subscription are lost, so after one has
+ended, the server counts as changed.
 """
 
 from __future__ import annotations

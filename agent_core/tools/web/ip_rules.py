@@ -1,8 +1,7 @@
 """
-Which IP addresses may be reached: the public Internet, and the networks that the owner allows. Pure.
-
-Python's ``is_global`` is not asked: by version it calls NAT64 and 6to4 forms of loopback, multicast and site
-local addresses global. The tables here are those of IANA's special-purpose registries.
+Which IP addresses may be reached: the public Internet, and the networks that the owner allows. Pure. Python's
+``is_global`` is not asked: by version it calls NAT64 and 6to4 forms of loopback, multicast and site local
+addresses global. The tables here are those of IANA's special-purpose registries.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """
-The process that reads a PDF or an office document. It is started by path and imports nothing of squidbot.
-
-The document comes on standard input. Standard output has one JSON object a line: first the title, or what is
+The process that reads a PDF or an office document. It is started by path and imports nothing of squidbot. The
+document comes on standard input. Standard output has one JSON object a line: first the title, or what is
 wrong, then the text of each page, and at the end ``{"done": true}``. Its time and memory are the kernel's to
 limit, and its parent ends it.
 """

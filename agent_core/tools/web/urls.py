@@ -1,9 +1,7 @@
 """
-Web addresses: one canonical spelling for each, and the addresses in a text. Pure.
-
-Only ``http`` and ``https`` with a plain host are addresses here. What browsers accept besides (user names,
-hosts of hexadecimal or octal numbers, line breaks, backslashes) serves to make an address look like another
-one, so it is refused.
+Web addresses: one canonical spelling for each, and the addresses in a text. Pure. Only ``http`` and ``https``
+with a plain host are addresses here. What browsers accept besides (user names, hosts of hexadecimal or octal
+numbers, line breaks, backslashes) serves to make an address look like another one, so it is refused.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """
-The only part that connects to the web. It checks each connection when it is made.
-
-The check stands where aiohttp makes a socket, so that it sees the very address (literal, name or redirect)
-that is connected. Nothing of the environment (proxies, cookies, ``.netrc``) is used. Time, speed, redirects,
-size before and after unpacking, and concurrent requests are limited.
+The only part that connects to the web. It checks each connection when it is made. The check stands where
+aiohttp makes a socket, so that it sees the very address (literal, name or redirect) that is connected.
+Nothing of the environment (proxies, cookies, ``.netrc``) is used. Time, speed, redirects, size before and
+after unpacking, and concurrent requests are limited.
 """
 
 from __future__ import annotations

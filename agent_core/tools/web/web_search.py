@@ -1,8 +1,7 @@
 """
-The tool ``web_search``: four providers behind one tool. Anybody may have written what they find.
-
-The provider has a fixed address, and its redirects are not followed. A provider with an address of the
-owner's, such as a SearXNG at home, is asked there wherever that is; this opens nothing else in that network.
+The tool ``web_search``: four providers behind one tool. Anybody may have written what they find. The provider
+has a fixed address, and its redirects are not followed. A provider with an address of the owner's, such as a
+SearXNG at home, is asked there wherever that is; this opens nothing else in that network.
 """
 
 from __future__ import annotations

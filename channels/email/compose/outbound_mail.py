@@ -1,6 +1,5 @@
 """
 Composes an answer into the bytes of a mail and its envelope. Pure: a row always gives the same bytes.
-
 Message-ID, date and boundaries derive from the row, so that a repeated submission is the same mail. Foreign
 subjects, ids and addresses are checked again before they become our fields. Fields use the "compat32"
 classes, since newer ones encode long ids and break threading. All is ASCII, for servers without 8BITMIME and

@@ -1,9 +1,7 @@
 """
 Finds the folder for a purpose: the one that the server marks, or the one with the right name in the mailbox's
-namespace. Pure.
-
-Names from the settings are as people write them, with ``/`` between levels; servers have delimiters of their
-own (``.`` is common), and some keep everything below ``INBOX.``.
+namespace. Pure. Names from the settings are as people write them, with ``/`` between levels; servers have
+delimiters of their own (``.`` is common), and some keep everything below ``INBOX.``.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """
-Housekeeping in the mailbox: flags on answered mails, our copies in the Sent folder.
-
-Nothing depends on it. It is done between two looks at the mailbox on the same connection; what the server
-refuses is logged and forgotten, what a lost connection interrupts is tried again on the next one, and what a
-crash loses stays undone.
+Housekeeping in the mailbox: flags on answered mails, our copies in the Sent folder. Nothing depends on it. It
+is done between two looks at the mailbox on the same connection; what the server refuses is logged and
+forgotten, what a lost connection interrupts is tried again on the next one, and what a crash loses stays
+undone.
 """
 
 from __future__ import annotations

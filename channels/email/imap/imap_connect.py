@@ -1,8 +1,7 @@
 """
-Makes an IMAP connection and defines the time limit of each step.
-
-A busy server must not be mistaken for one that refuses the login: the first is asked again in a
-moment, the second in minutes, because servers lock accounts after too many attempts.
+Makes an IMAP connection and defines the time limit of each step. A busy server must not be mistaken for one
+that refuses the login: the first is asked again in a moment, the second in minutes, because servers lock
+accounts after too many attempts.
 """
 
 from __future__ import annotations

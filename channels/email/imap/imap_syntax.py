@@ -1,10 +1,8 @@
 """
-Reads and writes IMAP's syntax (RFC 3501, section 9). Pure: no sockets, no clock.
-
-`ResponseReader` is a loop that looks at each byte a bounded number of times and cuts a stream into tuples
-text, literal, text, … Literals are recognised only where responses may have them, since texts may end in
-``{5}``. `parse_fetch` takes flat items in any order; structures controlled by senders (ENVELOPE,
-BODYSTRUCTURE) are never requested.
+Reads and writes IMAP's syntax (RFC 3501, section 9). Pure: no sockets, no clock. `ResponseReader` is a loop
+that looks at each byte a bounded number of times and cuts a stream into tuples text, literal, text, …
+Literals are recognised only where responses may have them, since texts may end in ``{5}``. `parse_fetch`
+takes flat items in any order; structures controlled by senders (ENVELOPE, BODYSTRUCTURE) are never requested.
 """
 
 from __future__ import annotations

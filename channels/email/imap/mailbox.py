@@ -1,11 +1,8 @@
 """
 A logged-in IMAP connection: the only user of aioimaplib. It returns plain values and raises `ChannelError`s.
-
 Every step has a limit, and a connection that misses one is aborted, never used again: after a timeout nobody
 knows which answer belongs to which question. So a `Mailbox` lives until its first error; then a new one is
-opened.
-
-Mails are read with ``BODY.PEEK[]`` only, so that nothing is marked as read by looking at it.
+opened. Mails are read with ``BODY.PEEK[]`` only, so that nothing is marked as read by looking at it.
 """
 
 from __future__ import annotations

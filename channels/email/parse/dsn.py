@@ -1,11 +1,10 @@
 """
-Reads a bounce: which of our mails it is about, and why that mail failed. Pure, linear.
-
-The proper form is a ``multipart/report`` (RFC 3464): a part for machines with an action and a status for each
-recipient, and the mail that came back or its header. Many servers write something of their own instead, so
-our id is looked for anywhere in the text as well; the ids of our mails are hard to guess, and whoever names
-one has got the mail. Whether it was really sent is for the receiver to ask, and whether the report is
-believed is decided in ``trust/bounces.py``.
+Reads a bounce: which of our mails it is about, and why that mail failed. Pure, linear. The proper form is a
+``multipart/report`` (RFC 3464): a part for machines with an action and a status for each recipient, and the
+mail that came back or its header. Many servers write something of their own instead, so our id is looked for
+anywhere in the text as well; the ids of our mails are hard to guess, and whoever names one has got the mail.
+Whether it was really sent is for the receiver to ask, and whether the report is believed is decided in
+``trust/bounces.py``.
 """
 
 from __future__ import annotations

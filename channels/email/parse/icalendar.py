@@ -1,9 +1,7 @@
 """
 Summarises a calendar event in a mail (``text/calendar``, RFC 5545) in a few lines: what, when and where.
-Pure, linear.
-
-It repeats the file's values and computes nothing: a repetition stays a rule, a time zone keeps the name that
-the sender gave it. Unreadable values are left out; the file is attached in any case.
+Pure, linear. It repeats the file's values and computes nothing: a repetition stays a rule, a time zone keeps
+the name that the sender gave it. Unreadable values are left out; the file is attached in any case.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """
-Parses a raw mail into its text and its other parts. Pure; call it in a worker thread.
-
-Of several versions of a text the plain one is taken. What anybody may have written below the new text is put
-aside. Everything that is no text, or is a text with the name of a file, is an attachment, decoded when it is
-asked for and never opened. A mail inside of a mail (``message/rfc822``) is an attachment too, and besides
-somebody else's words: what is in it never becomes somebody's identity, nor what the sender says.
+Parses a raw mail into its text and its other parts. Pure; call it in a worker thread. Of several versions of
+a text the plain one is taken. What anybody may have written below the new text is put aside. Everything that
+is no text, or is a text with the name of a file, is an attachment, decoded when it is asked for and never
+opened. A mail inside of a mail (``message/rfc822``) is an attachment too, and besides somebody else's words:
+what is in it never becomes somebody's identity, nor what the sender says.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
 """
-Mail addresses in header fields (RFC 5322, section 3.4), read strictly. Pure.
-
-The standard library's parser is lenient, differs between Python versions and recurses on nested comments;
-identity needs the opposite. `parse_mailboxes` is one loop over the characters. It knows quoted strings,
-comments of any depth, angle brackets and commas; anything else, such as a group, a route, an encoded word
-inside an address, a control character or a second address in front of the angle bracket (of which mail
-servers may have looked at the first), is an error, and an error is never somebody.
+Mail addresses in header fields (RFC 5322, section 3.4), read strictly. Pure. The standard library's parser is
+lenient, differs between Python versions and recurses on nested comments; identity needs the opposite.
+`parse_mailboxes` is one loop over the characters. It knows quoted strings, comments of any depth, angle
+brackets and commas; anything else, such as a group, a route, an encoded word inside an address, a control
+character or a second address in front of the angle bracket (of which mail servers may have looked at the
+first), is an error, and an error is never somebody.
 """
 
 from __future__ import annotations

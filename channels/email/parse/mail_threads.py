@@ -1,10 +1,9 @@
 """
-Assigns a mail to a conversation, and makes the Message-IDs of our own mails. Pure.
-
-A thread's *tag* is 24 hex digits, the hash of its first mail's id: the head of References, or, for programs
-that send only In-Reply-To, the tag in our own id ``<squidbot.{outbox row}.{thread tag}@{our domain}>``, the
-same for every attempt. A session is a thread *and* the person in it: ids are known to all recipients of
-copies, who must not be answered from others' history.
+Assigns a mail to a conversation, and makes the Message-IDs of our own mails. Pure. A thread's *tag* is 24 hex
+digits, the hash of its first mail's id: the head of References, or, for programs that send only In-Reply-To,
+the tag in our own id ``<squidbot.{outbox row}.{thread tag}@{our domain}>``, the same for every attempt. A
+session is a thread *and* the person in it: ids are known to all recipients of copies, who must not be
+answered from others' history.
 """
 
 from __future__ import annotations

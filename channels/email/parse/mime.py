@@ -1,10 +1,9 @@
 """
-The structure of a mail: header fields in their order, and the tree of its parts. Pure.
-
-Mail is hostile input, so there are caps before there is parsing (`Caps`), and nothing here recurses on what
-the sender wrote or takes more than linear time. The structure is walked by a loop over boundaries; only
-single, capped header fields go to the standard library, and only to its old ("compat32") classes: the new
-ones take minutes for one crafted field.
+The structure of a mail: header fields in their order, and the tree of its parts. Pure. Mail is hostile input,
+so there are caps before there is parsing (`Caps`), and nothing here recurses on what the sender wrote or
+takes more than linear time. The structure is walked by a loop over boundaries; only single, capped header
+fields go to the standard library, and only to its old ("compat32") classes: the new ones take minutes for one
+crafted field.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """
-Takes the signed content out of an opaque S/MIME part (CMS, RFC 5652, in BER). Pure, linear in its size.
-
-The signature is not looked at: who sent a mail is decided by what servers and DKIM say.
+Takes the signed content out of an opaque S/MIME part (CMS, RFC 5652, in BER). Pure, linear in its size. The
+signature is not looked at: who sent a mail is decided by what servers and DKIM say.
 """
 
 from __future__ import annotations

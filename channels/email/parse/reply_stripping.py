@@ -1,11 +1,9 @@
 """
 Parts the text of a mail: what its author wrote, what we wrote, and what anybody may have written. Pure,
-linear.
-
-No word of any language is known here. Where somebody else's mail may begin is found by its form: lines of a
-header, a ruled line with words in it, a line that says when and who. What stands below that, or is marked as
-quoted, is anybody's. Of a mail that answers one of ours, what we have sent is known: what is literally in it
-goes, and what is not stays, wherever it stands.
+linear. No word of any language is known here. Where somebody else's mail may begin is found by its form:
+lines of a header, a ruled line with words in it, a line that says when and who. What stands below that, or is
+marked as quoted, is anybody's. Of a mail that answers one of ours, what we have sent is known: what is
+literally in it goes, and what is not stays, wherever it stands.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """
-Handles mails that could not be parsed: finds their sender, and words the answer to that person. Pure.
-
-A mail beyond the caps is not taken apart any further, but somebody may have sent it in good faith and waits.
-So the few fields that say who wrote it, to whom, and whether it is a person are looked for in a header of
-nearly any length, one line after the other. Where it depends on the reader what a line is, nobody is found:
-then nothing proves a sender, and nobody is told anything.
+Handles mails that could not be parsed: finds their sender, and words the answer to that person. Pure. A mail
+beyond the caps is not taken apart any further, but somebody may have sent it in good faith and waits. So the
+few fields that say who wrote it, to whom, and whether it is a person are looked for in a header of nearly any
+length, one line after the other. Where it depends on the reader what a line is, nobody is found: then nothing
+proves a sender, and nobody is told anything.
 """
 
 from __future__ import annotations

@@ -1,11 +1,9 @@
 """
 Remembers which mail was being read when the process died, so that a mail that crashes its reader does not do
-so at each start.
-
-A file names what is in flight at this moment; it is written without waiting for the disk, because it must
-only outlast the process. What it names at a start was in flight at a death. After `MAX_DEATHS` of them a mail
-is taken in as unreadable. Its header is still read once, so that its sender can be told; after one death more
-nothing of it is.
+so at each start. A file names what is in flight at this moment; it is written without waiting for the disk,
+because it must only outlast the process. What it names at a start was in flight at a death. After
+`MAX_DEATHS` of them a mail is taken in as unreadable. Its header is still read once, so that its sender can
+be told; after one death more nothing of it is.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """
-The text of a mail for the gateway: what its sender wrote, apart from what others may have written. Pure.
-
-Only what is certainly the sender's counts as that: text of one part above all that looks like somebody else's
+The text of a mail for the gateway: what its sender wrote, apart from what others may have written. Pure. Only
+what is certainly the sender's counts as that: text of one part above all that looks like somebody else's
 mail, and a subject that was plainly typed or that we have sent.
 """
 

@@ -1,10 +1,8 @@
 """
-Stores the files of a mail before the mail is accepted.
-
-Files are stored only for people who may write, and not for ignored mails. A quarantined mail keeps few of
-them, because whoever forges an address could fill the disk. The text of the mail names each file that is not
-stored, with the reason; a mail never fails because of a file. Only a disk that accepts nothing stops
-everything, before anything is acknowledged.
+Stores the files of a mail before the mail is accepted. Files are stored only for people who may write, and
+not for ignored mails. A quarantined mail keeps few of them, because whoever forges an address could fill the
+disk. The text of the mail names each file that is not stored, with the reason; a mail never fails because of
+a file. Only a disk that accepts nothing stops everything, before anything is acknowledged.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
 """
 Fetches mails from an open mailbox, and keeps account of those that the server lists and does not hand out.
-
 Servers fail for single mails in many ways: a NO (``[UNAVAILABLE]``, ``[SERVERBUG]``), an OK with nothing in
 between, ``NIL`` or an empty text, or they close the connection. Such a mail is set aside in `Withheld`, which
 is committed with the position, so the ones behind it go on, and it is tried again with growing pauses over

@@ -1,11 +1,9 @@
 """
-Turns one fetched mail into a message for the gateway. Pure, apart from the limiter's memory.
-
-Mails that will not be answered become messages too, with ``addressed`` False and ``context.refused``, so
-that they are remembered and block nothing; only our own copy is none. Mails that lack proof of the sender are
-for a person (``context.quarantine``); unproven senders never hear from us. Read-only senders get
-``context.read_only`` and a session without recipient. ``context`` comes back with the answer: reply
-address, thread, mail to mark.
+Turns one fetched mail into a message for the gateway. Pure, apart from the limiter's memory. Mails that will
+not be answered become messages too, with ``addressed`` False and ``context.refused``, so that they are
+remembered and block nothing; only our own copy is none. Mails that lack proof of the sender are for a person
+(``context.quarantine``); unproven senders never hear from us. Read-only senders get ``context.read_only`` and
+a session without recipient. ``context`` comes back with the answer: reply address, thread, mail to mark.
 """
 
 from __future__ import annotations

@@ -1,11 +1,9 @@
 """
 Receives from an open mailbox into the gateway's inbox: new mails, in order, exactly once, whatever they
-contain.
-
-A round fetches unread UIDs in bounded batches (the owner's first), parses each in a worker thread under a
-deadline, and commits those that wait for no proof (`verification_queue`) with the position before the first
-that waits. Unreadable mails are accepted as seen with the reason; those not handed out or too slow are set
-aside and retried (`fetching`).
+contain. A round fetches unread UIDs in bounded batches (the owner's first), parses each in a worker thread
+under a deadline, and commits those that wait for no proof (`verification_queue`) with the position before the
+first that waits. Unreadable mails are accepted as seen with the reason; those not handed out or too slow are
+set aside and retried (`fetching`).
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
 """
-The queue of mails that wait for the verification of their sender, beside the receiving loop.
-
-A domain chooses how slow its DNS is, so a waiting mail delays only later ones of its sender; so does a mail
-whose files are being stored. The queue is bounded per domain and in all, and in memory only: the mailbox
-position stays before it. While the storage for files is away, mails wait without their bytes and are fetched
-again.
+The queue of mails that wait for the verification of their sender, beside the receiving loop. A domain chooses
+how slow its DNS is, so a waiting mail delays only later ones of its sender; so does a mail whose files are
+being stored. The queue is bounded per domain and in all, and in memory only: the mailbox position stays
+before it. While the storage for files is away, mails wait without their bytes and are fetched again.
 """
 
 from __future__ import annotations

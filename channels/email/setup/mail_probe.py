@@ -1,8 +1,7 @@
 """
-Finds a mailbox's servers, logs in to both, and sees what they support; nothing is written yet.
-
-Nothing is changed in the mailbox; only when its mails do not tell whose word about senders counts, one is
-sent to ourselves, read, and removed again, as `squidbot check` does.
+Finds a mailbox's servers, logs in to both, and sees what they support; nothing is written yet. Nothing is
+changed in the mailbox; only when its mails do not tell whose word about senders counts, one is sent to
+ourselves, read, and removed again, as `squidbot check` does.
 """
 
 from __future__ import annotations

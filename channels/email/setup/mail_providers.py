@@ -1,8 +1,7 @@
 """
-Guesses the servers of a mail address: a table of known providers, otherwise the usual names. Pure.
-
-The table follows the providers' own instructions. A provider in it that stores a copy of what is submitted by
-itself has ``sent_copy: server``.
+Guesses the servers of a mail address: a table of known providers, otherwise the usual names. Pure. The table
+follows the providers' own instructions. A provider in it that stores a copy of what is submitted by itself
+has ``sent_copy: server``.
 """
 
 from __future__ import annotations

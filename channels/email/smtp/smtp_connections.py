@@ -1,9 +1,8 @@
 """
-A few SMTP connections for many mails: each finished mail passes its connection to the next that waits.
-
-A connection costs more than a mail: TLS, two greetings and a login. So while more mails wait than
-there are connections, each connection sends one after the other. No connection is kept: when no mail
-waits, it is closed at once, as servers close idle ones, and a single mail has one of its own.
+A few SMTP connections for many mails: each finished mail passes its connection to the next that waits. A
+connection costs more than a mail: TLS, two greetings and a login. So while more mails wait than there are
+connections, each connection sends one after the other. No connection is kept: when no mail waits, it is
+closed at once, as servers close idle ones, and a single mail has one of its own.
 """
 
 from __future__ import annotations

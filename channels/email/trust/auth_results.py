@@ -1,9 +1,8 @@
 """
-Reads what the mail provider says about the sender's authenticity in Authentication-Results. Pure.
-
-Only the topmost field of a trusted server counts (RFC 8601, section 5), and it must pass DMARC or, without a
-policy, DKIM for the From domain (`verdict_of`); `came_directly` matters because a signature also fits copies.
-The field is parsed by its grammar, as comments and quoted strings may hold anything; an unreadable one is no
+Reads what the mail provider says about the sender's authenticity in Authentication-Results. Pure. Only the
+topmost field of a trusted server counts (RFC 8601, section 5), and it must pass DMARC or, without a policy,
+DKIM for the From domain (`verdict_of`); `came_directly` matters because a signature also fits copies. The
+field is parsed by its grammar, as comments and quoted strings may hold anything; an unreadable one is no
 evidence.
 """
 

@@ -1,10 +1,8 @@
 """
-Decides which bounces are believed: reports that a mail of ours did not arrive.
-
-A report needs evidence, since anybody can write one: it names a mail that we sent and its recipient in the
-machine-readable part (once per mail), and its author knows the mail from the only recipient, or is proven to
-be the mail server of that domain or ours. A failed check by our provider disqualifies it. ``parsing/dsn.py``
-reads reports.
+Decides which bounces are believed: reports that a mail of ours did not arrive. A report needs evidence, since
+anybody can write one: it names a mail that we sent and its recipient in the machine-readable part (once per
+mail), and its author knows the mail from the only recipient, or is proven to be the mail server of that
+domain or ours. A failed check by our provider disqualifies it. ``parsing/dsn.py`` reads reports.
 """
 
 from __future__ import annotations

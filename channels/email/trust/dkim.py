@@ -1,10 +1,9 @@
 """
-Verifies DKIM signatures (RFC 6376), more strictly than the standard requires. Pure.
-
-Our own, because the existing library accepts ``l=``, queries DNS itself and answers only yes or no. Identity
-depends on it, so refused are ``l=`` (section 8.2), ``rsa-sha1`` and RSA keys below 1024 bits (RFC 8301), keys
-in testing (``t=y``), and bare line ends or NULs in the header; ``ed25519-sha256`` is RFC 8463.
-`check_coverage` has the required fields.
+Verifies DKIM signatures (RFC 6376), more strictly than the standard requires. Pure. Our own, because the
+existing library accepts ``l=``, queries DNS itself and answers only yes or no. Identity depends on it, so
+refused are ``l=`` (section 8.2), ``rsa-sha1`` and RSA keys below 1024 bits (RFC 8301), keys in testing
+(``t=y``), and bare line ends or NULs in the header; ``ed25519-sha256`` is RFC 8463. `check_coverage` has the
+required fields.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """
-Proves a sender by a DKIM signature of the sender's own domain, where the mail provider says nothing.
-
-Only the very From domain counts, and To or Cc must name us: any recipient can hand in a copy, and
-Delivered-To is unsigned. Signatures per mail, tries and seconds are limited. Mails of people who may not
-write are not verified.
+Proves a sender by a DKIM signature of the sender's own domain, where the mail provider says nothing. Only the
+very From domain counts, and To or Cc must name us: any recipient can hand in a copy, and Delivered-To is
+unsigned. Signatures per mail, tries and seconds are limited. Mails of people who may not write are not
+verified.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """
-Looks up TXT records, with time limits, retries and a cache: the only user of dnspython.
-
-The rest of the package asks `TextRecords`, which asks `Lookup`, one try at a time; tests bring their own
-`Lookup`. Two results must not be confused: "there is none" (`NoSuchName`) is an answer and is cached; "nobody
-answers" (`NamesUnavailable`) is not, and the next mail asks again.
+Looks up TXT records, with time limits, retries and a cache: the only user of dnspython. The rest of the
+package asks `TextRecords`, which asks `Lookup`, one try at a time; tests bring their own `Lookup`. Two
+results must not be confused: "there is none" (`NoSuchName`) is an answer and is cached; "nobody answers"
+(`NamesUnavailable`) is not, and the next mail asks again.
 """
 
 from __future__ import annotations

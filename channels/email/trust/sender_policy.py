@@ -1,12 +1,11 @@
 """
-Decides who wrote a mail and whether it may be answered, by mail and settings alone. Pure.
-
-Identity is the only address in the only From field, verified by a trusted server's topmost
-Authentication-Results, a secret tag of our address, or a DKIM signature (``dkim_alignment``); a "forged" of
-the trusted server overrides all. A verdict that rests on a signature alone must cover what is read and name
-us in To or Cc, else the mail is a copy. Mail that names itself automatic gets no answer (RFC 3834, RFC 2369,
-RFC 2919: ``Auto-Submitted``, ``Precedence``, ``List-Id``, ``List-Post``, null sender); fields that people's
-mails have too do not count, and limits end other loops.
+Decides who wrote a mail and whether it may be answered, by mail and settings alone. Pure. Identity is the
+only address in the only From field, verified by a trusted server's topmost Authentication-Results, a secret
+tag of our address, or a DKIM signature (``dkim_alignment``); a "forged" of the trusted server overrides all.
+A verdict that rests on a signature alone must cover what is read and name us in To or Cc, else the mail is a
+copy. Mail that names itself automatic gets no answer (RFC 3834, RFC 2369, RFC 2919: ``Auto-Submitted``,
+``Precedence``, ``List-Id``, ``List-Post``, null sender); fields that people's mails have too do not count,
+and limits end other loops.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """
-Logins without a password, which a person makes once in a browser (``squidbot matrix login``).
-
-A server that delegates its logins (Matrix specification v1.15, "OAuth 2.0 API") tells where: squidbot
-registers itself there (RFC 7591) and asks for tokens with a code that is entered on any device (RFC 8628),
-or, where the provider has no such codes, by a browser on this machine. A server with single sign-on of the
-older kind (``m.login.sso``) gives a token that does not expire. Either is kept in ``oauth.json``.
+Logins without a password, which a person makes once in a browser (``squidbot matrix login``). A server that
+delegates its logins (Matrix specification v1.15, "OAuth 2.0 API") tells where: squidbot registers itself
+there (RFC 7591) and asks for tokens with a code that is entered on any device (RFC 8628), or, where the
+provider has no such codes, by a browser on this machine. A server with single sign-on of the older kind
+(``m.login.sso``) gives a token that does not expire. Either is kept in ``oauth.json``.
 """
 
 from __future__ import annotations

@@ -1,16 +1,14 @@
 """
-The requests to a homeserver and the meaning of its answers. Imports no library.
-
-`Homeserver` is the interface (``nio_homeserver.py``, doubles). Any status is an answer; none is a
-`LinkBroken`, which says whether the request may have been accepted. Only JSON with an ``errcode`` is the
-homeserver's word: pages, empty bodies and bare statuses come from proxies (seen: a 502 after the event was
-stored) and are never a final refusal.
+The requests to a homeserver and the meaning of its answers. Imports no library. `Homeserver` is the interface
+(``nio_homeserver.py``, doubles). Any status is an answer; none is a `LinkBroken`, which says whether the
+request may have been accepted. Only JSON with an ``errcode`` is the homeserver's word: pages, empty bodies
+and bare statuses come from proxies (seen: a 502 after the event was stored) and are never a final refusal.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 from urllib.parse import quote
@@ -268,6 +266,15 @@ def unreachable(error: LinkBroken) -> ChannelError:
             "otherwise check homeserver"
         )
     return ChannelUnavailable(f"the homeserver cannot be reached: {error}")
+
+
+@contextmanager
+def link_errors() -> Iterator[None]:
+    """Raise ChannelUnavailable for a link that breaks inside."""
+    try:
+        yield
+    except LinkBroken as error:
+        raise ChannelUnavailable(str(error)) from error
 
 
 async def ask(

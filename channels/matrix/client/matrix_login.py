@@ -1,8 +1,7 @@
 """
-The account's login: from a configured token, from the stored one, by password, or by a person's own login.
-
-A token got by password is kept in ``session.json`` (0600), so that restarts do not add devices. Whoever meets
-a refused token calls `MatrixLogin.renew` with it, and the first logs in. After a soft logout the device
+The account's login: from a configured token, from the stored one, by password, or by a person's own login. A
+token got by password is kept in ``session.json`` (0600), so that restarts do not add devices. Whoever meets a
+refused token calls `MatrixLogin.renew` with it, and the first logs in. After a soft logout the device
 remains; after a hard one transaction ids are lost, so `MatrixCredentials.since` says from when repetitions
 are recognised. `MAX_IN_A_ROW` logins without a successful request end in `ChannelAuthFailed`.
 """

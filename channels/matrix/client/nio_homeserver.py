@@ -1,12 +1,10 @@
 """
 Everything that uses nio's client: `NioHomeserver`, a `Homeserver` by nio. Imported late: half a second and 16
-MB.
-
-nio is pinned, and each deviation has a test in ``tests/unit/channels/matrix/test_nio_client.py``. A request
-is made once: nio would repeat it for ever and aiohttp would repeat a PUT on a broken kept-alive connection
-(`_once`). ``/sync`` is read raw: one malformed event would raise from nio's ``sync()`` and lose the answer's
-others, and it keeps models of all rooms. Bodies are bounded, exceptions become `LinkBroken`, and nio's log
-stays at ERROR, as it writes whole responses.
+MB. nio is pinned, and each deviation has a test in ``tests/unit/channels/matrix/test_nio_client.py``. A
+request is made once: nio would repeat it for ever and aiohttp would repeat a PUT on a broken kept-alive
+connection (`_once`). ``/sync`` is read raw: one malformed event would raise from nio's ``sync()`` and lose
+the answer's others, and it keeps models of all rooms. Bodies are bounded, exceptions become `LinkBroken`, and
+nio's log stays at ERROR, as it writes whole responses.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """
-The state of an account's encryption as its homeserver shows it, for ``squidbot check``.
-
-Three questions, none of which changes anything: what is published of our keys, how many one-time keys are
-left (an upload of nothing tells), and whether somebody keeps a backup of room keys there. The store of keys
-is not touched, so it can be asked beside a daemon and without one.
+The state of an account's encryption as its homeserver shows it, for ``squidbot check``. Three questions, none
+of which changes anything: what is published of our keys, how many one-time keys are left (an upload of
+nothing tells), and whether somebody keeps a backup of room keys there. The store of keys is not touched, so
+it can be asked beside a daemon and without one.
 """
 
 from __future__ import annotations

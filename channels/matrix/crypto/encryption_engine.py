@@ -1,6 +1,5 @@
 """
 The encryption engine: keeps the keys of this device, and asks the server for other people's keys.
-
 `OlmMachine` has the keys and no network, this part the reverse. It opens the machine of the login's device,
 announced and signed first (`EncryptionEngine.ready`, ``own_device``). Receiving needs no network: to-device
 events are digested before their messages and saved before the position (`EncryptionEngine.receive`). Before

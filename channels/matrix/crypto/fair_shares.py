@@ -1,8 +1,7 @@
 """
-Decides which entries are dropped first where strangers can create any number of them. Pure.
-
-Whoever runs a homeserver has as many accounts as they like, so room is shared among servers first, and then
-among the people of each: who has less than an equal share keeps everything, of the others the oldest goes.
+Decides which entries are dropped first where strangers can create any number of them. Pure. Whoever runs a
+homeserver has as many accounts as they like, so room is shared among servers first, and then among the people
+of each: who has less than an equal share keeps everything, of the others the oldest goes.
 """
 
 from __future__ import annotations

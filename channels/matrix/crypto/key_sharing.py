@@ -1,10 +1,8 @@
 """
-Shares a room's key with the devices of everybody in the room.
-
-Outdated device lists are queried, sessions claimed, then the key is sent, for a few devices at a time.
-Unreachable devices are retried later, as one must not mute the bot. Other servers have `OTHERS_LIMIT_S` per
-message, and after a timeout nothing for `RETRY_S`; people left out are *owed* the key as it was before the
-message, and `give_late` sends it beside the sending.
+Shares a room's key with the devices of everybody in the room. Outdated device lists are queried, sessions
+claimed, then the key is sent, for a few devices at a time. Unreachable devices are retried later, as one must
+not mute the bot. Other servers have `OTHERS_LIMIT_S` per message, and after a timeout nothing for `RETRY_S`;
+people left out are *owed* the key as it was before the message, and `give_late` sends it beside the sending.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
 """
 Uses nio's private parts for encryption: `OlmMachine` holds the keys of one device. No network. Imported late.
-
 Only nio's ``Olm`` and store are used, with deviations tested in
 ``tests/unit/channels/matrix/test_olm_machine.py``: the account is saved before its one-time keys are uploaded
 (a crash would leave unusable ones); a room key is found by session id alone and must be the sender's; a

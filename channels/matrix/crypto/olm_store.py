@@ -1,6 +1,5 @@
 """
 Uses nio's private parts for storing keys: `KeyStore` is one file with all keys of a device. Imported late.
-
 Deviations, tested in ``tests/unit/channels/matrix/test_olm_store.py``: related changes are one transaction
 (`KeyStore.changing`), each raising ``generation``, which is committed beside the position to detect older
 copies. Room keys are loaded on demand, once per sending device, kept with their sender and never replaced by

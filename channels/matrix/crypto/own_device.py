@@ -1,6 +1,5 @@
 """
 The bot's own device: opened, compared with the server's record, announced, signed, and replaced if necessary.
-
 Keys missing on the server are uploaded. Ours lost, different or older than the committed generation cannot be
 repaired, because peers' sessions rely on them: the bot logs in as a new device, signs it, deletes the old one
 and takes over its readable room keys. The new login is stored first, so that each failed step is found by the

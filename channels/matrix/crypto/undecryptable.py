@@ -1,7 +1,6 @@
 """
-Encrypted messages whose key has not arrived: kept over crashes, answered when the key comes, or reported.
-
-A *reference* (room, event, session) is committed with the position that passes the message; the event is
+Encrypted messages whose key has not arrived: kept over crashes, answered when the key comes, or reported. A
+*reference* (room, event, session) is committed with the position that passes the message; the event is
 fetched again when the key comes, and repetitions are recognised by event id. The sender is notified after
 `PATIENCE_S`, or at once if they withheld the key: one notice per room and reason in `QUIET_S`. Only allowed
 people get references, `MAX_WAITING` in all; beyond, the person with most loses the oldest, the owner last.

@@ -1,10 +1,9 @@
 """
 Reads the formatted text of a message where it says more than the plain one: spoilers, folded details, raised
-figures and formulas (Matrix client-server specification, "m.room.message msgtypes"). Pure, linear.
-
-Anything else is read from ``body``, which every client writes for readers. Here counts what the room is
-shown: the text inside an element, not its attributes. Of these only the two that clients do show are read,
-the reason of a spoiler and the source of a formula, each named as what it is; what a style hides is left out
+figures and formulas (Matrix client-server specification, "m.room.message msgtypes"). Pure, linear. Anything
+else is read from ``body``, which every client writes for readers. Here counts what the room is shown: the
+text inside an element, not its attributes. Of these only the two that clients do show are read, the reason of
+a spoiler and the source of a formula, each named as what it is; what a style hides is left out
 (`html_to_text`).
 """
 

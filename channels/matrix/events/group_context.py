@@ -1,6 +1,5 @@
 """
 Collects the talk of groups that does not address the bot, as context for the next question there. Pure.
-
 Theory of operation. Somebody who asks "which of the two?" means what was said before. So the newest lines of
 a room (or of one of its threads) wait here, bounded in number and length, and go along with the next question
 as its background, but only with that of somebody who was in the room when they were said or edited. They are

@@ -1,9 +1,8 @@
 """
-Decides which conversation a message belongs to, and how an answer finds its way back into it. Pure.
-
-A room has one session while two are alone, and another once more can read (`SHARED`), so that private words
-stay private. Threads have sessions under their root, unless the setting is ``off``. With ``always`` a
-question in a group opens a thread; in a room of two that would only hide answers.
+Decides which conversation a message belongs to, and how an answer finds its way back into it. Pure. A room
+has one session while two are alone, and another once more can read (`SHARED`), so that private words stay
+private. Threads have sessions under their root, unless the setting is ``off``. With ``always`` a question in
+a group opens a thread; in a room of two that would only hide answers.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """
-Pictures, files, sounds and videos in events: their metadata and their encryption. Pure.
-
-The sender's claims about size and type are never relied on. An encrypted file (``EncryptedFile``, version v2:
-AES-256 in counter mode, SHA-256 of what is stored) is checked while it is decrypted, piece by piece; its hash
-is known only at the end, so nothing of it may be used before `FileDecryption.finish` has returned.
+Pictures, files, sounds and videos in events: their metadata and their encryption. Pure. The sender's claims
+about size and type are never relied on. An encrypted file (``EncryptedFile``, version v2: AES-256 in counter
+mode, SHA-256 of what is stored) is checked while it is decrypted, piece by piece; its hash is known only at
+the end, so nothing of it may be used before `FileDecryption.finish` has returned.
 """
 
 from __future__ import annotations

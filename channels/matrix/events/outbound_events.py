@@ -1,6 +1,5 @@
 """
 Converts an `OutboundMessage` into the content of an event, with the keys that make sending repeatable. Pure.
-
 The transaction id is a hash of the message's id, so that a homeserver makes one event of repetitions from a
 device; for a lost device it is also in the content (`MARK`). A preview's id derives from the question.
 ``m.mentions`` is always set (else clients search names): the asker and those the gateway names, and members'

@@ -1,9 +1,7 @@
 """
 Polls (``m.poll.*``, MSC3381, also under its unstable names): their question as text, and how they have ended.
-Pure.
-
-Who votes sends a response, and the last one before the end counts; of more choices than a voter has, the
-first ones do. Choices that the poll does not have make a vote invalid, as the specification says.
+Pure. Who votes sends a response, and the last one before the end counts; of more choices than a voter has,
+the first ones do. Choices that the poll does not have make a vote invalid, as the specification says.
 """
 
 from __future__ import annotations

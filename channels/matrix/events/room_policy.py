@@ -1,9 +1,8 @@
 """
-The settings of single rooms, found by the room's id.
-
-A rule may be given for an alias. Which room that is, the homeserver says once per run; until it has said so,
-the rule does not apply and the settings of the channel do. An alias that was moved to another room counts
-from the next start on. A room that has taken the place of another one goes on under its rule.
+The settings of single rooms, found by the room's id. A rule may be given for an alias. Which room that is,
+the homeserver says once per run; until it has said so, the rule does not apply and the settings of the
+channel do. An alias that was moved to another room counts from the next start on. A room that has taken the
+place of another one goes on under its rule.
 """
 
 from __future__ import annotations

@@ -1,12 +1,9 @@
 """
-`Decryption`: what the receiving loop uses of encryption.
-
-Theory of operation. For each answer of ``/sync``, in this order: `prepare` (our device is announced),
-`receive` (room keys and other people's devices), `late` for messages whose keys have come at last, `decrypt`
-for each event, `positions` into the transaction that accepts it all, and then `committed`. Messages without a
-key become references (``undecryptable``), and a task of its own, `run`, tells people about them.
-
-Events of verifications are passed on wherever they appear.
+`Decryption`: what the receiving loop uses of encryption. Theory of operation. For each answer of ``/sync``,
+in this order: `prepare` (our device is announced), `receive` (room keys and other people's devices), `late`
+for messages whose keys have come at last, `decrypt` for each event, `positions` into the transaction that
+accepts it all, and then `committed`. Messages without a key become references (``undecryptable``), and a task
+of its own, `run`, tells people about them. Events of verifications are passed on wherever they appear.
 """
 
 from __future__ import annotations

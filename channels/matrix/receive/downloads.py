@@ -1,6 +1,5 @@
 """
 The files of received messages: fetched, decrypted, checked and stored before the messages are accepted.
-
 `read_event` leaves a note (`FileNote`) in the route. `Downloads` fetches a few files at a time within
 `ALL_LIMIT_S`, and gives the messages back with attachments or the reason: no message is lost for its file.
 While the store takes nothing, `bring` waits and `bring_one` raises. Files of people who may not talk to the

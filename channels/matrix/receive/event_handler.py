@@ -1,11 +1,10 @@
 """
 Decides what one decrypted event means for the conversation: a message, an amendment of an earlier one, a
-reaction to a message of ours, or nothing.
-
-``inbound``, ``edits``, ``threads`` and ``group_context`` know how; here it is put together with what must be
-asked of others: the inbox (is this an answer to us?) and the homeserver (what does it answer?). Both are only
-asked for people who may talk to the bot, so strangers cost a look at their event and no more. The homeserver
-may be slow: what needs it comes as `Unfinished`, and who reads decides when it is finished.
+reaction to a message of ours, or nothing. ``inbound``, ``edits``, ``threads`` and ``group_context`` know how;
+here it is put together with what must be asked of others: the inbox (is this an answer to us?) and the
+homeserver (what does it answer?). Both are only asked for people who may talk to the bot, so strangers cost a
+look at their event and no more. The homeserver may be slow: what needs it comes as `Unfinished`, and who
+reads decides when it is finished.
 """
 
 from __future__ import annotations

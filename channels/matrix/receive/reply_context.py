@@ -1,6 +1,5 @@
 """
 The context of a reply: the message that it answers and the start of its thread, fetched and cut to fit.
-
 Events are requested by id in the room of the reply only, and the asker must have been in the room then, by
 our server's state at that event (`ReplyContext.is_for`); times in events count for nothing. So nobody can
 make the bot quote what they could not see. Recent ones are cached; the rest is fetched within a limit or left

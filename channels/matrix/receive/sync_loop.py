@@ -1,12 +1,11 @@
 """
-The receiving loop: one ``/sync`` after the other; each is committed before the next request.
-
-Messages and the next token (`POSITION`) are accepted together, so a crash repeats an answer and never skips
-one. The first start ignores older messages; later ones ask for the full state. After a server's restore the
-token is unknown: all rooms are read, but only events younger than `NEWEST`. Failures before a run's first
-success end the run; later the loop retries, after at most 1.75 s in the first minute and then 30 s, until
-`GIVE_UP_S`, with a short poll first, as deliveries wait for it. Too long answers are requested smaller or cut
-(`_LESS`), as any server can fill an invitation.
+The receiving loop: one ``/sync`` after the other; each is committed before the next request. Messages and the
+next token (`POSITION`) are accepted together, so a crash repeats an answer and never skips one. The first
+start ignores older messages; later ones ask for the full state. After a server's restore the token is
+unknown: all rooms are read, but only events younger than `NEWEST`. Failures before a run's first success end
+the run; later the loop retries, after at most 1.75 s in the first minute and then 30 s, until `GIVE_UP_S`,
+with a short poll first, as deliveries wait for it. Too long answers are requested smaller or cut (`_LESS`),
+as any server can fill an invitation.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """
-Converts an answer of ``/sync`` into messages and amendments: every event of every room, in order.
-
-Limited timelines are backfilled outside the loop (``gaps``). No event of a stranger prevents others from
-being read. If our own server cannot say what a room contains, everything waits, and after `GAP_TRIES` the
-room is reported and skipped. What needs other servers is requested for all rooms in parallel, within a limit
-that is shorter after a hang.
+Converts an answer of ``/sync`` into messages and amendments: every event of every room, in order. Limited
+timelines are backfilled outside the loop (``gaps``). No event of a stranger prevents others from being read.
+If our own server cannot say what a room contains, everything waits, and after `GAP_TRIES` the room is
+reported and skipped. What needs other servers is requested for all rooms in parallel, within a limit that is
+shorter after a hang.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """
-Reads what ``/sync`` leaves out: the middle of a long absence, and words before the bot joined.
-
-Before a *limited* timeline, ``/messages`` is read forwards from the committed position and handed over page
-by page, so that order holds and memory is bounded; the position moves at the end, and repetitions are
-recognised by event id. A just joined room is read backwards to the bot's invitation, since people ask between
-the two; older messages are not answered.
+Reads what ``/sync`` leaves out: the middle of a long absence, and words before the bot joined. Before a
+*limited* timeline, ``/messages`` is read forwards from the committed position and handed over page by page,
+so that order holds and memory is bounded; the position moves at the end, and repetitions are recognised by
+event id. A just joined room is read backwards to the bot's invitation, since people ask between the two;
+older messages are not answered.
 """
 
 from __future__ import annotations

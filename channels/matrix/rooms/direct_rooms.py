@@ -1,9 +1,8 @@
 """
-Conversations that the bot starts: finds the room of two with a person, or creates it once.
-
-A room counts if our ``m.direct`` names it and only the person is in it or invited. ``createRoom`` has no
-transaction id, so a token is committed first and written into the create event, by which the room is found
-after a crash or lost answer. Somebody who left is invited again; rooms do not pile up.
+Conversations that the bot starts: finds the room of two with a person, or creates it once. A room counts if
+our ``m.direct`` names it and only the person is in it or invited. ``createRoom`` has no transaction id, so a
+token is committed first and written into the create event, by which the room is found after a crash or lost
+answer. Somebody who left is invited again; rooms do not pile up.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from channels.matrix.client.homeserver import (
     CLIENT,
     Homeserver,
     HttpAnswer,
-    LinkBroken,
+    link_errors,
     part,
     problem,
     send_problem,
@@ -72,29 +71,23 @@ class DirectRooms:
     async def room_with(self, person: str) -> str:
         """Return the room of two, created on demand. Raises ChannelUnavailable or DeliveryFailed."""
         async with self._lock:
-            try:
+            with link_errors():
                 found = await self._found(person)
                 if found is None and self._expects(person):
                     raise ChannelUnavailable("an invitation is being accepted right now", retry_after_s=1.0)
                 return found or await self._own(person)
-            except LinkBroken as error:
-                raise ChannelUnavailable(str(error)) from error
 
     async def alone_with(self, room_id: str, person: str) -> bool:
         """Return True if a private room holds only ``person`` and the bot. Raises ChannelUnavailable."""
-        try:
+        with link_errors():
             return await self._fits(room_id, person)
-        except LinkBroken as error:
-            raise ChannelUnavailable(str(error)) from error
 
     async def is_in(self, room_id: str) -> bool:
         """Return True if the bot is in a room of any kind. Raises `ChannelUnavailable`."""
         if self._rooms.get(room_id) is not None:
             return True
-        try:  # what is known is learned anew when the link was broken
+        with link_errors():  # what is known is learned anew when the link was broken
             members = await members_of(self._homeserver, room_id)
-        except LinkBroken as error:
-            raise ChannelUnavailable(str(error)) from error
         return any(own_membership(event, self._user_id) == "join" for event in members or ())
 
     async def _found(self, person: str) -> str | None:

@@ -1,8 +1,7 @@
 """
-Follows room upgrades: decides which to believe, joins the new rooms, and continues the sessions there.
-
-The rules are in ``upgrades``; joining is done by ``invites``, because it is the same: tried until the server
-has said yes or no. Whose word is enough to follow is who may invite the bot.
+Follows room upgrades: decides which to believe, joins the new rooms, and continues the sessions there. The
+rules are in ``upgrades``; joining is done by ``invites``, because it is the same: tried until the server has
+said yes or no. Whose word is enough to follow is who may invite the bot.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
 """
 Invitations: accepted from people who may invite, else kept for a while and refused; never forgotten half-way.
-
 A homeserver announces an invitation once, so open ones are committed with the sync token and tried until the
 server answers. Joins run concurrently within `_JOIN_LIMIT_S`, the owner's beside others and a few per
 inviter, whose server may hang; refusals have their own places. The inviter's server composes the stripped

@@ -1,11 +1,9 @@
 """
-When people joined rooms whose history is hidden from later members. Pure.
-
-The bot must not tell people more than the homeserver would show. The order in which our server hands events
-over decides: messages and joins get increasing stamps of our clock (`JoinTimes.stamp`), and times in events
-count for nothing. A join that may have been missed, or too many, begins everybody's view again: too little is
-shown rather than too much. Members of a replaced room keep their view. A room closed once stays closed, as
-visibility at an event counts.
+When people joined rooms whose history is hidden from later members. Pure. The bot must not tell people more
+than the homeserver would show. The order in which our server hands events over decides: messages and joins
+get increasing stamps of our clock (`JoinTimes.stamp`), and times in events count for nothing. A join that may
+have been missed, or too many, begins everybody's view again: too little is shown rather than too much.
+Members of a replaced room keep their view. A room closed once stays closed, as visibility at an event counts.
 """
 
 from __future__ import annotations

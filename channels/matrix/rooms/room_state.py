@@ -1,12 +1,11 @@
 """
-The state of the rooms that the bot is in, from answers of ``/sync``. Pure: nothing is fetched.
-
-The first sync of a run asks for the full state. A room stays encrypted once any ``m.room.encryption`` was
-seen; its absence proves nothing (``encryption_gate``). It is direct only if it was called so for the very
-person who writes, the summary counts two members, the writer is in it, and nobody can read or join uninvited;
-unknown counts as a group. Membership events without a summary and restarts make the count unknown
-(`Rooms.lacks_members`), as Synapse omits members with lazy loading, and its state may lack concurrent events
-(`Rooms.is_unchecked`). All fields are untrusted.
+The state of the rooms that the bot is in, from answers of ``/sync``. Pure: nothing is fetched. The first sync
+of a run asks for the full state. A room stays encrypted once any ``m.room.encryption`` was seen; its absence
+proves nothing (``encryption_gate``). It is direct only if it was called so for the very person who writes,
+the summary counts two members, the writer is in it, and nobody can read or join uninvited; unknown counts as
+a group. Membership events without a summary and restarts make the count unknown (`Rooms.lacks_members`), as
+Synapse omits members with lazy loading, and its state may lack concurrent events (`Rooms.is_unchecked`). All
+fields are untrusted.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """
-Room upgrades: who may replace a room by another, and where a session continues. Pure.
-
-A tombstone counts only if its sender has at least a moderator's power (a room can set the required level to
-nothing) and the new room names the old one as predecessor; else any writer could lead the bot away.
-`Successors` keeps the first room's name for the session, with history and memory; answers go to the newest
-room. Since room version 12 creators stand above all levels.
+Room upgrades: who may replace a room by another, and where a session continues. Pure. A tombstone counts only
+if its sender has at least a moderator's power (a room can set the required level to nothing) and the new room
+names the old one as predecessor; else any writer could lead the bot away. `Successors` keeps the first room's
+name for the session, with history and memory; answers go to the newest room. Since room version 12 creators
+stand above all levels.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
 """
 The encryption gate, through which all content leaves: content for an encrypted room is encrypted or not sent.
-
 What the sync loop knows about a room decides; when that is not current, or the room is not known, the server
 is asked. It is also asked once before anything goes in clear: where two events were made at the same time,
 such as the bot's joining and the room's encryption, the state in an answer of Synapse to ``/sync`` is that of
@@ -14,12 +13,12 @@ from typing import Any
 
 import structlog
 
-from channels.base import ChannelUnavailable, DeliveryFailed
+from channels.base import DeliveryFailed
 from channels.matrix.client.homeserver import (
     CLIENT,
     Homeserver,
-    LinkBroken,
     TokenLost,
+    link_errors,
     part,
     problem,
     send_problem,
@@ -65,12 +64,10 @@ class EncryptionGate:
             return True
         if room is not None and self._in_clear.get(room_id) is room and self._is_current():
             return False
-        try:
+        with link_errors():
             answer = await self._homeserver.request(
                 "GET", f"{CLIENT}/rooms/{part(room_id)}/state/m.room.encryption"
             )
-        except LinkBroken as error:
-            raise ChannelUnavailable(str(error)) from error
         if answer.is_token_refused:
             raise TokenLost(answer)
         if answer.status in (403, 404) and answer.errcode and answer.errcode != "M_NOT_FOUND":
@@ -121,10 +118,8 @@ class EncryptionGate:
         if kept and room is kept[0] and room.revision == kept[1] and self._is_current():
             return kept[2]
         revision = room.revision if room is not None else 0
-        try:
+        with link_errors():
             events = await members_of(self._homeserver, room_id)
-        except LinkBroken as error:
-            raise ChannelUnavailable(str(error)) from error
         if events is None:
             raise DeliveryFailed("the bot is not in this room, or no longer, or too many people are")
         found = [

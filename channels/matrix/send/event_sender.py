@@ -1,11 +1,10 @@
 """
-Sends one message to one room, exactly once as far as a homeserver allows it.
-
-The transaction id is the same for every try (`Redelivery.SAME_KEY`), but dies with the device, and Synapse
-forgets it after a day; for messages older than the device or `KEYS_KEPT_S` the room, and perhaps those it
-replaced, is searched for the mark first. Long texts are halved with derived ids; with streaming the first
-event has the preview's id and edits it. A private answer is replaced by a notice if others have joined. Only
-an ``errcode`` is a final refusal; after the request had left, all else is uncertain.
+Sends one message to one room, exactly once as far as a homeserver allows it. The transaction id is the same
+for every try (`Redelivery.SAME_KEY`), but dies with the device, and Synapse forgets it after a day; for
+messages older than the device or `KEYS_KEPT_S` the room, and perhaps those it replaced, is searched for the
+mark first. Long texts are halved with derived ids; with streaming the first event has the preview's id and
+edits it. A private answer is replaced by a notice if others have joined. Only an ``errcode`` is a final
+refusal; after the request had left, all else is uncertain.
 """
 
 from __future__ import annotations
@@ -32,6 +31,7 @@ from channels.matrix.client.homeserver import (
     LinkBroken,
     MatrixCredentials,
     TokenLost,
+    link_errors,
     part,
     problem,
     send_problem,
@@ -337,10 +337,8 @@ class EventSender:
     async def redact(self, room_id: str, event_id: str, name: str) -> None:
         """Redact one of our events. Raises `ChannelError`: that failed."""
         path = f"{CLIENT}/rooms/{part(room_id)}/redact/{part(event_id)}/{part(name)}"
-        try:
+        with link_errors():
             answer = await self._homeserver.request("PUT", path, {}, timeout_s=_SEND_LIMIT_S)
-        except LinkBroken as error:
-            raise ChannelUnavailable(str(error)) from error
         if not answer.good:
             raise problem(answer)
 
@@ -364,11 +362,9 @@ class EventSender:
         known = self._is_current() and room is not None and room.checked
         if known and not self._rooms.is_overheard(room_id, partner):
             return False
-        try:
+        with link_errors():
             if room is None or not await check_room(self._homeserver, room):
                 return False  # we are not in there, so nothing will be sent
-        except LinkBroken as error:
-            raise ChannelUnavailable(str(error)) from error
         return self._rooms.is_overheard(room_id, partner)
 
     async def send_event(self, room_id: str, kind: str, content: Mapping[str, Any]) -> None:

@@ -1,9 +1,7 @@
 """
 Streaming previews: people can read an answer while the model writes it, as one event that is edited a few
-times.
-
-Edits become rarer, and a rate limit doubles the pause, since the final text must not wait behind previews.
-The finished answer comes from the outbox and edits the preview (``sender``), after
+times. Edits become rarer, and a rate limit doubles the pause, since the final text must not wait behind
+previews. The finished answer comes from the outbox and edits the preview (``sender``), after
 `StreamingPreview.final_event_id` waited for one in flight. A withdrawn question's preview is redacted
 (`StreamingPreview.ended`). Event names derive from the question, so that nothing must survive a crash.
 """

@@ -1,6 +1,5 @@
 """
 Reactions: people's reactions to the bot's messages, and the bot's own, which show the progress of a question.
-
 A mark is set when a question is taken up and replaced when it is answered or given up. Transaction ids derive
 from the question, so that repetitions are the same event and an unknown id is learned by sending again. Marks
 are hints in a bounded queue, tried a few times by one task. They leave the server's limit to answers: none is

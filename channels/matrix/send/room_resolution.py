@@ -1,10 +1,9 @@
 """
 Finds the room of a message and its conversation, for a person or an alias; and interprets a refusal while a
-room is being replaced.
-
-A server lets nobody but moderators write into a room that was replaced, and the bot may hear of that refusal
-before it hears of the upgrade, or before somebody has let it into the new room. So a refusal in a room with a
-tombstone is believed only after a while: until then the message waits for the room that follows.
+room is being replaced. A server lets nobody but moderators write into a room that was replaced, and the bot
+may hear of that refusal before it hears of the upgrade, or before somebody has let it into the new room. So a
+refusal in a room with a tombstone is believed only after a while: until then the message waits for the room
+that follows.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import structlog
 
 from agent_core.messages import OutboundMessage, SessionKey
 from channels.base import ChannelUnavailable, DeliveryFailed, Receipt
-from channels.matrix.client.homeserver import CLIENT, Homeserver, LinkBroken, part
+from channels.matrix.client.homeserver import CLIENT, Homeserver, link_errors, part
 from channels.matrix.client.json_access import object_of, text_of
 from channels.matrix.events.room_policy import find_alias
 from channels.matrix.rooms.room_state import Rooms
@@ -41,10 +40,8 @@ async def resolve(
         return message.model_copy(update={"session": session, "context": context})
     if not name.startswith("#") or homeserver is None:
         return message
-    try:
+    with link_errors():
         room_id = await find_alias(homeserver, name)
-    except LinkBroken as error:
-        raise ChannelUnavailable(str(error)) from error
     if room_id is None:
         raise DeliveryFailed(f"there is no room {name}")
     return message.model_copy(update={"session": SessionKey(message.channel, room_id)})
@@ -68,10 +65,8 @@ async def waits_for_the_next_room(
     content = object_of(room.tombstone, "content") if room is not None and room.tombstone else None
     if content is None:
         path = f"{CLIENT}/rooms/{part(room_id)}/state/m.room.tombstone/"
-        try:
+        with link_errors():
             answer = await homeserver.request("GET", path)
-        except LinkBroken as broken:
-            raise ChannelUnavailable(str(broken)) from broken
         content = answer.body if answer.good else {}
     if not text_of(content, "replacement_room"):
         return None

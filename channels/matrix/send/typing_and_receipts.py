@@ -1,9 +1,8 @@
 """
-Typing notices and read receipts: they may get lost and must never delay anything.
-
-A task sends at most one notice of a kind per room, the newest; a first one waits `GATHER_S`, since a quick
-answer needs no "typing". Receipts let answers pass (`TypingAndReceipts.making_way`), because many servers do
-one thing at a time. Failures are forgotten; "typing" fades by itself.
+Typing notices and read receipts: they may get lost and must never delay anything. A task sends at most one
+notice of a kind per room, the newest; a first one waits `GATHER_S`, since a quick answer needs no "typing".
+Receipts let answers pass (`TypingAndReceipts.making_way`), because many servers do one thing at a time.
+Failures are forgotten; "typing" fades by itself.
 """
 
 from __future__ import annotations

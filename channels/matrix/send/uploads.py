@@ -1,11 +1,9 @@
 """
-Outgoing files: uploaded to the homeserver first, then named in an event.
-
-In an encrypted room a file is encrypted with a key of its own before it leaves, and the homeserver learns
-neither its name nor its kind. What a homeserver does not take (it says how large a file may be) becomes a
-sentence in the place of the file. A file that was stored and not named, because of a crash in between, is
-stored once more; what people see is one event all the same, because its transaction id derives from the
-message.
+Outgoing files: uploaded to the homeserver first, then named in an event. In an encrypted room a file is
+encrypted with a key of its own before it leaves, and the homeserver learns neither its name nor its kind.
+What a homeserver does not take (it says how large a file may be) becomes a sentence in the place of the file.
+A file that was stored and not named, because of a crash in between, is stored once more; what people see is
+one event all the same, because its transaction id derives from the message.
 """
 
 from __future__ import annotations
@@ -19,7 +17,14 @@ from agent_core.bounded import Bounded
 from agent_core.messages import Attachment
 from channels.attachments import AttachmentDamaged, AttachmentGone, AttachmentStore, Picture
 from channels.base import ChannelUnavailable
-from channels.matrix.client.homeserver import Homeserver, HttpAnswer, LinkBroken, TokenLost, problem
+from channels.matrix.client.homeserver import (
+    Homeserver,
+    HttpAnswer,
+    LinkBroken,
+    TokenLost,
+    link_errors,
+    problem,
+)
 from channels.matrix.events.media_events import FileEncryption
 
 _UPLOAD = "/_matrix/media/v3/upload"
@@ -109,10 +114,8 @@ class Uploads:
     async def _asked_limit(self) -> int:
         """Return the homeserver's upload limit in bytes, 0 if it names none."""
         for path in _SETTINGS:
-            try:
+            with link_errors():
                 answer = await self._homeserver.request("GET", path)
-            except LinkBroken as error:
-                raise ChannelUnavailable(str(error)) from error
             if answer.is_token_refused:
                 raise TokenLost(answer)
             limit = answer.body.get("m.upload.size")

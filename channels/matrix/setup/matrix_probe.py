@@ -1,8 +1,7 @@
 """
-Finds the homeserver and logs in; nothing is written yet.
-
-The login that works is kept and handed to the daemon (`Entrance.keep`), so a set-up leaves one device in the
-account and not two; one that is not wanted after all is logged out (`Entrance.discard`).
+Finds the homeserver and logs in; nothing is written yet. The login that works is kept and handed to the
+daemon (`Entrance.keep`), so a set-up leaves one device in the account and not two; one that is not wanted
+after all is logged out (`Entrance.discard`).
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """
 `squidbot check`: tests everything that the daemon needs. That is the configuration, the home folder and its
 machine, each server by itself, the logins, the encryption, and an answer of each model pool. Each finding
-says what to do. With ``--data`` it checks the stored data for damage instead.
-
-``report`` is what comes of it, ``machine`` and ``network`` look at what is around, ``logins`` logs in,
-``integrity`` walks through the files and mends them.
+says what to do. With ``--data`` it checks the stored data for damage instead. ``report`` is what comes of it,
+``machine`` and ``network`` look at what is around, ``logins`` logs in, ``integrity`` walks through the files
+and mends them.
 """
 
 from __future__ import annotations

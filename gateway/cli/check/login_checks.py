@@ -1,9 +1,8 @@
 """
-Checks logins: each channel, an answer of each model pool, an account's encryption.
-
-While a daemon runs, its own report is used: a second login of the same account would disturb it. Otherwise
-each channel really runs, until it is up or says why not. It is given an inbox that takes nothing, so no
-message is acknowledged, and none is lost.
+Checks logins: each channel, an answer of each model pool, an account's encryption. While a daemon runs, its
+own report is used: a second login of the same account would disturb it. Otherwise each channel really runs,
+until it is up or says why not. It is given an inbox that takes nothing, so no message is acknowledged, and
+none is lost.
 """
 
 from __future__ import annotations

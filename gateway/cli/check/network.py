@@ -1,8 +1,7 @@
 """
-Checks each server before any login: its name in DNS, the connection, the certificate, and its clock.
-
-A login that fails says one thing for all of these. Here each step is taken alone, so that a person knows whom
-to ask. Nothing is said to a server but what its protocol begins with, and no credentials.
+Checks each server before any login: its name in DNS, the connection, the certificate, and its clock. A login
+that fails says one thing for all of these. Here each step is taken alone, so that a person knows whom to ask.
+Nothing is said to a server but what its protocol begins with, and no credentials.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
 """
 `squidbot check --data`: checks the data in the home folder for damage; `--repair` repairs what it can.
-
 Looking changes no byte. Mending first copies every file that it will touch into a folder of its own
 (``HOME/backups/check-…``), then works on the files, and never throws anything away: lines that cannot be read
 are kept there, files that are wrong are moved there, what is derived is made again. It wants the home for

@@ -1,9 +1,8 @@
 """
-`squidbot demo`: the bot on a real Matrix server and a real mail server on this machine.
-
-It starts a real Matrix server and a real mail server on loopback, makes the people, writes a configuration,
-runs the daemon on it as its own process, and gives the person a prompt. Nothing is simulated but, if no key
-is found, the model. Everything it starts dies with it, also when it is killed.
+`squidbot demo`: the bot on a real Matrix server and a real mail server on this machine. It starts a real
+Matrix server and a real mail server on loopback, makes the people, writes a configuration, runs the daemon on
+it as its own process, and gives the person a prompt. Nothing is simulated but, if no key is found, the model.
+Everything it starts dies with it, also when it is killed.
 """
 
 from __future__ import annotations

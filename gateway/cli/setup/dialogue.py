@@ -1,8 +1,7 @@
 """
-Asks a person in any terminal: lines in, lines out, nothing drawn.
-
-`Terminal` asks on the standard input; `Silent` takes what is proposed, which is what ``--yes`` means. Both
-end by `Cancelled` when the person goes away.
+Asks a person in any terminal: lines in, lines out, nothing drawn. `Terminal` asks on the standard input;
+`Silent` takes what is proposed, which is what ``--yes`` means. Both end by `Cancelled` when the person goes
+away.
 """
 
 from __future__ import annotations

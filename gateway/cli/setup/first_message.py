@@ -1,9 +1,8 @@
 """
 Sends the first message to the owner, which proves that messages arrive: once for each address, however often
-`squidbot init` runs.
-
-It goes by way of the outbox like everything: through the daemon if one runs, otherwise a gateway runs for the
-moment, without check-ins. What does not get out in time stays in the outbox, and the daemon sends it.
+`squidbot init` runs. It goes by way of the outbox like everything: through the daemon if one runs, otherwise
+a gateway runs for the moment, without check-ins. What does not get out in time stays in the outbox, and the
+daemon sends it.
 """
 
 from __future__ import annotations

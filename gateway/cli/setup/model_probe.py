@@ -1,8 +1,7 @@
 """
-Finds models in the environment and on this machine, and tests one with a tiny question.
-
-A key that is found in the environment is copied into a file of secrets, because a service has another
-environment than a terminal.
+Finds models in the environment and on this machine, and tests one with a tiny question. A key that is found
+in the environment is copied into a file of secrets, because a service has another environment than a
+terminal.
 """
 
 from __future__ import annotations

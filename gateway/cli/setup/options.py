@@ -1,8 +1,7 @@
 """
-The options and environment variables of `squidbot init`, and the rules for a single answer. Pure.
-
-Every option ``--some-thing`` can be given as ``SQUIDBOT_INIT_SOME_THING`` as well; the option counts first.
-A password is never an option: other users of a machine can read the arguments of a process. It comes from a
+The options and environment variables of `squidbot init`, and the rules for a single answer. Pure. Every
+option ``--some-thing`` can be given as ``SQUIDBOT_INIT_SOME_THING`` as well; the option counts first. A
+password is never an option: other users of a machine can read the arguments of a process. It comes from a
 file (``--matrix-password-file``), from the environment (``SQUIDBOT_INIT_MATRIX_PASSWORD``), or is asked for.
 """
 

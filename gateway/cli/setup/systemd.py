@@ -1,7 +1,6 @@
 """
-Writes the systemd unit with the paths of this installation, and starts it.
-
-Nothing here ends the set-up: what cannot be done is told with the commands that do it.
+Writes the systemd unit with the paths of this installation, and starts it. Nothing here ends the set-up: what
+cannot be done is told with the commands that do it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """
-The steps of `squidbot init`: look, ask and log in, show, write, install, greet, say what comes next.
-
-Until `put` nothing is written and a new login at the homeserver is taken back if it is not wanted any more;
-after it nothing is a failure, only something that remains to be done.
+The steps of `squidbot init`: look, ask and log in, show, write, install, greet, say what comes next. Until
+`put` nothing is written and a new login at the homeserver is taken back if it is not wanted any more; after
+it nothing is a failure, only something that remains to be done.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """
-The destinations of log lines: structlog in front, loguru behind, and a bridge for stdlib logging.
-
-Code calls structlog only; its last processor hands the event to loguru as bound data, rendered by ``format``
-functions that return a constant template, so that texts never become templates. Traps: loguru's ``diagnose``
-prints variables (off, with ``backtrace``); ``enqueue`` pickles and is three times slower (off); logging in a
+The destinations of log lines: structlog in front, loguru behind, and a bridge for stdlib logging. Code calls
+structlog only; its last processor hands the event to loguru as bound data, rendered by ``format`` functions
+that return a constant template, so that texts never become templates. Traps: loguru's ``diagnose`` prints
+variables (off, with ``backtrace``); ``enqueue`` pickles and is three times slower (off); logging in a
 ``__del__`` during a write raises, so lost lines are counted (`dropped_lines`); nio, aioimaplib and aiohttp
 log message bodies at DEBUG, so they stay at WARNING.
 """

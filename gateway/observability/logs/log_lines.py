@@ -1,9 +1,7 @@
 """
-Parses, filters and shows log lines. Pure.
-
-A line is the JSON object that `gateway.observability.logs` writes. What is none (another program's line in
-the journal, a line that was cut by a crash) is shown as it is, unless something was asked for that it cannot
-answer.
+Parses, filters and shows log lines. Pure. A line is the JSON object that `gateway.observability.logs` writes.
+What is none (another program's line in the journal, a line that was cut by a crash) is shown as it is, unless
+something was asked for that it cannot answer.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """
-Reads log lines from the log file and its rotated ones, or from the systemd journal.
-
-Following goes over the moment at which the file becomes an older one: what was written to it until then is
-read to its end before the new one is begun.
+Reads log lines from the log file and its rotated ones, or from the systemd journal. Following goes over the
+moment at which the file becomes an older one: what was written to it until then is read to its end before the
+new one is begun.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """
-Reads a backup without trusting it: checks names, kinds, sizes and checksums first.
-
-`members` gives each member as it comes, so that nothing is held in memory; `look_into` compares all of them
-with the manifest.
+Reads a backup without trusting it: checks names, kinds, sizes and checksums first. `members` gives each
+member as it comes, so that nothing is held in memory; `look_into` compares all of them with the manifest.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 """
-The configuration in a backup: whole with ``--with-secrets``, otherwise without its secrets.
-
-A secret is taken out wherever its text stands, comments included, and a reference is put in its place which
-names no file yet. So a restored squidbot says at its start which secrets it lacks, instead of trying to log
-in with a mask.
+The configuration in a backup: whole with ``--with-secrets``, otherwise without its secrets. A secret is taken
+out wherever its text stands, comments included, and a reference is put in its place which names no file yet.
+So a restored squidbot says at its start which secrets it lacks, instead of trying to log in with a mask.
 """
 
 from __future__ import annotations

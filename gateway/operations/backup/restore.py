@@ -1,12 +1,11 @@
 """
-Restores a backup into an empty home, or into one whose content is moved aside first.
-
-The file is untrusted and read twice: first all members are checked against the manifest, then exactly these
-are unpacked; other names, links, devices and sparse files are refused. Files move into place, the database
-last, after a durable note (`gateway.system.restore_marker`), so that a killed restore can be finished. Open
-work is parked (`gateway.store.sqlite.sqlite_restore`); messages since the backup may have been answered by
-the lost copy, under unknown ids, and wait for a person (`gateway.store.rollback_guard`), unless ``moved``
-says that nothing ran.
+Restores a backup into an empty home, or into one whose content is moved aside first. The file is untrusted
+and read twice: first all members are checked against the manifest, then exactly these are unpacked; other
+names, links, devices and sparse files are refused. Files move into place, the database last, after a durable
+note (`gateway.system.restore_marker`), so that a killed restore can be finished. Open work is parked
+(`gateway.store.sqlite.sqlite_restore`); messages since the backup may have been answered by the lost copy,
+under unknown ids, and wait for a person (`gateway.store.rollback_guard`), unless ``moved`` says that nothing
+ran.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """
-The server side of the control socket: serves the operations on ``HOME/run/control.sock``.
-
-HTTP with JSON, because it is there already: ``POST /op/NAME`` with the arguments as an object. The socket has
-mode 0600 in a folder of mode 0700, so whoever can speak here owns the home folder anyway. Other routes
-(health, the terminal channel) can be mounted beside.
+The server side of the control socket: serves the operations on ``HOME/run/control.sock``. HTTP with JSON,
+because it is there already: ``POST /op/NAME`` with the arguments as an object. The socket has mode 0600 in a
+folder of mode 0700, so whoever can speak here owns the home folder anyway. Other routes (health, the terminal
+channel) can be mounted beside.
 """
 
 from __future__ import annotations

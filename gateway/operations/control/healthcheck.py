@@ -1,11 +1,9 @@
 """
 ``python -m gateway.operations.control.healthcheck [--ready]``: asks whether the daemon of this home folder is
-alive, for a container's HEALTHCHECK.
-
-It asks the control socket, so it needs no port, loads nothing but the standard library, and costs a tenth of
-a second each time. Alive means that the event loop turns and turns are worked on; a channel whose server is
-away does not make a daemon unhealthy, because a restart would not bring the server back. ``--ready`` asks for
-that as well.
+alive, for a container's HEALTHCHECK. It asks the control socket, so it needs no port, loads nothing but the
+standard library, and costs a tenth of a second each time. Alive means that the event loop turns and turns are
+worked on; a channel whose server is away does not make a daemon unhealthy, because a restart would not bring
+the server back. ``--ready`` asks for that as well.
 """
 
 from __future__ import annotations

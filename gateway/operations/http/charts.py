@@ -1,8 +1,7 @@
 """
-Line charts as inline SVG. Pure.
-
-A chart has a fixed span of time on its x axis, a y axis from 0 to a round number, and lines that are broken
-where there is no value. Colours are classes, which the page's style defines for light and dark.
+Line charts as inline SVG. Pure. A chart has a fixed span of time on its x axis, a y axis from 0 to a round
+number, and lines that are broken where there is no value. Colours are classes, which the page's style defines
+for light and dark.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
 """
 The HTTP server with ``/livez``, ``/readyz``, ``/metrics`` and ``/status``, also on the control socket.
-
 ``/livez`` is 200 while turns are worked on, ``/readyz`` once every enabled channel has caught up, else 503
 with the reason. Answers hold states, counts and the bot's addresses, never people or their words.
 """

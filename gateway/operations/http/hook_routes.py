@@ -1,9 +1,8 @@
 """
-``POST /hooks/NAME``: what other programs report, for the jobs that wait for it (``cron add --hook NAME``).
-
-A request counts only with the secret of its hook, compared in constant time, or signed with it. It is
-answered with 202 once it is stored; one that comes again with the same delivery id is not stored twice. Its
-words are those of anybody, whoever has signed them.
+``POST /hooks/NAME``: what other programs report, for the jobs that wait for it (``cron add --hook NAME``). A
+request counts only with the secret of its hook, compared in constant time, or signed with it. It is answered
+with 202 once it is stored; one that comes again with the same delivery id is not stored twice. Its words are
+those of anybody, whoever has signed them.
 """
 
 from __future__ import annotations

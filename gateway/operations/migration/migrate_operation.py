@@ -1,11 +1,9 @@
 """
-`squidbot migrate --to …`: moves the queue, the histories and the memory to the other engine.
-
-Theory of operation. A note in the database that is left comes first (`gateway.store.copy_marker`): from
-then on nobody begins to work there. Then everything is copied. To PostgreSQL that is one transaction, so a
-move that is killed or fails has left nothing there, or all of it. Into a home it is made beside the content
-and moved into its place as a backup is, the database last. Whatever the same command finds, it goes on to
-the end.
+`squidbot migrate --to …`: moves the queue, the histories and the memory to the other engine. Theory of
+operation. A note in the database that is left comes first (`gateway.store.copy_marker`): from then on nobody
+begins to work there. Then everything is copied. To PostgreSQL that is one transaction, so a move that is
+killed or fails has left nothing there, or all of it. Into a home it is made beside the content and moved into
+its place as a backup is, the database last. Whatever the same command finds, it goes on to the end.
 """
 
 from __future__ import annotations

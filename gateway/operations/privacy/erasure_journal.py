@@ -1,10 +1,9 @@
 """
-Records what is still to be erased, in case `squidbot forget` is killed.
-
-What a person said is found by their name on it, and what belongs to it by what they said: the answers, lines
-of a room's memory, files. Once the first is gone, the rest could not be found any more. So all of it is noted
-before the first step (``state/forgetting-….json``), and the note is taken away after the last. The note of
-`squidbot person move` is read here, too: the daemon looks for both.
+Records what is still to be erased, in case `squidbot forget` is killed. What a person said is found by their
+name on it, and what belongs to it by what they said: the answers, lines of a room's memory, files. Once the
+first is gone, the rest could not be found any more. So all of it is noted before the first step
+(``state/forgetting-….json``), and the note is taken away after the last. The note of `squidbot person move`
+is read here, too: the daemon looks for both.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
 """
 `squidbot export PERSON`: writes the data of one person into a folder that is readable without squidbot.
-
 Markdown for people, JSON and lines of JSON for programs. It is made while a daemon runs or not; nothing is
 changed. In a conversation that others shared, only what the person said and what the assistant answered them
 is in it: what others said is theirs.

@@ -1,10 +1,9 @@
 """
-Finds the data of one person under a home folder, for `squidbot export` and `squidbot forget`.
-
-A person is a set of addresses (on Matrix, by mail). A conversation in which nobody else has ever said
-anything is theirs, whole. In one that they shared, what they said is theirs, and what the assistant said and
-did in the turns that answered them, because answers repeat questions; what others said about them is not.
-What they had said before the question of somebody else, and came along with it, is theirs again.
+Finds the data of one person under a home folder, for `squidbot export` and `squidbot forget`. A person is a
+set of addresses (on Matrix, by mail). A conversation in which nobody else has ever said anything is theirs,
+whole. In one that they shared, what they said is theirs, and what the assistant said and did in the turns
+that answered them, because answers repeat questions; what others said about them is not. What they had said
+before the question of somebody else, and came along with it, is theirs again.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """
-`squidbot person move`: everything of a person goes to their new address.
-
-It is done while no daemon runs. Histories, memory and rows are changed one after the other, each atomically
-and such that repeating it changes nothing more. What is under way stands in ``state/moving-person.json``, so
-that after a crash the same command does the rest and does not take what it has moved already for somebody
-else's; until then no daemon starts, whose new lines would be replaced. In a database it is one transaction.
+`squidbot person move`: everything of a person goes to their new address. It is done while no daemon runs.
+Histories, memory and rows are changed one after the other, each atomically and such that repeating it changes
+nothing more. What is under way stands in ``state/moving-person.json``, so that after a crash the same command
+does the rest and does not take what it has moved already for somebody else's; until then no daemon starts,
+whose new lines would be replaced. In a database it is one transaction.
 """
 
 from __future__ import annotations

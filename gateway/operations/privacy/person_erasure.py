@@ -1,11 +1,10 @@
 """
-`squidbot forget`: erases everything of one person, and reports what is left.
-
-It runs without a daemon. Histories are rewritten (the one exception), each line keeping its place for
-cursors; in shared ones the person's lines become a marker. The database goes first, as its journal would
-append lines again, then histories, memory, workspace files with versions (``personal_workspace_files.py``),
-attachments, index. The plan is recorded first (``erasure_journal.py``) and repeating completes it. Summaries
-that may hold the person are written again; a room's memory loses lines from the person's turns.
+`squidbot forget`: erases everything of one person, and reports what is left. It runs without a daemon.
+Histories are rewritten (the one exception), each line keeping its place for cursors; in shared ones the
+person's lines become a marker. The database goes first, as its journal would append lines again, then
+histories, memory, workspace files with versions (``personal_workspace_files.py``), attachments, index. The
+plan is recorded first (``erasure_journal.py``) and repeating completes it. Summaries that may hold the person
+are written again; a room's memory loses lines from the person's turns.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """
-What `squidbot forget` does about files that the assistant has changed for somebody.
-
-Their earlier versions go, and the notes of the changes. A file of the workspace that nobody else has ever
-changed is theirs, whole, and goes as well; one that others have changed, too, stays as it is, and so does
-everything in the folders that the owner has named. The owner's own files stay, as the owner's to delete.
+What `squidbot forget` does about files that the assistant has changed for somebody. Their earlier versions
+go, and the notes of the changes. A file of the workspace that nobody else has ever changed is theirs, whole,
+and goes as well; one that others have changed, too, stays as it is, and so does everything in the folders
+that the owner has named. The owner's own files stay, as the owner's to delete.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """
-Finds where answers to others repeat a person's words, so that `squidbot forget` can list these places.
-
-Those answers belong to others and stay. Repetitions are runs of six words (or a whole message of three or
-more) and rare words: numbers, addresses, very long ones. Paraphrases are not found. It runs before anything
-is removed, because the person's words are the pattern.
+Finds where answers to others repeat a person's words, so that `squidbot forget` can list these places. Those
+answers belong to others and stay. Repetitions are runs of six words (or a whole message of three or more) and
+rare words: numbers, addresses, very long ones. Paraphrases are not found. It runs before anything is removed,
+because the person's words are the pattern.
 """
 
 from __future__ import annotations

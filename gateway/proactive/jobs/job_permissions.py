@@ -1,8 +1,7 @@
 """
-Who may schedule something and who would hear it: decided by what holds now, not when it was scheduled.
-
-A job outlives the message in which it was wished for. Since then its person may have lost the right to speak,
-in general or in this room, and somebody may have come into a room that was for two.
+Who may schedule something and who would hear it: decided by what holds now, not when it was scheduled. A job
+outlives the message in which it was wished for. Since then its person may have lost the right to speak, in
+general or in this room, and somebody may have come into a room that was for two.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """
-Creates, lists and changes scheduled jobs: for a model on behalf of its person, and for the operator.
-
-A person sees and changes their own jobs only, and in a shared room only those of this room, which everybody
-there may list: what somebody has planned in private is nobody else's business. A run of a job, and a
-check-in, cannot make jobs: what was asked once by a person must not multiply by itself.
+Creates, lists and changes scheduled jobs: for a model on behalf of its person, and for the operator. A person
+sees and changes their own jobs only, and in a shared room only those of this room, which everybody there may
+list: what somebody has planned in private is nobody else's business. A run of a job, and a check-in, cannot
+make jobs: what was asked once by a person must not multiply by itself.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """
-Waits until jobs are due and puts them into the inbox.
-
-A due job becomes a row ``job:ID:INSTANT`` before its next instant is set, so that it is taken once whatever
-is killed or the clock does. Of missed instants the newest runs. A job whose person may not speak is skipped
-with a note; one of a disabled channel waits. Waits are short, because timers stop while a machine sleeps.
+Waits until jobs are due and puts them into the inbox. A due job becomes a row ``job:ID:INSTANT`` before its
+next instant is set, so that it is taken once whatever is killed or the clock does. Of missed instants the
+newest runs. A job whose person may not speak is skipped with a note; one of a disabled channel waits. Waits
+are short, because timers stop while a machine sleeps.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
 """
 The grammar of times as people and models write them, in English and German: ``in 2 h 30 min``, ``friday
 6pm``, ``halb sieben``, ``jeden Montag um 8``. Pure syntax: what is read becomes an instant in
-`trigger_parsing`.
-
-One tokenizer, the tables of `time_words`, and rules that take tokens from left to right. A text is read whole
-or not at all, which no library does: dateparser takes "at 9 and 21" for the 21st of September, parsedatetime
-and recurrent take "half an hour" for an hour and leave out what they do not know; none reads "halb sieben".
+`trigger_parsing`. One tokenizer, the tables of `time_words`, and rules that take tokens from left to right. A
+text is read whole or not at all, which no library does: dateparser takes "at 9 and 21" for the 21st of
+September, parsedatetime and recurrent take "half an hour" for an hour and leave out what they do not know;
+none reads "halb sieben".
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
 """
 The words of `time_grammar`, in English and German: the tokenizer, and tables of phrases and what they mean.
-
 Phrases are written in small letters and without umlauts (``fuenf``), as the tokenizer gives them.
 """
 

@@ -1,6 +1,5 @@
 """
 Makes triggers of times as people and models write them. Pure, but for this machine's own time zone.
-
 `time_grammar` reads the words; here they become instants on the wall clock of a zone. A model is good at
 filling in forms and bad at sums, so it may say "in so many minutes" and a bare "09:00", and does not have to
 know what day it is tomorrow.

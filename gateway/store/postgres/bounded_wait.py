@@ -1,10 +1,9 @@
 """
-Limits how long the event loop waits for a blocking call.
-
-A channel stores state by blocking calls inside operations that must not be interrupted (a ratchet and its
-row). A frozen server can be silent beyond any timeout of the connection, so the call runs on a thread and the
-loop waits with a limit, while the lease ends the process in time. A late call may still happen; until it
-ends, others fail at once. One that was late before it began never begins.
+Limits how long the event loop waits for a blocking call. A channel stores state by blocking calls inside
+operations that must not be interrupted (a ratchet and its row). A frozen server can be silent beyond any
+timeout of the connection, so the call runs on a thread and the loop waits with a limit, while the lease ends
+the process in time. A late call may still happen; until it ends, others fail at once. One that was late
+before it began never begins.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """
-Detects which signals the queue in PostgreSQL must fire, by triggers that record what becomes true.
-
-They append JSON to a transaction-local setting, which works through a pooler, vanishes in a rollback and is
-read with the commit. As each record copies the earlier ones, beyond a limit it becomes `TOO_MANY`, and all
-signals fire (`gateway.store.sql.signals`).
+Detects which signals the queue in PostgreSQL must fire, by triggers that record what becomes true. They
+append JSON to a transaction-local setting, which works through a pooler, vanishes in a rollback and is read
+with the commit. As each record copies the earlier ones, beyond a limit it becomes `TOO_MANY`, and all signals
+fire (`gateway.store.sql.signals`).
 """
 
 from __future__ import annotations

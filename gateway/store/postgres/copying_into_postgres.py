@@ -1,9 +1,8 @@
 """
-Reads and writes PostgreSQL as one side of a move: in one transaction, so completely or not at all.
-
-The transaction takes the daemon's lease and lets it expire. A process that opened the database before the
-commit knows an outdated identity, and cannot get the lease before it expires. The next process of this home
-need not wait.
+Reads and writes PostgreSQL as one side of a move: in one transaction, so completely or not at all. The
+transaction takes the daemon's lease and lets it expire. A process that opened the database before the commit
+knows an outdated identity, and cannot get the lease before it expires. The next process of this home need not
+wait.
 """
 
 # ruff: noqa: S608 - only constants are put together

@@ -1,9 +1,8 @@
 """
-Removes what the server keeps of deleted rows: their space in its files, and samples of their values.
-
-The planner uses the samples (https://www.postgresql.org/docs/current/view-pg-stats.html): whole texts of up
-to 1,024 bytes, which our role can read. They are taken again from the remaining rows. The server does not
-sample an empty table and keeps the old samples, so such a table gets a row while it is sampled.
+Removes what the server keeps of deleted rows: their space in its files, and samples of their values. The
+planner uses the samples (https://www.postgresql.org/docs/current/view-pg-stats.html): whole texts of up to
+1,024 bytes, which our role can read. They are taken again from the remaining rows. The server does not sample
+an empty table and keeps the old samples, so such a table gets a row while it is sampled.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """
-Connects to PostgreSQL, and runs squidbot's transactions on a connection.
-
-One statement sent with ``BEGIN`` sets the home and time limits and takes the locks, among them one shared by
-all writers on which recovery waits. All ends with the transaction, so a pooler may reassign the connection
+Connects to PostgreSQL, and runs squidbot's transactions on a connection. One statement sent with ``BEGIN``
+sets the home and time limits and takes the locks, among them one shared by all writers on which recovery
+waits. All ends with the transaction, so a pooler may reassign the connection
 (https://www.pgbouncer.org/features.html, "transaction pooling"). A pooler is detected by the server's process
 id; statements are then not prepared.
 """

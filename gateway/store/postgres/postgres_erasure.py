@@ -1,9 +1,7 @@
 """
 Opens the queue in PostgreSQL for finding a person while a daemon may be running, and for erasing them while
-none is.
-
-Deleted rows leave their bytes in the server's files until that space is used again, and the server has
-samples of them. So the tables are vacuumed and sampled again (``deleted_rows.py``). What the server keeps
+none is. Deleted rows leave their bytes in the server's files until that space is used again, and the server
+has samples of them. So the tables are vacuumed and sampled again (``deleted_rows.py``). What the server keeps
 elsewhere, its write-ahead log and its backups, cannot be reached from here.
 """
 

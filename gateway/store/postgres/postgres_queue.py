@@ -1,10 +1,7 @@
 """
 Opens and closes the queue in PostgreSQL, for several processes at once: four writer threads, two reader
-threads.
-
-The stores are those of the embedded queue, in ``store/sql``; ``postgres_connection.py`` has the transactions,
-``pool.py`` the threads, ``postgres_schema.py`` the tables, ``triggers.py`` the signals.
-
+threads. The stores are those of the embedded queue, in ``store/sql``; ``postgres_connection.py`` has the
+transactions, ``pool.py`` the threads, ``postgres_schema.py`` the tables, ``triggers.py`` the signals.
 Everything that has returned is on the disk of the server.
 """
 

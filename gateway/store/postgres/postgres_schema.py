@@ -1,6 +1,5 @@
 """
 Creates and checks the tables in PostgreSQL; derives them from the embedded file's schema by substitution.
-
 Every table has a column ``home`` that begins all keys and indexes. ``all_inbox`` holds all homes' rows; the
 view ``inbox`` shows those of the transaction's home, so that no statement can forget it. Row-level security
 would not hold for superusers, the usual role in containers, and disables indexes with non-leakproof

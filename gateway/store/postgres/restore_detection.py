@@ -1,10 +1,8 @@
 """
-Detects a database that was restored to an earlier moment, or taken over by another server.
-
-``meta`` records the server, timeline and replication of the last daemon. A restore with WAL begins a new
-timeline, a dump and a promoted replica are another server. Only a replica for which commits waited, and that
-agrees with this home's mark (`gateway.store.rollback_guard`), is accepted; otherwise a person decides
-(`squidbot restored`).
+Detects a database that was restored to an earlier moment, or taken over by another server. ``meta`` records
+the server, timeline and replication of the last daemon. A restore with WAL begins a new timeline, a dump and
+a promoted replica are another server. Only a replica for which commits waited, and that agrees with this
+home's mark (`gateway.store.rollback_guard`), is accepted; otherwise a person decides (`squidbot restored`).
 """
 
 from __future__ import annotations

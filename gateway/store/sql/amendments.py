@@ -1,7 +1,6 @@
 """
-Applies amendments to accepted messages: edits, withdrawals, stops, and releases from quarantine. As SQL.
-
-A begun turn is a unit, because its steps fit the question as it was: an edit ends it and its messages wait
+Applies amendments to accepted messages: edits, withdrawals, stops, and releases from quarantine. As SQL. A
+begun turn is a unit, because its steps fit the question as it was: an edit ends it and its messages wait
 again, with the effects noted for the next model. Amendments of answered messages become a note (`LineNote`).
 A message leaves a turn only if no step is lost, or if all are withdrawn; until then it is marked in
 ``withdrawn``. With the last one all rows leave ``running`` and the handler's claim is lost.

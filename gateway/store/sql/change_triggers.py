@@ -1,7 +1,6 @@
 """
-Declares which changes of rows fire which signals; each engine makes its triggers of these rules.
-
-Triggers see every statement that moves a row, so no caller and no new statement can forget a signal.
+Declares which changes of rows fire which signals; each engine makes its triggers of these rules. Triggers see
+every statement that moves a row, so no caller and no new statement can forget a signal.
 """
 
 from __future__ import annotations

@@ -1,13 +1,10 @@
 """
 Records what was in flight when the process died, as SQL, and judges each turn and each outbox row by it. The
-judgement is pure.
-
-`record` runs once at a start, before recovery: turns that are ``running`` and outbox rows that are
-``sending`` at that moment were in flight at the death. One row of ``deaths`` stands for one of them at one
-death. It has the number of steps in the journal, and how many others were in flight as well.
-
-A death is weak evidence against everything that was in flight. It is strong evidence against something that
-was alone.
+judgement is pure. `record` runs once at a start, before recovery: turns that are ``running`` and outbox rows
+that are ``sending`` at that moment were in flight at the death. One row of ``deaths`` stands for one of them
+at one death. It has the number of steps in the journal, and how many others were in flight as well. A death
+is weak evidence against everything that was in flight. It is strong evidence against something that was
+alone.
 """
 
 from __future__ import annotations

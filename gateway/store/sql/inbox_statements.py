@@ -1,8 +1,7 @@
 """
-Moves messages through the inbox, as SQL: accept, claim, record steps, answer or dead-letter.
-
-Every function runs on the writer's connection inside a transaction (or a savepoint). A claim is recognised by
-its turn and fence on rows that are ``running``; whoever does not find them has lost the turn.
+Moves messages through the inbox, as SQL: accept, claim, record steps, answer or dead-letter. Every function
+runs on the writer's connection inside a transaction (or a savepoint). A claim is recognised by its turn and
+fence on rows that are ``running``; whoever does not find them has lost the turn.
 """
 # ruff: noqa: S608 - only constants of this package are put into statements; every value is a parameter
 

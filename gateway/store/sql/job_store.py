@@ -1,7 +1,6 @@
 """
-Stores scheduled jobs, the run ledger, and the alerts that wait for the digest.
-
-Functions that change something run on the writer's connection, inside a transaction.
+Stores scheduled jobs, the run ledger, and the alerts that wait for the digest. Functions that change
+something run on the writer's connection, inside a transaction.
 """
 # ruff: noqa: S608 - only constants of this module are put into statements; every value is a parameter
 

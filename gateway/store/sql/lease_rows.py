@@ -1,7 +1,6 @@
 """
-Grants, renews and releases leases, as SQL: exclusive rights with an expiry time and a growing fence.
-
-A lease is a row that expires, not a lock: a holder that is frozen rather than dead loses it, too.
+Grants, renews and releases leases, as SQL: exclusive rights with an expiry time and a growing fence. A lease
+is a row that expires, not a lock: a holder that is frozen rather than dead loses it, too.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
 """
 Looks up which locks a call needs, where they are not known beforehand (`gateway.store.sql.engine.Locks`).
-
 What is found before the locks are taken is still true when they are held: a row of the inbox changes its
 session only in `InboxStore.work_in`, while nobody works on anything. All else in the row is read again.
 """

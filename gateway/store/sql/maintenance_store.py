@@ -1,7 +1,6 @@
 """
-Recovers at the start, ends waits, deletes old data, holds leases, and reports the state of the database.
-
-The SQL is in ``maintenance_statements.py``, ``crash_records.py`` and ``lease_rows.py``.
+Recovers at the start, ends waits, deletes old data, holds leases, and reports the state of the database. The
+SQL is in ``maintenance_statements.py``, ``crash_records.py`` and ``lease_rows.py``.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
 """
-Moves messages through the outbox, as SQL.
-
-Each move is one statement that names its allowed source states, taken from the table in
-``gateway/store/states.py``. If the statement finds no such row, the row is looked up once to say what is
-wrong. ``uncertain_at`` is kept while a message that may have arrived is sent again, so that after a crash in
-between the message does not look as if it had never left.
+Moves messages through the outbox, as SQL. Each move is one statement that names its allowed source states,
+taken from the table in ``gateway/store/states.py``. If the statement finds no such row, the row is looked up
+once to say what is wrong. ``uncertain_at`` is kept while a message that may have arrived is sent again, so
+that after a crash in between the message does not look as if it had never left.
 """
 # ruff: noqa: S608 - only constants of this package are put into statements; every value is a parameter
 

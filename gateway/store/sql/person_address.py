@@ -1,8 +1,7 @@
 """
-Gives the rows of a person to their new address.
-
-Whole values are replaced, never parts of a text: an address, a session whose last part is the address (mail
-threads), the name of the person's memory. So what people have written stays as they wrote it.
+Gives the rows of a person to their new address. Whole values are replaced, never parts of a text: an address,
+a session whose last part is the address (mail threads), the name of the person's memory. So what people have
+written stays as they wrote it.
 """
 # ruff: noqa: S608 - only constants of this file are put into statements; every value is a parameter
 

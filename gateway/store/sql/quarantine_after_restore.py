@@ -1,9 +1,8 @@
 """
-Parks the open work of a restored database before a gateway opens it.
-
-Another copy was in use since the backup. Sends in progress become ``uncertain`` (the channel probes, or a
-person decides); waiting questions may have been answered under unknown ids and are quarantined; heartbeat
-runs are ignored; revoked grants must not come back.
+Parks the open work of a restored database before a gateway opens it. Another copy was in use since the
+backup. Sends in progress become ``uncertain`` (the channel probes, or a person decides); waiting questions
+may have been answered under unknown ids and are quarantined; heartbeat runs are ignored; revoked grants must
+not come back.
 """
 # ruff: noqa: S608 - only constants of this package are put into statements; every value is a parameter
 

@@ -1,9 +1,7 @@
 """
-Stores receipts: records of tools' effects that outlive the turns in which they happened.
-
-A receipt is written in the transaction that records the start of a step, before the effect, and completed in
-the one that records its result. So if a turn has ended and its receipt is incomplete, nobody knows whether
-the effect happened.
+Stores receipts: records of tools' effects that outlive the turns in which they happened. A receipt is written
+in the transaction that records the start of a step, before the effect, and completed in the one that records
+its result. So if a turn has ended and its receipt is incomplete, nobody knows whether the effect happened.
 """
 
 from __future__ import annotations

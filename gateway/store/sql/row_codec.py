@@ -1,12 +1,9 @@
 """
-Converts rows of the tables to the objects of the stores, and back. No SQL beyond lists of columns, no I/O.
-
-A text from the network may contain half of a surrogate pair, which is not valid Unicode and cannot be stored.
+Converts rows of the tables to the objects of the stores, and back. No SQL beyond lists of columns, no I/O. A
+text from the network may contain half of a surrogate pair, which is not valid Unicode and cannot be stored.
 It is replaced by the replacement character rather than refused, because a message that cannot be accepted
-would be delivered again forever.
-
-A payload that has become unreadable (disks fail) is one message and must not stop the others. It is replaced
-by a message that says so, which is processed like any other.
+would be delivered again forever. A payload that has become unreadable (disks fail) is one message and must
+not stop the others. It is replaced by a message that says so, which is processed like any other.
 """
 
 from __future__ import annotations

@@ -1,11 +1,9 @@
 """
 Defines the tables of the queue in SQLite's SQL; `gateway.store.postgres.postgres_schema` derives
-PostgreSQL's.
-
-Every change gets the next version. ``inbox`` has one row per accepted message, whose ``id`` orders
-everything; ``tail`` is the turn's last row, to which ``outbox`` refers. ``history_journal`` holds lines not
-durable in files, ``turn_steps`` unfinished turns' steps, ``receipts`` effects, ``grants`` approvals in
-advance. Payloads become NULL when forgotten, keys stay; ignored rows end as digests in ``seen``.
+PostgreSQL's. Every change gets the next version. ``inbox`` has one row per accepted message, whose ``id``
+orders everything; ``tail`` is the turn's last row, to which ``outbox`` refers. ``history_journal`` holds
+lines not durable in files, ``turn_steps`` unfinished turns' steps, ``receipts`` effects, ``grants`` approvals
+in advance. Payloads become NULL when forgotten, keys stay; ignored rows end as digests in ``seen``.
 ``positions`` belongs to channels, ``state`` to the gateway, ``once`` has the newest value of topics. Times
 are Unix seconds.
 """

@@ -1,8 +1,7 @@
 """
-Checks ``gateway.db`` for damage without changing it, and repairs what can be repaired without loss.
-
-If no daemon runs and there is no log beside the file, the file is opened as immutable, so not even a lock is
-left. With a log, a copy of both is examined. While a daemon runs, the file is read as by any other reader.
+Checks ``gateway.db`` for damage without changing it, and repairs what can be repaired without loss. If no
+daemon runs and there is no log beside the file, the file is opened as immutable, so not even a lock is left.
+With a log, a copy of both is examined. While a daemon runs, the file is read as by any other reader.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
 """
-Runs calls from the event loop on threads that each own one SQLite connection.
-
-A thread takes at most `BATCH` waiting calls, runs them as one transaction and returns all results together,
-sharing hand-over and fsync. If a call fails, the batch is rolled back and each runs alone. Unsynced batches
-(claims, ``sending``) are covered by the next sync. Begun calls have no time limit, as nobody could say if
-they happened; `stalled_s` reveals a hanging disk. The writer checks that its files are in place, since
-removed ones still accept writes. A reader's batch sees one state.
+Runs calls from the event loop on threads that each own one SQLite connection. A thread takes at most `BATCH`
+waiting calls, runs them as one transaction and returns all results together, sharing hand-over and fsync. If
+a call fails, the batch is rolled back and each runs alone. Unsynced batches (claims, ``sending``) are covered
+by the next sync. Begun calls have no time limit, as nobody could say if they happened; `stalled_s` reveals a
+hanging disk. The writer checks that its files are in place, since removed ones still accept writes. A
+reader's batch sees one state.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """
-Maps SQLite's errors: the disk refuses for now (`StoreUnavailable`), or the code is wrong.
-
-After most errors the connection is still usable (a full disk, a lock). After an I/O error, or when the file
-is gone, a new one must be opened.
+Maps SQLite's errors: the disk refuses for now (`StoreUnavailable`), or the code is wrong. After most errors
+the connection is still usable (a full disk, a lock). After an I/O error, or when the file is gone, a new one
+must be opened.
 """
 
 from __future__ import annotations

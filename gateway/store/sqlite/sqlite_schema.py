@@ -1,8 +1,7 @@
 """
-Creates ``gateway.db`` and opens connections to it. Its tables are in `gateway.store.sql.tables`.
-
-Why one connection writes and all others are ``mode=ro``: SQLite up to 3.51.2 can corrupt a WAL database when
-two connections write or checkpoint at once (https://sqlite.org/wal.html, "the WAL-reset bug"). For the same
+Creates ``gateway.db`` and opens connections to it. Its tables are in `gateway.store.sql.tables`. Why one
+connection writes and all others are ``mode=ro``: SQLite up to 3.51.2 can corrupt a WAL database when two
+connections write or checkpoint at once (https://sqlite.org/wal.html, "the WAL-reset bug"). For the same
 reason nothing else may open this file for writing. Since POSIX locks belong to the process, nothing in this
 process may open and close the file by other means.
 """

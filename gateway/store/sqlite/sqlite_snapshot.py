@@ -1,9 +1,8 @@
 """
-Copies ``gateway.db`` at one moment, and measures the histories' lengths at that moment.
-
-While the writing thread is paused nothing is committed or cleared, so that every line not in the journal is
-in its file, and no file has a line unknown to the database. The pause covers the begin of a read transaction
-and a stat per file; the copy is made from that transaction on another thread.
+Copies ``gateway.db`` at one moment, and measures the histories' lengths at that moment. While the writing
+thread is paused nothing is committed or cleared, so that every line not in the journal is in its file, and no
+file has a line unknown to the database. The pause covers the begin of a read transaction and a stat per file;
+the copy is made from that transaction on another thread.
 """
 
 from __future__ import annotations

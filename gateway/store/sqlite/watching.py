@@ -1,8 +1,7 @@
 """
-Detects which signals the embedded queue must fire, by triggers on the one connection that writes.
-
-They are TEMP triggers, which belong to the connection and not to the file. Signals are fired after the
-commit; a transaction that is rolled back fires none.
+Detects which signals the embedded queue must fire, by triggers on the one connection that writes. They are
+TEMP triggers, which belong to the connection and not to the file. Signals are fired after the commit; a
+transaction that is rolled back fires none.
 """
 
 from __future__ import annotations

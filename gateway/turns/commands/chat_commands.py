@@ -1,9 +1,8 @@
 """
-The handlers of the commands: what each does and answers.
-
-Everything here can be done twice with the same outcome: a command whose process dies before its answer is
-committed is done again. Nobody learns of a conversation that is not the one they speak in, and what is about
-others is told to the owner alone, where nobody else reads along.
+The handlers of the commands: what each does and answers. Everything here can be done twice with the same
+outcome: a command whose process dies before its answer is committed is done again. Nobody learns of a
+conversation that is not the one they speak in, and what is about others is told to the owner alone, where
+nobody else reads along.
 """
 
 from __future__ import annotations

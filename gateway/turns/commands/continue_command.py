@@ -1,7 +1,6 @@
 """
-``!continue`` lists the owner's recent conversations on all channels, ``!continue 2`` continues one here.
-
-It takes over a moment, the summary and newest messages, as two assistant lines with their origins, committed
+``!continue`` lists the owner's recent conversations on all channels, ``!continue 2`` continues one here. It
+takes over a moment, the summary and newest messages, as two assistant lines with their origins, committed
 with the answer; ``!undo`` takes them back, and nothing in them counts as named by the owner. Only
 conversations of the owner alone qualify. Numbers are those of the last shown list.
 """

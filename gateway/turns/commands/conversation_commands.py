@@ -1,8 +1,7 @@
 """
-Commands about what was said: ``!search`` finds it, ``!export`` gives it as a file.
-
-Both show what the conversation may show a model at this moment, and no more: the scope of the conversation,
-nothing from before somebody came into it, and nothing that was said to somebody else alone.
+Commands about what was said: ``!search`` finds it, ``!export`` gives it as a file. Both show what the
+conversation may show a model at this moment, and no more: the scope of the conversation, nothing from before
+somebody came into it, and nothing that was said to somebody else alone.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """
-``!new``: a conversation is reset at once, or behind what was asked before and still waits for its answer.
-
-The command overtakes waiting turns, but earlier questions belong to the old conversation. So its number is
-kept, and the first later message's turn resets: all earlier ones have ended by then, except one waiting for
-an approval. Until then messages are answered one by one, since those before and after could be merged.
+``!new``: a conversation is reset at once, or behind what was asked before and still waits for its answer. The
+command overtakes waiting turns, but earlier questions belong to the old conversation. So its number is kept,
+and the first later message's turn resets: all earlier ones have ended by then, except one waiting for an
+approval. Until then messages are answered one by one, since those before and after could be merged.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
 """
-Answers in words to questions that wait: a yes, a no, or a value.
-
-It is decided in the transaction that accepts a message, so that a message is for good an answer or for the
-model. A reply answers only what it replies to. Another word answers the only question open here for this
-person, if no model spoke since and the two cannot have crossed. A yes or no with more words is asked back;
-further paragraphs are the reason of a no, and below a yes a message like any other. Anything else leaves
-questions open, except a server's, which is withdrawn, as its call blocks the conversation.
+Answers in words to questions that wait: a yes, a no, or a value. It is decided in the transaction that
+accepts a message, so that a message is for good an answer or for the model. A reply answers only what it
+replies to. Another word answers the only question open here for this person, if no model spoke since and the
+two cannot have crossed. A yes or no with more words is asked back; further paragraphs are the reason of a no,
+and below a yes a message like any other. Anything else leaves questions open, except a server's, which is
+withdrawn, as its call blocks the conversation.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
 """
-Decisions about tool calls that wait for an approval: who may approve one, and what they are told.
-
-A call has a name such as ``a3f2c9``. The owner may decide about it. So may whoever asked for what the turn
-does, with two exceptions: where the owner has spoken in the turn, too, and where a guest's call reaches
-beyond their own conversation (`gateway.turns.questions.tool_questions` asks the owner alone then). For
-anybody else nothing is done, and nothing is said. A message decides only if it proves its sender at least as
-well as those that led to the question.
+Decisions about tool calls that wait for an approval: who may approve one, and what they are told. A call has
+a name such as ``a3f2c9``. The owner may decide about it. So may whoever asked for what the turn does, with
+two exceptions: where the owner has spoken in the turn, too, and where a guest's call reaches beyond their own
+conversation (`gateway.turns.questions.tool_questions` asks the owner alone then). For anybody else nothing is
+done, and nothing is said. A message decides only if it proves its sender at least as well as those that led
+to the question.
 """
 
 from __future__ import annotations

@@ -1,11 +1,9 @@
 """
-Drafts and quarantined messages that wait for the owner's approval.
-
-For each item a message of ours, with the item's name as native id, goes into the inbox in the session
-`OWNER_QUESTIONS`; its turn commits the notice, so that the owner is asked exactly once. Items are found by
-scanning (`ReviewQuestions.run`). ``d12`` is the draft with outbox id 12, ``m7`` the message with inbox id 7;
-the owner decides by ``!approve``, ``!reject`` or a reaction. Replies derive from the item's state, so that
-repeated decisions read alike.
+Drafts and quarantined messages that wait for the owner's approval. For each item a message of ours, with the
+item's name as native id, goes into the inbox in the session `OWNER_QUESTIONS`; its turn commits the notice,
+so that the owner is asked exactly once. Items are found by scanning (`ReviewQuestions.run`). ``d12`` is the
+draft with outbox id 12, ``m7`` the message with inbox id 7; the owner decides by ``!approve``, ``!reject`` or
+a reaction. Replies derive from the item's state, so that repeated decisions read alike.
 """
 
 from __future__ import annotations

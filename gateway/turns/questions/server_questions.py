@@ -1,10 +1,9 @@
 """
-Questions of MCP servers to the person of a turn, while a call is carried out.
-
-The question is a step of the turn and its notice is in the outbox, by one transaction, like the question
-before a call (``tool_questions.py``); it is decided by the same answers. The difference: the server's call is
-open, so the turn goes on and waits here. A call does not outlive the process. What was asked by one that is
-gone is closed when its turn is taken up again, and the person is told so.
+Questions of MCP servers to the person of a turn, while a call is carried out. The question is a step of the
+turn and its notice is in the outbox, by one transaction, like the question before a call
+(``tool_questions.py``); it is decided by the same answers. The difference: the server's call is open, so the
+turn goes on and waits here. A call does not outlive the process. What was asked by one that is gone is closed
+when its turn is taken up again, and the person is told so.
 """
 
 from __future__ import annotations

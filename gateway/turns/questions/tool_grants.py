@@ -1,9 +1,8 @@
 """
-Grants: given and looked up. `agent_core.tools.grants` decides what one covers.
-
-A grant is noted with the yes to its question, in one transaction, and named after it. It ends by time, by
-``!grants revoke``, with its turn if it is for that alone, and with a restore. Time never runs backwards here:
-of the wall clock, this process's own clock and the last time that a grant was looked at the latest counts.
+Grants: given and looked up. `agent_core.tools.grants` decides what one covers. A grant is noted with the yes
+to its question, in one transaction, and named after it. It ends by time, by ``!grants revoke``, with its turn
+if it is for that alone, and with a restore. Time never runs backwards here: of the wall clock, this process's
+own clock and the last time that a grant was looked at the latest counts.
 """
 
 from __future__ import annotations

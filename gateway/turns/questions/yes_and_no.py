@@ -1,8 +1,7 @@
 """
-The yes or no that a text is, in the usual languages. Pure.
-
-A text is one only if all of it is known: words for yes or no, and what is polite beside them. So no
-condition, negation or further wish can stand in a yes. What begins with a sign and is more is unclear.
+The yes or no that a text is, in the usual languages. Pure. A text is one only if all of it is known: words
+for yes or no, and what is polite beside them. So no condition, negation or further wish can stand in a yes.
+What begins with a sign and is more is unclear.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
 """
-Serves the console: who is let in, and what a form may do.
-
-Nobody is let in without a session (`gateway.system.console_logins`). The name by which a browser asks must be
-one of this machine, or that of the address in the settings, so that no other web page can point a name of its
-own here. A form counts only with the ``Origin`` of the console itself and the secret of its session. The
-content security policy allows nothing but the console's own style and script. What changes something, and
-what shows the words of others, is logged.
+Serves the console: who is let in, and what a form may do. Nobody is let in without a session
+(`gateway.system.console_logins`). The name by which a browser asks must be one of this machine, or that of
+the address in the settings, so that no other web page can point a name of its own here. A form counts only
+with the ``Origin`` of the console itself and the secret of its session. The content security policy allows
+nothing but the console's own style and script. What changes something, and what shows the words of others, is
+logged.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
 """
 Searches history lines: each line has its words as a set, and each term of a query is asked for by itself.
-
 `agent_core.storage.search_index.word_splitting` splits both, as in the embedded index. The set of a line has
 one more lexeme, which stands for the home and the scope, so that the index finds the words of one scope only.
 A phrase, or a word longer than a lexeme may be, is checked again in the text of the rows found. It is ranked

@@ -1,9 +1,8 @@
 """
 Gives an export and an erasure access to histories and memory
-(`gateway.operations.privacy.personal_histories`).
-
-Calls block. Each is one transaction, or a few where it reads many rows: a daemon may be running during an
-export, and an interrupted erasure is completed by running the same command again.
+(`gateway.operations.privacy.personal_histories`). Calls block. Each is one transaction, or a few where it
+reads many rows: a daemon may be running during an export, and an interrupted erasure is completed by running
+the same command again.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """
-Reads and writes the vectors beside the history lines, each call in the caller's transaction.
-
-A trigger removes the vectors of a line whose words or place change, or that is deleted, in its transaction
+Reads and writes the vectors beside the history lines, each call in the caller's transaction. A trigger
+removes the vectors of a line whose words or place change, or that is deleted, in its transaction
 (``history_tables.py``). ``id`` only grows, and only the active daemon adds rows, one call after the other.
 """
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,6 @@ import pytest
 
 from agent_core.errors import ModelRateLimited, ModelUnavailable
 from agent_core.messages import Audience, InboundMessage, Sender, SessionKey
-from agent_core.models import Message, ModelChunk, ToolDefinition
 from gateway.app import Overrides, build
 from gateway.settings import Settings
 from gateway.store.stores import Pending
@@ -20,6 +19,7 @@ from gateway.supervision.gateway import Gateway
 from gateway.system.home import open_home
 from gateway.turns.turn_kinds import TurnPolicy
 from tests.clock import ManualClock
+from tests.doubles.agent import StreamingModel
 from tests.doubles.loopback import LoopbackChannel, LoopbackServer
 from tests.doubles.queue import wrapping
 
@@ -27,21 +27,15 @@ HOUR = 3600.0
 CHAT, MAIL = SessionKey("matrix", "!room"), SessionKey("email", "thread-1")
 
 
-class Model:
+class Model(StreamingModel):
     """Answers, or is away."""
 
     away: Exception | None = ModelUnavailable("connection refused")
 
-    async def chat(
-        self, messages: Sequence[Message], tools: Sequence[ToolDefinition], *, stream: bool = True
-    ) -> AsyncIterator[ModelChunk]:
+    async def answer(self, messages, tools):
         if self.away is not None:
             raise self.away
-
-        async def answer() -> AsyncIterator[ModelChunk]:
-            yield "here I am"
-
-        return answer()
+        yield "here I am"
 
 
 class Desk:
