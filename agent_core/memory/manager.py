@@ -24,10 +24,9 @@ from agent_core.memory.consolidation.consolidation_policy import ConsolidationRu
 from agent_core.memory.consolidation.consolidation_run import Consolidation
 from agent_core.memory.lookup import SHARE, QuestionLookup
 from agent_core.memory.scopes import OWNER, hidden_from, private_in
-from agent_core.memory.withdrawn_messages import in_force
 from agent_core.memory_ports import MemoryPort, SearchPort
 from agent_core.messages import Attachment
-from agent_core.models import HistoryTail, MemoryDocument, MemoryScope, Message
+from agent_core.models import HistoryTail, MemoryDocument, MemoryScope, Message, in_force
 from agent_core.ports import LLMPort, SkillsPort
 from agent_core.prompt_budget import (
     PICTURE_TOKENS,

@@ -7,8 +7,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from agent_core.operation import Operation, operations_of
-from channels.matrix.addresses import MatrixAddresses
-from channels.matrix.config import MatrixConfig
+from channels.matrix.config import MatrixAddresses, MatrixConfig
 from channels.plugin import ChannelPlugin, ChannelServices, Server
 
 if TYPE_CHECKING:

@@ -53,9 +53,8 @@ from gateway.operations.home_files import FilesAtHome
 from gateway.proactive.owner_alerts import credit_alert, history_set_aside, memory_unusable, prompt_cut
 from gateway.routing.access import Access, Role, normalise
 from gateway.settings import Settings
-from gateway.store.memory_in_database import MemoryInDatabase
 from gateway.store.opening import memory_in_database
-from gateway.store.stores import Queue
+from gateway.store.stores import MemoryInDatabase, Queue
 from gateway.system.home import Home
 
 if TYPE_CHECKING:

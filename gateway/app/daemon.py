@@ -28,6 +28,7 @@ from anyio import to_thread
 from anyio.abc import TaskGroup
 
 from agent_core.backoff import Backoff, BackoffPolicy
+from agent_core.http_guards import verify_always
 from agent_core.storage.layout import Layout
 from channels.base import SupportsHttp
 from gateway.app import Overrides, build
@@ -52,7 +53,6 @@ from gateway.system.home import Home
 from gateway.system.lock import hold_home
 from gateway.system.process_tuning import loop_for, trim_memory
 from gateway.system.sd_notify import Notifier
-from gateway.system.verified_tls import verify_always
 
 _FORCED = 1
 _DATABASE_RETRY = BackoffPolicy(first_s=2.0, cap_s=10.0)

@@ -21,7 +21,6 @@ import psycopg
 import structlog
 
 from agent_core.ports import Clock
-from gateway.store.memory_in_database import MemoryInDatabase
 from gateway.store.postgres import postgres_schema
 from gateway.store.postgres.account_documents import AccountState
 from gateway.store.postgres.histories.database_memory import PostgresMemory, PostgresSearch, journal_of
@@ -35,7 +34,7 @@ from gateway.store.sql.engine import ALONE, NOTHING, ConnectionPort, Database, J
 from gateway.store.sql.signals import Fact, Signals
 from gateway.store.state_key import StateKey
 from gateway.store.store_errors import StoreUnavailable, StoreUnusable
-from gateway.store.stores import Queue, Snapshot
+from gateway.store.stores import MemoryInDatabase, Queue, Snapshot
 from gateway.store.wakeups import Wakeups
 
 HOME = 1
