@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,7 @@ from channels.matrix.config import MatrixAddresses, MatrixConfig
 from channels.plugin import ChannelPlugin, ChannelServices, Server
 
 if TYPE_CHECKING:
-    from agent_core.state_folder import StateFolder
+    from agent_core.state_folder import Row, StateFolder
     from channels.base import Channel, ChannelClock
     from channels.setup import PersonAtTerminal, SetupForm
 
@@ -85,6 +86,27 @@ class MatrixPlugin(ChannelPlugin[MatrixConfig]):
             await log_in_by_browser(config, homeserver, state, clock, person)
         finally:
             await homeserver.aclose()
+
+    def read_row_files(
+        self, folder: Path, refused: Callable[[str], None]
+    ) -> Iterator[tuple[str, int, list[Row]]]:
+        """The key stores of devices."""
+        from channels.matrix.crypto.key_store_copy import rows_of  # noqa: PLC0415 - loaded when used
+        from channels.matrix.crypto.key_types import StoreBroken  # noqa: PLC0415 - as above
+
+        for path in sorted(folder.glob("crypto-*.db")):
+            try:
+                yield rows_of(path)
+            except StoreBroken as error:
+                refused(f"{path}: it cannot be moved ({error}) and stays where it is")
+
+    def write_row_file(self, folder: Path, name: str, generation: int, rows: Iterable[Row]) -> bool:
+        """The key store of a device."""
+        from channels.matrix.crypto.key_store_copy import file_of  # noqa: PLC0415 - loaded when used
+        from channels.matrix.crypto.olm_store import store_path  # noqa: PLC0415 - nio is heavy
+
+        file_of(store_path(folder, name), rows, generation)
+        return True
 
     def servers(self, config: MatrixConfig) -> Sequence[Server]:
         """The homeserver."""
