@@ -39,15 +39,7 @@ class MatrixPlugin(ChannelPlugin[MatrixConfig]):
         """Make the channel."""
         from channels.matrix.channel import MatrixChannel  # noqa: PLC0415 - nio is heavy
 
-        return MatrixChannel(
-            services.name,
-            config,
-            state_dir=services.state,
-            clock=services.clock,
-            may_invite=services.may_talk,
-            is_owner=services.is_owner,
-            attachments=services.attachments,
-        )
+        return MatrixChannel(config, services)
 
     description = "Matrix: the login, devices and emoji verification."
     login_help = """
