@@ -6,8 +6,10 @@ Nothing connects before `Gateway.run`. Only the database is opened, so that a da
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from gateway.app.agent import AgentParts, build_agent
 from gateway.app.channel_building import RoutingParts, build_accounts, build_routing, watch_channels
@@ -74,7 +76,7 @@ class _Parts:
 def _gateway(env: Environment, opened: OpenQueue, parts: _Parts) -> Gateway:
     agent, channels, proactive, supervision = parts.agent, parts.channels, parts.proactive, parts.supervision
     turns, routing, speech = parts.turns, parts.routing, parts.speech
-    queue, state, guard = opened.queue, opened.account_state, opened.guard
+    queue, guard = opened.queue, opened.guard
     by_name = {name: channel for name, (channel, _) in channels.items()}
     intake = AcceptGate(guard.may_be_answered)
     watch_channels(
@@ -88,21 +90,9 @@ def _gateway(env: Environment, opened: OpenQueue, parts: _Parts) -> Gateway:
         conversations=env.conversations,
         wakeups=env.wakeups,
     )
-    transcription = [turns.transcription.aclose] if turns.transcription is not None else []
-    sweeper = AttachmentSweeper(
-        agent.attachments,
-        queue,
-        agent.named_files,
-        clock=env.clock,
-        keep_days=env.settings.attachments.keep_days,
-    )
-    deferrals = DeferralWakeups(queue, clock=env.clock, zone=agent.metering.limits.zone, wakeups=env.wakeups)
-    stale = StaleAcknowledgements(queue, routing.acknowledgements, by_name)
     return Gateway(
-        clock=env.clock,
         wakeups=env.wakeups,
         store=queue,
-        questions=queue.approvals,
         waiting=turns.waiting,
         memory=agent.memory,
         files=agent.workspace_files,
@@ -118,10 +108,8 @@ def _gateway(env: Environment, opened: OpenQueue, parts: _Parts) -> Gateway:
         channels=by_name,
         conversations=env.conversations,
         deliveries={**routing.deliveries, **speech.deliveries},
-        comes_first=proactive.owner_contact.is_owner_session,
         suspects=routing.suspects,
         proactive=proactive,
-        budget=proactive.budget,
         watchdog=supervision.watchdog,
         status=supervision.status,
         begin=partial(opened.begin, env, _addresses(channels)),
@@ -129,28 +117,52 @@ def _gateway(env: Environment, opened: OpenQueue, parts: _Parts) -> Gateway:
         lease=opened.lease,
         drain_s=env.settings.gateway.drain_seconds,
         console=env.console,
-        at_close=[
-            *([] if state is None else [closing(state)]),
-            guard.note,
-            *transcription,
-            agent.pictures.aclose,
-            agent.plugins.aclose,
-            agent.models.aclose,
-            agent.search.aclose,
-            *speech.at_close,
-        ],
-        background=[
-            agent.models.warm_up,
-            guard.run,
-            agent.shell.prove,
-            *([agent.mcp.run] if agent.mcp is not None else []),
-            deferrals.run,
-            supervision.post_turn.run,
-            routing.acknowledgements.run,
-            stale.run,
-            sweeper.run,
-            agent.attachments.count_until_cancelled,
-            turns.approvals.run,
-            *proactive.background,
-        ],
+        at_close=_closings(opened, parts),
+        background=_background(env, opened, parts),
     )
+
+
+def _closings(opened: OpenQueue, parts: _Parts) -> list[Callable[[], Awaitable[None]]]:
+    """What is closed at the end, in this order."""
+    agent, state, transcription = parts.agent, opened.account_state, parts.turns.transcription
+    return [
+        *([] if state is None else [closing(state)]),
+        opened.guard.note,
+        *([] if transcription is None else [transcription.aclose]),
+        agent.pictures.aclose,
+        agent.plugins.aclose,
+        agent.models.aclose,
+        agent.search.aclose,
+        *parts.speech.at_close,
+    ]
+
+
+def _background(
+    env: Environment, opened: OpenQueue, parts: _Parts
+) -> list[Callable[[], Coroutine[Any, Any, None]]]:
+    """What runs until the end."""
+    agent, queue = parts.agent, opened.queue
+    by_name = {name: channel for name, (channel, _) in parts.channels.items()}
+    sweeper = AttachmentSweeper(
+        agent.attachments,
+        queue,
+        agent.named_files,
+        clock=env.clock,
+        keep_days=env.settings.attachments.keep_days,
+    )
+    deferrals = DeferralWakeups(queue, clock=env.clock, zone=agent.metering.limits.zone, wakeups=env.wakeups)
+    stale = StaleAcknowledgements(queue, parts.routing.acknowledgements, by_name)
+    return [
+        agent.models.warm_up,
+        opened.guard.run,
+        agent.shell.prove,
+        *([agent.mcp.run] if agent.mcp is not None else []),
+        deferrals.run,
+        parts.supervision.post_turn.run,
+        parts.routing.acknowledgements.run,
+        stale.run,
+        sweeper.run,
+        agent.attachments.count_until_cancelled,
+        parts.turns.approvals.run,
+        *parts.proactive.background,
+    ]

@@ -257,7 +257,7 @@ def make_operations(built: Gateway, settings: Settings, home: Home | None = None
         costs=Costs(
             built.store.usage, settings.llm.budget.limits(settings.agents.heartbeat.timezone), built.clock
         ),
-        questions=built.questions,
+        questions=built.store.approvals,
         waiting=built.waiting,
         files=built.files,
         background=built.proactive.background_jobs,

@@ -81,7 +81,7 @@ def init(*, options: InitOptions = _NOTHING, where: Where = HERE) -> int:
     from gateway.cli.setup.dialogue import Silent, Terminal
     from gateway.cli.setup.options import parse_options
     from gateway.cli.setup.systemd import SystemPlaces
-    from gateway.cli.setup.wizard import Init
+    from gateway.cli.setup.wizard import CalledAs, Init
     from gateway.observability.logs import configure_logs
     from gateway.system.home import Home, find_home
 
@@ -101,10 +101,8 @@ def init(*, options: InitOptions = _NOTHING, where: Where = HERE) -> int:
     named = ["--home", str(home.root)] if of_system or where.home or os.environ.get("SQUIDBOT_HOME") else []
     named += ["--config", str(config)] if of_system or where.config_path else []
     dialogue = Silent() if given.yes else Terminal()
-    program = called_as(sys.argv[0], os.environ)
+    called = CalledAs(called_as(sys.argv[0], os.environ), tuple(named), tuple(sys.argv[1:]))
     try:
-        return Init(
-            given, home, config, dialogue, os.environ, tuple(named), system, program, tuple(sys.argv[1:])
-        ).run()
+        return Init(given, home, config, dialogue, os.environ, called, system).run()
     finally:
         sys.stdout.flush()

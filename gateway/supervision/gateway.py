@@ -45,7 +45,7 @@ from gateway.routing.delivery import Delivery
 from gateway.routing.intake import AcceptGate
 from gateway.store.lease import LeaseKeeper, lost_lease_speaks
 from gateway.store.states import BUDGET
-from gateway.store.stores import JobStore, QuestionStore, Queue, StoreUnavailable
+from gateway.store.stores import JobStore, Queue, StoreUnavailable
 from gateway.store.wakeups import Wakeups
 from gateway.supervision.status_report import StatusReport
 from gateway.supervision.supervisor import Supervisor
@@ -67,10 +67,6 @@ _CLOSE_LIMIT_S = 5.0
 _MAINTAIN_EVERY_S = 3600.0
 _FORGET_AFTER_S = 90 * 86_400.0
 _log = structlog.get_logger(__name__)
-
-
-async def _never_refuse(_: SessionKey) -> bool:
-    return False
 
 
 async def _nothing() -> None:
@@ -130,7 +126,6 @@ class Gateway:
         begin: Opens what only the home's daemon may touch, before the recovery.
         standing_by: Runs while waiting for the lease.
         lease: Held from start to end, its loss cancels all; None: one process.
-        comes_first: True for the owner's waiting sessions.
         drain_s: The most seconds for turns in flight at a stop.
         console: Who is let into the console; None: there is none.
     """
@@ -138,10 +133,8 @@ class Gateway:
     def __init__(
         self,
         *,
-        clock: Clock,
         wakeups: Wakeups,
         store: Queue,
-        questions: QuestionStore,
         waiting: Container[str],
         memory: MemoryPort,
         files: Callable[[], JournaledFiles],
@@ -159,22 +152,19 @@ class Gateway:
         deliveries: Mapping[str, Delivery],
         suspects: CrashIsolation,
         proactive: Proactive,
-        budget: BudgetAlerts,
         watchdog: TurnWatchdog,
         status: StatusReport,
         at_close: Sequence[Callable[[], Awaitable[None]]] = (),
         background: Sequence[Callable[[], Coroutine[Any, Any, None]]] = (),
-        comes_first: Callable[[SessionKey], Awaitable[bool]] = _never_refuse,
         begin: Callable[[], Awaitable[None]] = _nothing,
         standing_by: Callable[[], Coroutine[Any, Any, None]] = _nothing,
         lease: LeaseKeeper | None = None,
         console: ConsoleLogins | None = None,
         drain_s: float = 20.0,
     ) -> None:
-        self.clock = clock
+        self.clock = proactive.clock
         self.wakeups = wakeups
         self.store = store
-        self.questions = questions
         self.waiting = waiting
         self.memory = memory
         self.files = files
@@ -192,7 +182,6 @@ class Gateway:
         self.deliveries = deliveries
         self.suspects = suspects
         self.proactive = proactive
-        self.budget = budget
         self.watchdog = watchdog
         self.status = status
         self.started = anyio.Event()
@@ -204,7 +193,6 @@ class Gateway:
         self._background = background
         self._begin = begin
         self._standing_by = standing_by
-        self._comes_first = comes_first
         self._drain_s = drain_s
         self._stop = anyio.Event()
 
@@ -341,8 +329,8 @@ class Gateway:
         self, waiting: Sequence[tuple[SessionKey, float]], people: Mapping[SessionKey, str]
     ) -> None:
         for session, due_s in waiting:
-            first, person = await self._comes_first(session), people.get(session, "")
-            self.dispatcher.wake(session, after_s=due_s, first=first, person=person)
+            first = await self.proactive.owner_contact.is_owner_session(session)
+            self.dispatcher.wake(session, after_s=due_s, first=first, person=people.get(session, ""))
             self.out_of_band.wake(session)
 
     async def _dispatch(self, ended: anyio.Event) -> None:
