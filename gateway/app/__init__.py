@@ -17,7 +17,7 @@ from gateway.app.environment import Configured, Environment, Overrides
 from gateway.app.proactive import build_contact, build_proactive
 from gateway.app.state_folders import closing
 from gateway.app.store import OpenQueue, open_queue
-from gateway.app.supervision import SupervisionParts, build_supervision
+from gateway.app.supervision import build_supervision
 from gateway.app.turns import TurnParts, build_turns
 from gateway.app.voice import SpeechParts, build_speech
 from gateway.routing.access import LOCAL_CHANNELS
@@ -25,7 +25,7 @@ from gateway.routing.acknowledgements import StaleAcknowledgements
 from gateway.routing.attachment_retention import AttachmentSweeper
 from gateway.routing.intake import AcceptGate
 from gateway.settings import Settings
-from gateway.supervision.gateway import Gateway, Proactive
+from gateway.supervision.gateway import Gateway, Proactive, SupervisionParts
 from gateway.system.home import Home
 from gateway.turns.failure_and_deferral import DeferralWakeups
 
@@ -98,20 +98,15 @@ def _gateway(env: Environment, opened: OpenQueue, parts: _Parts) -> Gateway:
         files=agent.workspace_files,
         mcp=agent.mcp,
         models=agent.models,
-        dispatcher=supervision.dispatcher,
-        history=supervision.history,
+        supervision=supervision,
         handler=turns.handler,
         out_of_band=turns.out_of_band,
-        post_turn=supervision.post_turn,
-        supervisor=supervision.supervisor,
         intake=intake,
         channels=by_name,
         conversations=env.conversations,
         deliveries={**routing.deliveries, **speech.deliveries},
         suspects=routing.suspects,
         proactive=proactive,
-        watchdog=supervision.watchdog,
-        status=supervision.status,
         begin=partial(opened.begin, env, _addresses(channels)),
         standing_by=guard.stand_by,
         lease=opened.lease,

@@ -115,6 +115,18 @@ class Proactive:
         }
 
 
+@dataclass(frozen=True, slots=True)
+class SupervisionParts:
+    """What runs turns and watches channels; each field has its own description."""
+
+    dispatcher: SessionDispatcher
+    history: HistoryWriter
+    post_turn: PostTurn
+    supervisor: Supervisor
+    watchdog: TurnWatchdog
+    status: StatusReport
+
+
 class Gateway:
     """
     A gateway that runs once, with the parts chosen by `gateway.app.build`.
@@ -140,20 +152,15 @@ class Gateway:
         files: Callable[[], JournaledFiles],
         mcp: McpServers | None,
         models: Models,
-        dispatcher: SessionDispatcher,
-        history: HistoryWriter,
+        supervision: SupervisionParts,
         handler: TurnHandler,
         out_of_band: OutOfBandTurns,
-        post_turn: PostTurn,
-        supervisor: Supervisor,
         intake: AcceptGate,
         channels: Mapping[str, Channel],
         conversations: Conversations,
         deliveries: Mapping[str, Delivery],
         suspects: CrashIsolation,
         proactive: Proactive,
-        watchdog: TurnWatchdog,
-        status: StatusReport,
         at_close: Sequence[Callable[[], Awaitable[None]]] = (),
         background: Sequence[Callable[[], Coroutine[Any, Any, None]]] = (),
         begin: Callable[[], Awaitable[None]] = _nothing,
@@ -170,20 +177,17 @@ class Gateway:
         self.files = files
         self.mcp = mcp
         self.models = models
-        self.dispatcher = dispatcher
-        self.history = history
         self.handler = handler
         self.out_of_band = out_of_band
-        self.post_turn = post_turn
-        self.supervisor = supervisor
         self.intake = intake
         self.channels = channels
         self.conversations = conversations
         self.deliveries = deliveries
         self.suspects = suspects
         self.proactive = proactive
-        self.watchdog = watchdog
-        self.status = status
+        self.dispatcher, self.history = supervision.dispatcher, supervision.history
+        self.post_turn, self.supervisor = supervision.post_turn, supervision.supervisor
+        self.watchdog, self.status = supervision.watchdog, supervision.status
         self.started = anyio.Event()
         self.settled = anyio.Event()
         """Set when it is up, or stands by."""
