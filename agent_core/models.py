@@ -7,6 +7,7 @@ other without loss.
 from __future__ import annotations
 
 import json
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -56,7 +57,7 @@ class Message(_Frozen):
     model is shown. ``origins`` are whose words it is made of besides the owner's; None: that was not noted.
     ``found`` names the deferred tools that may be used from then on (`agent_core.tools.deferred`).
     ``undoes`` is the turn, or the id of the one line, that this one takes back
-    (`agent_core.memory.withdrawn_messages`).
+    (`withdrawn_ids`).
     ``reasoning`` goes back to its model within a turn. ``ends_tools``: no tool may be called after this.
     """
 
@@ -368,3 +369,26 @@ class TurnResult:
     tool_runs: int = 0
     steps: int = 0
     attachments: tuple[Attachment, ...] = ()
+
+
+def withdrawn_ids(messages: Iterable[Message]) -> frozenset[str]:
+    """
+    The turns, and the ids of single lines, that lines among these withdraw (`Message.undoes`).
+
+    The history keeps withdrawn messages (``!undo``, ``!retry``, a deletion by their sender); no prompt,
+    summary or search contains them. The withdrawing line is newer, so the newest lines contain both.
+    """
+    return frozenset(message.undoes for message in messages if message.undoes)
+
+
+def in_force(messages: Sequence[Message], undone: Collection[str] | None = None) -> Sequence[Message]:
+    """The messages without the withdrawn ones, and without the lines that withdraw them."""
+    gone = withdrawn_ids(messages) if undone is None else undone
+    if not gone:
+        return messages
+    return [each for each in messages if not each.undoes and not is_undone(each, gone)]
+
+
+def is_undone(message: Message, undone: Collection[str]) -> bool:
+    """True if a message is among those that were withdrawn."""
+    return message.turn in undone or message.id in undone

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import aiohttp
 import anyio.to_thread
 
-from agent_core.bounded_response import BoundedResponse
+from agent_core.http_guards import BoundedResponse
 from agent_core.oauth import ProviderAway, read_answer
 
 _ANSWER_LIMIT_S = 30.0

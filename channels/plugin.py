@@ -7,7 +7,7 @@ gateway. A module with a plugin loads quickly: what is heavy is imported in `Cha
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Generic, Literal, Protocol, Self, TypeVar
@@ -20,7 +20,7 @@ from channels.setup import PersonAtTerminal, SetupForm
 if TYPE_CHECKING:  # the settings are read without them
     from agent_core.messages import SessionKey
     from agent_core.operation import Operation
-    from agent_core.state_folder import StateFolder
+    from agent_core.state_folder import Row, StateFolder
     from channels.attachments import AttachmentStore
     from channels.base import Channel, ChannelClock
 
@@ -222,6 +222,20 @@ class ChannelPlugin(ABC, Generic[Config]):
         Their first argument is a `RunningAccounts`; a `ChannelError` that they raise is told to the operator.
         """
         return ()
+
+    def read_row_files(
+        self, folder: Path, refused: Callable[[str], None]
+    ) -> Iterator[tuple[str, int, list[Row]]]:
+        """
+        Yield name, generation and rows of each file of an account that is a `RowStore` in a database.
+
+        ``refused`` is told of a file that cannot be read. Nothing else uses the account meanwhile.
+        """
+        return iter(())
+
+    def write_row_file(self, folder: Path, name: str, generation: int, rows: Iterable[Row]) -> bool:
+        """Write such a file into an account's folder; False: accounts of this kind have none."""
+        return False
 
     def trusts_no_more(self, config: Config, first: Config) -> bool:
         """

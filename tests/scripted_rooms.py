@@ -69,7 +69,6 @@ class Desk:
             self.inbox,
             me=me,
             rooms=registry,
-            config=config,
             clock=ManualClock(),
             rules=RoomRules(config, registry.conversation_of),
             decrypt=decrypt,

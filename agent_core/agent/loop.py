@@ -101,15 +101,17 @@ class AgentLoop:
             consent=consent or _RefusingApprovals(),
             clock=self._clock,
         )
-        reply: str | None = None
-        with limit_time(limits.seconds):
-            reply = await turn.think()
-        if reply is None:
-            raise TurnLimitReached(f"no answer within {limits.seconds:g} s", steps=turn.steps)
+        reply = await _think(turn, limits.seconds)
         await channel.send(reply)
+        said = user_lines or [Message(role="user", content=user_message, attachments=session.attachments)]
+        return self._result(turn, session, said, reply, began_at=began_at)
+
+    def _result(
+        self, turn: AgentRun, session: Session, said: Sequence[Message], reply: str, *, began_at: datetime
+    ) -> TurnResult:
         history = history_of(
             session,
-            user_lines or [Message(role="user", content=user_message, attachments=session.attachments)],
+            said,
             reply,
             began_at=began_at,
             ended_at=self._clock.now(),
@@ -132,6 +134,16 @@ class AgentLoop:
         for tool in extra:
             tools[tool.name] = (definition_of(tool), tool)
         return tools
+
+
+async def _think(turn: AgentRun, seconds: float) -> str:
+    """Return the answer. Raises TurnLimitReached after ``seconds``."""
+    reply: str | None = None
+    with limit_time(seconds):
+        reply = await turn.think()
+    if reply is None:
+        raise TurnLimitReached(f"no answer within {seconds:g} s", steps=turn.steps)
+    return reply
 
 
 class _RefusingApprovals:

@@ -57,6 +57,7 @@ _KIND, _FOLDER, _LINK = 0o170000, 0o040000, 0o120000
 _DRAIN_LIMIT_S = 0.5
 _LOOK_EVERY_S = 0.1
 _PIECE = 65536
+_MOST_WAITING = 64
 _FILTER_HANDLE, _LISTENER_HANDLE = 60, 61
 """As in `agent_core.children.bubblewrap` and `agent_core.children.listener`."""
 _MOST_ENTRIES = 200_000
@@ -94,9 +95,7 @@ def main(*, linked: bool = False) -> None:
             if order["listener"]:
                 os.set_inheritable(order["listener"], False)
             if linked and order["connects"]:
-                from agent_core.children.listener_child import give_listener  # noqa: PLC0415 - rarely wanted
-
-                give_listener(order["port"], order["network"])
+                _give_listener(order["port"], order["network"])
             run = _Run(order, report)
             run.go()
     except ChildStopped:
@@ -112,6 +111,26 @@ def main(*, linked: bool = False) -> None:
             control_groups.remove_group(order["group"])
     write_all(1, marshal.dumps(report))
     _exit(0)
+
+
+def _give_listener(port: int, daemon_network: str) -> None:
+    """
+    Listen on loopback in the runner's own network and pass the socket to the daemon through stdin.
+
+    Raises OSError, RuntimeError in the daemon's network.
+    """
+    if os.readlink("/proc/self/ns/net") == daemon_network:
+        raise RuntimeError("it has no network of its own")
+    import _socket  # noqa: PLC0415 - takes longer than all else, and is rarely wanted
+
+    made = _socket.socket(_socket.AF_INET, _socket.SOCK_STREAM)
+    made.bind(("127.0.0.1", port))
+    made.listen(_MOST_WAITING)
+    out = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM, 0, os.dup(0))
+    handle = made.fileno().to_bytes(4, "little")
+    out.sendmsg([b"x"], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, handle)])
+    out.close()
+    made.close()
 
 
 def _guard(order: dict[str, Any]) -> None:

@@ -4,7 +4,7 @@ The one way out of a network of its own: a listening socket in there, which the 
 A socket stays in the network that it was made in, whoever holds it. So the first program in the sandbox makes
 one on the loopback interface, hands it out by a descriptor that it was given, and becomes the command; there
 is no other process in between, and nothing else leads out. A runner that is in the network of its own itself
-makes the listener, see `agent_core.children.listener_child`.
+makes the listener, see `agent_core.children.confined_child`.
 """
 
 from __future__ import annotations

@@ -19,8 +19,8 @@ from urllib.parse import urlsplit
 import aiohttp
 import anyio
 
-from agent_core.bounded_response import BoundedResponse
 from agent_core.errors import Failure, ModelError
+from agent_core.http_guards import BoundedResponse
 from agent_core.llm.model_errors import classify, transport_text
 from agent_core.llm.streaming import EventTooLarge
 from agent_core.ports import Clock

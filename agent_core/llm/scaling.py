@@ -27,12 +27,12 @@ def can_scale() -> bool:
 
 
 class ScaledPictures:
-    """An `AttachmentPort` that scales too large pictures to JPEGs; ``command`` is for tests."""
+    """An `AttachmentPort` that scales too large pictures to JPEGs."""
 
-    def __init__(self, attachments: AttachmentPort, *, command: tuple[str, ...] | None = None) -> None:
+    def __init__(self, attachments: AttachmentPort) -> None:
         self._attachments = attachments
         child = (sys.executable, "-m", "agent_core.llm.scaling_child")
-        self.process = ChildProcess("pictures", command or child, idle_s=_IDLE_S)
+        self.process = ChildProcess("pictures", child, idle_s=_IDLE_S)
 
     async def picture(
         self, attachment: Attachment, *, max_bytes: int, max_pixels: int, max_side: int

@@ -22,10 +22,9 @@ from agent_core.memory.consolidation.consolidation_policy import ConsolidationRu
 from agent_core.memory.consolidation.consolidation_run import Consolidation
 from agent_core.memory.lookup import SHARE, QuestionLookup
 from agent_core.memory.scopes import OWNER, hidden_from, private_in
-from agent_core.memory.withdrawn_messages import in_force
 from agent_core.memory_ports import MemoryPort, SearchPort
 from agent_core.messages import Attachment
-from agent_core.models import HistoryTail, MemoryDocument, MemoryScope, Message
+from agent_core.models import HistoryTail, MemoryDocument, MemoryScope, Message, in_force
 from agent_core.ports import LLMPort, SkillsPort
 from agent_core.prompt_budget import (
     PICTURE_TOKENS,
@@ -60,8 +59,8 @@ class MemoryManager(Consolidation):
         consolidation_threshold: The most messages after the cursor.
         keep_recent_ratio: The share kept verbatim in a consolidation.
         consolidation_tokens: The most tokens after the cursor.
-        context_tokens: The estimated limit of a prompt, without tool definitions and answer.
-        window: Returns the model's window; a prompt takes three quarters.
+        window: Returns the model's window; a prompt, without tool definitions and answer, takes three
+            quarters of it at most.
         always_skills: Skills whose bodies are in every prompt.
         estimate: Counts tokens for the model.
         pictures: The most pictures of a question, a third of it for history; 0: the model sees none.
@@ -77,14 +76,12 @@ class MemoryManager(Consolidation):
         consolidation_threshold: int = 100,
         keep_recent_ratio: float = 0.2,
         consolidation_tokens: int = DEFAULT_CONSOLIDATION_TOKENS,
-        context_tokens: int = DEFAULT_CONTEXT_TOKENS,
         window: Callable[[], int] | None = None,
         always_skills: Collection[str] = (),
         estimate: Callable[[], TokenEstimate] = TokenEstimate,
         pictures: int = 0,
         on_unusable: Callable[[str], None] = lambda _: None,
     ) -> None:
-        self._most_tokens = context_tokens
         self._window = window
         self._wanted = ConsolidationRules(consolidation_threshold, keep_recent_ratio, consolidation_tokens)
         super().__init__(
@@ -102,7 +99,8 @@ class MemoryManager(Consolidation):
     @property
     def context_tokens(self) -> int:
         """Return the most tokens that a prompt may have at present."""
-        return self._most_tokens if self._window is None else min(self._most_tokens, self._window() * 3 // 4)
+        most = DEFAULT_CONTEXT_TOKENS
+        return most if self._window is None else min(most, self._window() * 3 // 4)
 
     @property
     def _rules(self) -> ConsolidationRules:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,11 +35,10 @@ class _Read:
 
 
 class SkillsLoader:
-    """The `SkillsPort` over folders, later ones winning; ``environment`` has required variables."""
+    """The `SkillsPort` over folders, later ones winning."""
 
-    def __init__(self, *folders: Path, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(self, *folders: Path) -> None:
         self._folders = folders
-        self._environment = os.environ if environment is None else environment
         self._read: dict[Path, _Read] = {}
 
     @property
@@ -109,7 +108,7 @@ class SkillsLoader:
     def _missing(self, document: SkillDocument) -> tuple[str, ...]:
         return tuple(
             [name for name in document.bins if shutil.which(name) is None]
-            + [f"${name}" for name in document.env if not self._environment.get(name)]
+            + [f"${name}" for name in document.env if not os.environ.get(name)]
         )
 
 

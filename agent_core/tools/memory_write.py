@@ -18,7 +18,7 @@ from agent_core.models import MemoryScope, ScopeKind, ToolResult
 from agent_core.provenance import origins_of_call
 from agent_core.tools.effects import Effect, Review, Wording
 
-DEFAULT_MAX_CHARS = 8000
+MAX_CHARS = 8000
 
 _DESCRIPTION = (
     "Replace your long-term memory (MEMORY.md, '## Your Memory' in every prompt): lasting facts and what you "
@@ -43,7 +43,6 @@ class MemoryWriteTool:
         scope: MemoryScope = MemoryScope(ScopeKind.OWNER),  # noqa: B008 (a frozen constant)
         turn: str = "",
         shown_version: Callable[[], int | None] = lambda: None,
-        max_chars: int = DEFAULT_MAX_CHARS,
     ) -> None:
         self.description = _DESCRIPTION + (_SHARED if scope.kind is ScopeKind.ROOM else "")
         self.parameters: Mapping[str, Any] = {
@@ -56,7 +55,6 @@ class MemoryWriteTool:
         self._scope = scope
         self._turn = turn
         self._shown_version = shown_version
-        self._max_chars = max_chars
         self._seen_since: int | None = None
 
     def state(self) -> int | None:
@@ -110,9 +108,9 @@ class MemoryWriteTool:
         content = arguments.get("content")
         if not isinstance(content, str):
             return _error("'content' must be the whole new document, as a string.")
-        if len(content) > self._max_chars:
+        if len(content) > MAX_CHARS:
             return _error(
-                f"Not saved: the document would have {len(content)} characters, {self._max_chars} is the "
+                f"Not saved: the document would have {len(content)} characters, {MAX_CHARS} is the "
                 "limit. Condense it to about 300 words and call memory_write again."
             )
         try:

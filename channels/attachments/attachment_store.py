@@ -170,30 +170,16 @@ class AttachmentStore:
         writing = Writing(self._spool / secrets.token_hex(16))
         self._in_flight.add(writing)
         person = self._share_of(message) if message is not None else None
-        marked = False
         try:
             if person is not None:
-                writing.person = digest_of(person)
-                with disk_errors():
-                    disk = await anyio.to_thread.run_sync(shutil.disk_usage, self._spool)
-                writing.disk_free = disk.free
-            async with aclosing(blocks(chunks)) as pieces:
-                async for block in pieces:
-                    self._claim(writing, len(block), limit)
-                    with disk_errors():
-                        await anyio.to_thread.run_sync(writing.write, block)
-            self._claim(writing, max(0, self._least_bytes - writing.size), self._max_total_bytes)
+                await self._count_for(writing, person)
+            await self._write_all(writing, chunks, limit)
             picture = picture_in(bytes(writing.head))
             stored_type = media_type_of(name, media_type, picture)
             ending = ending_of(name, picture)
             digest = writing.hash.hexdigest()
             path = f"{FOLDER}/{digest[:2]}/{digest}{ending}"
-            with disk_errors():
-                if writing.person is not None:  # first the mark: a crash leaves no file without one
-                    mark = partial(self._storage.mark, writing.person, PurePosixPath(path).name)
-                    marked = await self._asked(mark)
-                limit_s = _REMOTE_LIMIT_S + writing.size / _REMOTE_BYTES_PER_S
-                is_new = await self._asked(partial(writing.finish, self._storage, path), limit_s)
+            marked, is_new = await self._mark_and_store(writing, path)
         except BaseException:
             self._release(writing)
             raise
@@ -212,6 +198,31 @@ class AttachmentStore:
             path=path,
             sha256=digest,
         )
+
+    async def _count_for(self, writing: Writing, person: str) -> None:
+        """Count a file for a person's share of the free disk."""
+        writing.person = digest_of(person)
+        with disk_errors():
+            disk = await anyio.to_thread.run_sync(shutil.disk_usage, self._spool)
+        writing.disk_free = disk.free
+
+    async def _write_all(self, writing: Writing, chunks: AsyncIterator[bytes] | bytes, limit: int) -> None:
+        async with aclosing(blocks(chunks)) as pieces:
+            async for block in pieces:
+                self._claim(writing, len(block), limit)
+                with disk_errors():
+                    await anyio.to_thread.run_sync(writing.write, block)
+        self._claim(writing, max(0, self._least_bytes - writing.size), self._max_total_bytes)
+
+    async def _mark_and_store(self, writing: Writing, path: str) -> tuple[bool, bool]:
+        """First the mark of whose it is: a crash leaves no file without one. Return whether each is new."""
+        marked = False
+        with disk_errors():
+            if writing.person is not None:
+                mark = partial(self._storage.mark, writing.person, PurePosixPath(path).name)
+                marked = await self._asked(mark)
+            limit_s = _REMOTE_LIMIT_S + writing.size / _REMOTE_BYTES_PER_S
+            return marked, await self._asked(partial(writing.finish, self._storage, path), limit_s)
 
     async def keep_file(self, folder: Path, path: str, *, max_bytes: int) -> Attachment:
         """Keep a copy of a file below ``folder``; see `agent_core.ports.AttachmentPort.keep_file`."""

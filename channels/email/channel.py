@@ -8,10 +8,9 @@ lost confirmation that an answer went out (`probe`).
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import anyio.lowlevel
@@ -20,8 +19,6 @@ import structlog
 from anyio.abc import TaskGroup
 
 from agent_core.messages import OutboundKind, OutboundMessage, SessionKey
-from agent_core.state_folder import StateFolder, state_in
-from channels.attachments import AttachmentStore
 from channels.base import (
     Capabilities,
     ChannelAuthFailed,
@@ -42,7 +39,7 @@ from channels.email.imap.housekeeping import Answered, Housekeeping, Housekeepin
 from channels.email.imap.imap_connect import Timing
 from channels.email.imap.imap_connections import Connections
 from channels.email.imap.mailbox import Mailbox
-from channels.email.loop_guard import Alert, LoopGuard
+from channels.email.loop_guard import LoopGuard
 from channels.email.mail_credentials import credentials_of
 from channels.email.mail_route import route_of
 from channels.email.mail_self_test import examine, status_facts
@@ -61,6 +58,7 @@ from channels.email.smtp.submission import Submission, SubmitTiming
 from channels.email.trust.dkim_alignment import SenderVerifier
 from channels.email.trust.dns import DnsLookup, Lookup, TextRecords
 from channels.email.trust.sender_policy import MailRefused
+from channels.plugin import ChannelServices
 
 _PROBE_AGAIN_S = 10.0
 _log = structlog.get_logger(__name__)
@@ -100,44 +98,30 @@ class EmailChannel(EmailDirectMessages):
     """
     The email channel of one mailbox.
 
-    Args:
-        name: The key under ``channels:``.
-        state_dir: A folder for state that may be lost.
-        knows: Returns True if a proven address would be allowed; others' files are ignored.
-    is_owner, owners: The owner's addresses.
-        alert: Notifies the operator.
-        attachments: The store of files; None: names only.
+    Its state may be lost; files of people who may not talk are ignored.
     """
 
     def __init__(
         self,
-        name: str,
         config: EmailConfig,
+        services: ChannelServices,
         *,
-        state_dir: Path | StateFolder,
-        clock: ChannelClock,
         timing: Timing | None = None,
         submit_timing: SubmitTiming | None = None,
-        knows: Callable[[str], bool] = lambda _: True,
-        is_owner: Callable[[str], bool] = lambda _: False,
-        owners: Sequence[str] = (),
-        alert: Alert = lambda _about, _text, once="": None,  # noqa: ARG005
         lookup: Lookup | None = None,
-        attachments: AttachmentStore | None = None,
     ) -> None:
-        self.name = name
+        self.name = name = services.name
+        self._services = services
+        attachments, state, clock = services.attachments, services.state, services.clock
         self.account = config.address
         self.capabilities = capabilities_of(config, attachments=attachments is not None)
 
         def welcome(address: str) -> bool:
-            return knows(address) or is_ingest_only(address, config.ingest_only_from)
+            return services.may_talk(address) or is_ingest_only(address, config.ingest_only_from)
 
-        self._owners = owners
         self._keeper = Keeper(config, attachments, welcome)
-        self._alert = alert
         self._config = config
         self._clock = clock
-        state = state_in(state_dir)
         credentials = credentials_of(config, state, clock)
         self._connections = Connections(config, timing or Timing(), credentials)
         self._submitter = Submission(config, submit_timing, credentials)
@@ -151,8 +135,8 @@ class EmailChannel(EmailDirectMessages):
             limiter,
             state,
             clock=clock,
-            alert=alert,
-            is_owner=is_owner,
+            alert=services.alert,
+            is_owner=services.is_owner,
         )
         self._intake = MailIntake(
             name,
@@ -160,7 +144,7 @@ class EmailChannel(EmailDirectMessages):
             limiter,
             self._safety.breaker_is_open,
             welcome,
-            is_owner=is_owner,
+            is_owner=services.is_owner,
             crowded=self._safety.is_over_limit,
         )
         self._verify = _verifier(config, clock, welcome, lookup).find if config.dkim == "verify" else None
@@ -223,7 +207,7 @@ class EmailChannel(EmailDirectMessages):
             undelivered=self._undelivered,
             start=tasks.start_soon,
             suspects=self._suspects,
-            owners=self._owners,
+            owners=self._services.owner_addresses,
         )
         inbox.report(LinkState.CATCHING_UP)
         await receiver.start()
@@ -289,7 +273,7 @@ class EmailChannel(EmailDirectMessages):
             mail, said = await self._posting.post(message, past_return)
         except DeliveryUncertain as exc:
             if not self._can_look:
-                self._alert(
+                self._services.alert(
                     f"unknown {message.id}", f"It is not known whether a mail on {self.name} was sent: {exc}"
                 )
             raise
@@ -322,7 +306,7 @@ class EmailChannel(EmailDirectMessages):
 
     def _never_came(self, which: str, about: str) -> None:
         """Note that a mail is given up that the server lists and has not handed out for a day."""
-        self._alert(
+        self._services.alert(
             f"mail {self.name} {which}",
             f"The mail server of {self.name} has listed a mail for a day and does not hand it out, so I "
             f"could not read it and gave it up: {about}. Look at it in your mail program or in "
@@ -334,7 +318,9 @@ class EmailChannel(EmailDirectMessages):
         """Alert the owner to an undelivered mail, at most hourly per recipient or matching pattern."""
         _log.warning("mail.undelivered", channel=self.name, why=report.why)
         whom = self._safety.recipient_of(report.message_ids)
-        self._alert(f"undelivered {self._intake.crowd(whom) or whom or 'somebody'}", in_words(report))
+        self._services.alert(
+            f"undelivered {self._intake.crowd(whom) or whom or 'somebody'}", in_words(report)
+        )
 
     async def _taken_after_all(
         self, message: OutboundMessage, uncertain: Callable[[], Awaitable[None]]

@@ -95,17 +95,7 @@ class EmailPlugin(ChannelPlugin[EmailConfig]):
         """Make the channel."""
         from channels.email.channel import EmailChannel  # noqa: PLC0415 - loaded where it is used
 
-        return EmailChannel(
-            services.name,
-            config,
-            state_dir=services.state,
-            clock=services.clock,
-            knows=services.may_talk,
-            is_owner=services.is_owner,
-            owners=services.owner_addresses,
-            alert=services.alert,
-            attachments=services.attachments,
-        )
+        return EmailChannel(config, services)
 
     description = "Mailboxes."
     login_help = """

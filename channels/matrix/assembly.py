@@ -20,6 +20,7 @@ from channels.matrix.config import MatrixConfig
 from channels.matrix.crypto.encryption_engine import EncryptionEngine, pickle_key
 from channels.matrix.crypto.verification import SendInRoom, Verifications
 from channels.matrix.events.inbound_events import Me
+from channels.matrix.events.room_policy import RoomRules
 from channels.matrix.receive.decryption import Decryption
 
 if TYPE_CHECKING:
@@ -66,8 +67,7 @@ def open_decryption(
     crypto: EncryptionEngine | None,
     *,
     clock: ChannelClock,
-    allows: Callable[[str], bool],
-    is_heard: Callable[[str, str], bool],
+    rules: RoomRules,
     is_owner: Callable[[str], bool],
     send_in_room: SendInRoom,
 ) -> tuple[Decryption, MatrixAdmin] | tuple[None, None]:
@@ -75,9 +75,9 @@ def open_decryption(
     if crypto is None:
         return None, None
     verifications = Verifications(
-        crypto, clock, user_id=config.user_id, allows=allows, send_in_room=send_in_room
+        crypto, clock, user_id=config.user_id, allows=rules.admits, send_in_room=send_in_room
     )
-    care = MatrixAdmin(config.user_id, crypto, verifications, allows, homeserver)
+    care = MatrixAdmin(config.user_id, crypto, verifications, rules.admits, homeserver)
     decryption = Decryption(
         homeserver,
         login,
@@ -85,8 +85,7 @@ def open_decryption(
         verifications,
         clock,
         user_id=config.user_id,
-        allows=allows,
-        is_heard=is_heard,
+        rules=rules,
         is_owner=is_owner,
     )
     return decryption, care

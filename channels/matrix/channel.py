@@ -11,20 +11,16 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import nullcontext
 from datetime import datetime
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import anyio
 import anyio.lowlevel
 
 from agent_core.messages import MessageContext, OutboundMessage, SessionKey
-from agent_core.state_folder import StateFolder, state_in
-from channels.attachments import AttachmentStore
 from channels.base import (
     AccountFinding,
     AckState,
     Capabilities,
-    ChannelClock,
     ChannelError,
     ChannelUnavailable,
     DeliveryFailed,
@@ -51,6 +47,7 @@ from channels.matrix.crypto.encryption_engine import EncryptionEngine
 from channels.matrix.events.event_route import route_of
 from channels.matrix.events.outbound_events import in_room, is_first_part, notice
 from channels.matrix.events.room_policy import RoomRules
+from channels.matrix.receive.decryption import Decryption
 from channels.matrix.receive.event_handler import EventHandler
 from channels.matrix.receive.reply_context import in_clear
 from channels.matrix.receive.sync_loop import SyncLink, SyncReceiver
@@ -63,6 +60,7 @@ from channels.matrix.send.previews import StreamingPreview
 from channels.matrix.send.reactions import AckReactions
 from channels.matrix.send.room_resolution import final_receipt, resolve, waits_for_the_next_room
 from channels.matrix.send.typing_and_receipts import TypingAndReceipts
+from channels.plugin import ChannelServices
 
 _CLOSE_LIMIT_S = 5.0
 _Task = Callable[[], Coroutine[Any, Any, None]]
@@ -90,36 +88,28 @@ class MatrixChannel:
     A channel to one Matrix account.
 
     Args:
-        name: The key under ``channels:``.
-        state_dir: The folder of login and keys.
-        may_invite: Whose invitations are accepted; default: ``allow_from``.
+        services: ``state`` has login and keys; invitations of who may talk are accepted.
         connect: Connects; default: nio.
         machines: Opens the keys of (folder, user, store key); default: nio's, None with another ``connect``.
-        attachments: The store of files; None: names only.
     """
 
     def __init__(
         self,
-        name: str,
         config: MatrixConfig,
+        services: ChannelServices,
         *,
-        state_dir: Path | StateFolder,
-        clock: ChannelClock,
-        may_invite: Callable[[str], bool] | None = None,
-        is_owner: Callable[[str], bool] = lambda _user: False,
         connect: Connect | None = None,
         machines: Machines | None = None,
-        attachments: AttachmentStore | None = None,
     ) -> None:
-        self.name = name
+        self.name = services.name
         self.account = config.user_id
-        self.capabilities = capabilities_of(config, attachments=attachments is not None)
+        self.capabilities = capabilities_of(config, attachments=services.attachments is not None)
         self._config = config
-        self._state = state_in(state_dir)
-        self._clock = clock
-        self._may_invite = may_invite or config.allows
-        self._is_owner = is_owner
-        self._attachments = attachments
+        self._state = services.state
+        self._clock = services.clock
+        self._may_invite = services.may_talk
+        self._is_owner = services.is_owner
+        self._attachments = services.attachments
         self._connect = connect or connect_by_nio
         self._machines = machines or (nio_machines if connect is None else None)
         self._homeserver: Homeserver | None = None
@@ -128,7 +118,7 @@ class MatrixChannel:
         self._events: EventHandler | None = None
         self._ack_reactions: AckReactions | None = None
         self._directs: DirectRooms | None = None
-        self._preview = StreamingPreview(name, config.user_id, config.streaming, clock)
+        self._preview = StreamingPreview(services.name, config.user_id, config.streaming, services.clock)
         self._crypto: EncryptionEngine | None = None
         self._login: MatrixLogin | None = None
         self._rooms: Rooms | None = None
@@ -144,7 +134,6 @@ class MatrixChannel:
         inbox.report(LinkState.CATCHING_UP)
         link = SyncLink(self._clock)
         rooms = self._rooms = Rooms(self.account)
-        rules = RoomRules(self._config, rooms.conversation_of, self._may_invite)
         sender = EventSender(
             self._config,
             homeserver,
@@ -173,47 +162,60 @@ class MatrixChannel:
             expects=invites.expects,
         )
         directs.load(await inbox.position(DIRECTS))
+        events, decryption = await self._open_reading(inbox, homeserver, login, rooms, sender)
+        receiver = self._receiver = SyncReceiver(
+            login,
+            events,
+            invites=invites,
+            typing_receipts=typing_receipts,
+            link=link,
+            on_up=partial(self._come_up, sender, typing_receipts, directs),
+            decryption=decryption,
+            attachments=self._attachments,
+        )
+        beside = self._tasks_of(receiver, typing_receipts, invites, sender, decryption)
+        failed = await _end_of(receiver.run, beside)
+        self._typing_receipts = self._directs = None
+        if failed is not None:
+            raise failed
+
+    async def _open_reading(
+        self, inbox: Inbox, homeserver: Homeserver, login: MatrixLogin, rooms: Rooms, sender: EventSender
+    ) -> tuple[EventHandler, Decryption | None]:
+        """Open what reads events in this run."""
+        rules = RoomRules(self._config, rooms.conversation_of, self._may_invite)
         decryption, self.admin = open_decryption(
             self._config,
             homeserver,
             login,
             self._crypto,
             clock=self._clock,
-            allows=self._may_invite,
-            is_heard=rules.is_context,
+            rules=rules,
             is_owner=self._is_owner,
             send_in_room=sender.send_event,
         )
         me = await introduce(self._config, self.name, homeserver)
-        events = self._events = EventHandler(
+        self._events = EventHandler(
             homeserver,
             inbox,
             me=me,
             rooms=rooms,
-            config=self._config,
             clock=self._clock,
             rules=rules,
             decrypt=decryption.peek if decryption is not None else in_clear,
             is_owner=self._is_owner,
         )
-        receiver = self._receiver = SyncReceiver(
-            homeserver,
-            login,
-            me=me,
-            events=events,
-            rooms=rooms,
-            invites=invites,
-            typing_receipts=typing_receipts,
-            inbox=inbox,
-            clock=self._clock,
-            link=link,
-            on_up=partial(self._come_up, sender, typing_receipts, directs),
-            decryption=decryption,
-            may_invite=self._may_invite,
-            is_owner=self._is_owner,
-            attachments=self._attachments,
-            read_receipts=self._config.display.read_receipts,
-        )
+        return self._events, decryption
+
+    def _tasks_of(
+        self,
+        receiver: SyncReceiver,
+        typing_receipts: TypingAndReceipts,
+        invites: Invites,
+        sender: EventSender,
+        decryption: Decryption | None,
+    ) -> list[_Task]:
+        """Everything of a run that goes on while it receives."""
         beside: list[_Task] = [
             typing_receipts.run,
             partial(self._preview.run, sender),
@@ -225,10 +227,7 @@ class MatrixChannel:
             beside.append(self._ack_reactions.run)
         if decryption is not None:
             beside.append(partial(decryption.run, partial(self._say_once, sender), receiver.save))
-        failed = await _end_of(receiver.run, beside)
-        self._typing_receipts = self._directs = None
-        if failed is not None:
-            raise failed
+        return beside
 
     async def deliver(self, message: OutboundMessage, *, uncertain: Callable[[], Awaitable[None]]) -> Receipt:
         """Send one message; see `Channel.deliver`."""

@@ -21,10 +21,11 @@ from pydantic import (
     model_validator,
 )
 
-from channels.plugin import AccountConfig
+from channels.plugin import AccountConfig, AddressRules
 
 _USER_ID = re.compile(r"@[!-9;-~]+:[A-Za-z0-9.\-\[\]:]+")
 _ROOM_ID = re.compile(r"![!-~]+")
+_ADDRESS = re.compile(r"@[^:\s\x00-\x1f]+:[^\s\x00-\x1f]+")
 _ALIAS = re.compile(r"#[^\s:]+:[A-Za-z0-9.\-\[\]:]+")
 
 
@@ -283,3 +284,29 @@ def names_person(entries: tuple[str, ...], user_id: str) -> bool:
     """Return True if an entry of an ``allow_from`` matches this user."""
     server = user_id.partition(":")[2]
     return any(entry in ("*", user_id, f"@*:{server}") for entry in entries)
+
+
+class MatrixAddresses(AddressRules):
+    """Matrix ids. They are compared as they are, because old accounts have case-sensitive names."""
+
+    example = "@you:example.org"
+
+    def parse(self, text: str) -> str | None:
+        """``@local:server`` as it is."""
+        return text if _ADDRESS.fullmatch(text) else None
+
+    def server(self, address: str) -> str:
+        """The homeserver."""
+        return address.partition(":")[2]
+
+    def server_of_entry(self, entry: str) -> str | None:
+        """The homeserver of ``@*:server``."""
+        return entry[3:] if entry.startswith("@*:") and "*" not in entry[3:] else None
+
+    def is_room(self, place: str) -> bool:
+        """``!…``; ids of rooms of version 12 and later name no server."""
+        return len(place) > 1 and place.startswith("!")
+
+    def is_conversation(self, place: str) -> bool:
+        """A person, a room, or the alias of a room."""
+        return super().is_conversation(place) or (place.startswith("#") and ":" in place)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from agent_core.operation import Operation, operations_of
-from channels.matrix.addresses import MatrixAddresses
-from channels.matrix.config import MatrixConfig
+from channels.matrix.config import MatrixAddresses, MatrixConfig
 from channels.plugin import ChannelPlugin, ChannelServices, Server
 
 if TYPE_CHECKING:
-    from agent_core.state_folder import StateFolder
+    from agent_core.state_folder import Row, StateFolder
     from channels.base import Channel, ChannelClock
     from channels.setup import PersonAtTerminal, SetupForm
 
@@ -39,15 +39,7 @@ class MatrixPlugin(ChannelPlugin[MatrixConfig]):
         """Make the channel."""
         from channels.matrix.channel import MatrixChannel  # noqa: PLC0415 - nio is heavy
 
-        return MatrixChannel(
-            services.name,
-            config,
-            state_dir=services.state,
-            clock=services.clock,
-            may_invite=services.may_talk,
-            is_owner=services.is_owner,
-            attachments=services.attachments,
-        )
+        return MatrixChannel(config, services)
 
     description = "Matrix: the login, devices and emoji verification."
     login_help = """
@@ -86,6 +78,27 @@ class MatrixPlugin(ChannelPlugin[MatrixConfig]):
             await log_in_by_browser(config, homeserver, state, clock, person)
         finally:
             await homeserver.aclose()
+
+    def read_row_files(
+        self, folder: Path, refused: Callable[[str], None]
+    ) -> Iterator[tuple[str, int, list[Row]]]:
+        """The key stores of devices."""
+        from channels.matrix.crypto.key_store_copy import rows_of  # noqa: PLC0415 - loaded when used
+        from channels.matrix.crypto.key_types import StoreBroken  # noqa: PLC0415 - as above
+
+        for path in sorted(folder.glob("crypto-*.db")):
+            try:
+                yield rows_of(path)
+            except StoreBroken as error:
+                refused(f"{path}: it cannot be moved ({error}) and stays where it is")
+
+    def write_row_file(self, folder: Path, name: str, generation: int, rows: Iterable[Row]) -> bool:
+        """The key store of a device."""
+        from channels.matrix.crypto.key_store_copy import file_of  # noqa: PLC0415 - loaded when used
+        from channels.matrix.crypto.olm_store import store_path  # noqa: PLC0415 - nio is heavy
+
+        file_of(store_path(folder, name), rows, generation)
+        return True
 
     def servers(self, config: MatrixConfig) -> Sequence[Server]:
         """The homeserver."""

@@ -55,11 +55,15 @@ class _Typed:
         self.over = anyio.Event()
 
 
+LIMIT_S = 10.0
+"""The most time for `TerminalLink.say` and for a delivery."""
+
+
 class TerminalChannel:
     """
     The channel of the person at this machine; sessions are ``terminal/<session name>``.
 
-    ``timeout_s`` limits `TerminalLink.say` and `deliver`; ``on_attach`` is called with an attached session.
+    ``on_attach`` is called with an attached session.
     """
 
     # A screen scrolls: an answer is never cut into pieces.
@@ -70,13 +74,11 @@ class TerminalChannel:
     def __init__(
         self,
         *,
-        timeout_s: float = 10.0,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
         on_attach: Callable[[SessionKey], None] | None = None,
     ) -> None:
         self.name = "terminal"
         self.account = "local"
-        self._timeout_s = timeout_s
         self._now = now
         self.on_attach = on_attach
         self._links: list[TerminalLink] = []
@@ -126,7 +128,7 @@ class TerminalChannel:
         for link in links:
             link.offer(handover)
         try:
-            with anyio.move_on_after(self._timeout_s):
+            with anyio.move_on_after(LIMIT_S):
                 await handover.over.wait()
         finally:
             if not handover.taken:
@@ -172,7 +174,7 @@ class TerminalChannel:
         if self._typed is None:
             raise ChannelUnavailable("the gateway accepts nothing at the moment")
         typed = _Typed(message)
-        with anyio.move_on_after(self._timeout_s):
+        with anyio.move_on_after(LIMIT_S):
             try:
                 await self._typed.send(typed)
             except (anyio.ClosedResourceError, anyio.BrokenResourceError):

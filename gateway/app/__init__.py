@@ -5,8 +5,10 @@ before `Gateway.run`. Only the database is opened, so that a damaged one is repo
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from gateway.app.agent import AgentParts, build_agent
 from gateway.app.channel_building import RoutingParts, build_accounts, build_routing, watch_channels
@@ -14,7 +16,7 @@ from gateway.app.environment import Configured, Environment, Overrides
 from gateway.app.proactive import build_contact, build_proactive
 from gateway.app.state_folders import closing
 from gateway.app.store import OpenQueue, open_queue
-from gateway.app.supervision import SupervisionParts, build_supervision
+from gateway.app.supervision import build_supervision
 from gateway.app.turns import TurnParts, build_turns
 from gateway.app.voice import SpeechParts, build_speech
 from gateway.routing.access import LOCAL_CHANNELS
@@ -22,7 +24,7 @@ from gateway.routing.acknowledgements import StaleAcknowledgements
 from gateway.routing.attachment_retention import AttachmentSweeper
 from gateway.routing.intake import AcceptGate
 from gateway.settings import Settings
-from gateway.supervision.gateway import Gateway, Proactive
+from gateway.supervision.gateway import Gateway, Proactive, SupervisionParts
 from gateway.system.home import Home
 from gateway.turns.failure_and_deferral import DeferralWakeups
 
@@ -73,7 +75,7 @@ class _Parts:
 def _gateway(env: Environment, opened: OpenQueue, parts: _Parts) -> Gateway:
     agent, channels, proactive, supervision = parts.agent, parts.channels, parts.proactive, parts.supervision
     turns, routing, speech = parts.turns, parts.routing, parts.speech
-    queue, state, guard = opened.queue, opened.account_state, opened.guard
+    queue, guard = opened.queue, opened.guard
     by_name = {name: channel for name, (channel, _) in channels.items()}
     intake = AcceptGate(guard.may_be_answered)
     watch_channels(
@@ -87,7 +89,54 @@ def _gateway(env: Environment, opened: OpenQueue, parts: _Parts) -> Gateway:
         conversations=env.conversations,
         wakeups=env.wakeups,
     )
-    transcription = [turns.transcription.aclose] if turns.transcription is not None else []
+    return Gateway(
+        wakeups=env.wakeups,
+        store=queue,
+        waiting=turns.waiting,
+        memory=agent.memory,
+        files=agent.workspace_files,
+        mcp=agent.mcp,
+        models=agent.models,
+        supervision=supervision,
+        handler=turns.handler,
+        out_of_band=turns.out_of_band,
+        intake=intake,
+        channels=by_name,
+        conversations=env.conversations,
+        deliveries={**routing.deliveries, **speech.deliveries},
+        suspects=routing.suspects,
+        proactive=proactive,
+        begin=partial(opened.begin, env, _addresses(channels)),
+        standing_by=guard.stand_by,
+        lease=opened.lease,
+        drain_s=env.settings.gateway.drain_seconds,
+        console=env.console,
+        at_close=_closings(opened, parts),
+        background=_background(env, opened, parts),
+    )
+
+
+def _closings(opened: OpenQueue, parts: _Parts) -> list[Callable[[], Awaitable[None]]]:
+    """What is closed at the end, in this order."""
+    agent, state, transcription = parts.agent, opened.account_state, parts.turns.transcription
+    return [
+        *([] if state is None else [closing(state)]),
+        opened.guard.note,
+        *([] if transcription is None else [transcription.aclose]),
+        agent.pictures.aclose,
+        agent.plugins.aclose,
+        agent.models.aclose,
+        agent.search.aclose,
+        *parts.speech.at_close,
+    ]
+
+
+def _background(
+    env: Environment, opened: OpenQueue, parts: _Parts
+) -> list[Callable[[], Coroutine[Any, Any, None]]]:
+    """What runs until the end."""
+    agent, queue = parts.agent, opened.queue
+    by_name = {name: channel for name, (channel, _) in parts.channels.items()}
     sweeper = AttachmentSweeper(
         agent.attachments,
         queue,
@@ -96,60 +145,18 @@ def _gateway(env: Environment, opened: OpenQueue, parts: _Parts) -> Gateway:
         keep_days=env.settings.attachments.keep_days,
     )
     deferrals = DeferralWakeups(queue, clock=env.clock, zone=agent.metering.limits.zone, wakeups=env.wakeups)
-    stale = StaleAcknowledgements(queue, routing.acknowledgements, by_name)
-    return Gateway(
-        clock=env.clock,
-        wakeups=env.wakeups,
-        store=queue,
-        questions=queue.approvals,
-        waiting=turns.waiting,
-        memory=agent.memory,
-        files=agent.workspace_files,
-        mcp=agent.mcp,
-        models=agent.models,
-        dispatcher=supervision.dispatcher,
-        history=supervision.history,
-        handler=turns.handler,
-        out_of_band=turns.out_of_band,
-        post_turn=supervision.post_turn,
-        supervisor=supervision.supervisor,
-        intake=intake,
-        channels=by_name,
-        conversations=env.conversations,
-        deliveries={**routing.deliveries, **speech.deliveries},
-        comes_first=proactive.owner_contact.is_owner_session,
-        suspects=routing.suspects,
-        proactive=proactive,
-        budget=proactive.budget,
-        watchdog=supervision.watchdog,
-        status=supervision.status,
-        begin=partial(opened.begin, env, _addresses(channels)),
-        standing_by=guard.stand_by,
-        lease=opened.lease,
-        drain_s=env.settings.gateway.drain_seconds,
-        console=env.console,
-        at_close=[
-            *([] if state is None else [closing(state)]),
-            guard.note,
-            *transcription,
-            agent.pictures.aclose,
-            agent.plugins.aclose,
-            agent.models.aclose,
-            agent.search.aclose,
-            *speech.at_close,
-        ],
-        background=[
-            agent.models.warm_up,
-            guard.run,
-            agent.shell.prove,
-            *([agent.mcp.run] if agent.mcp is not None else []),
-            deferrals.run,
-            supervision.post_turn.run,
-            routing.acknowledgements.run,
-            stale.run,
-            sweeper.run,
-            agent.attachments.count_until_cancelled,
-            turns.approvals.run,
-            *proactive.background,
-        ],
-    )
+    stale = StaleAcknowledgements(queue, parts.routing.acknowledgements, by_name)
+    return [
+        agent.models.warm_up,
+        opened.guard.run,
+        agent.shell.prove,
+        *([agent.mcp.run] if agent.mcp is not None else []),
+        deferrals.run,
+        parts.supervision.post_turn.run,
+        parts.routing.acknowledgements.run,
+        stale.run,
+        sweeper.run,
+        agent.attachments.count_until_cancelled,
+        parts.turns.approvals.run,
+        *parts.proactive.background,
+    ]

@@ -6,8 +6,9 @@ only `gateway.app`.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import structlog
@@ -52,9 +53,8 @@ from gateway.operations.home_files import FilesAtHome
 from gateway.proactive.owner_alerts import credit_alert, history_set_aside, memory_unusable, prompt_cut
 from gateway.routing.access import Access, Role, normalise
 from gateway.settings import Settings
-from gateway.store.memory_in_database import MemoryInDatabase
 from gateway.store.opening import memory_in_database
-from gateway.store.stores import Queue
+from gateway.store.stores import MemoryInDatabase, Queue
 from gateway.system.home import Home
 
 if TYPE_CHECKING:
@@ -102,16 +102,14 @@ class AgentParts:
 
 def build_agent(env: Environment, queue: Queue, state: AccountState | None) -> AgentParts:
     """Build models, memory, tools and metering."""
-    settings, home, clock, wakeups, overrides = env.settings, env.home, env.clock, env.wakeups, env.overrides
+    settings, home, clock, wakeups = env.settings, env.home, env.clock, env.wakeups
     attachments = open_attachments(settings, home, env.access)
-    limits = settings.llm.budget.limits(settings.agents.heartbeat.timezone)
-    metering = Metering(queue, queue.usage, limits, clock)
+    metering = Metering(
+        queue, queue.usage, settings.llm.budget.limits(settings.agents.heartbeat.timezone), clock
+    )
     workspace = home.path(settings.agents.workspace)
-    beside = memory_in_database(queue, vectors=settings.memory.vectors)
-    kept = beside or _in_files(env)
-    if beside is not None and (left := left_in_files(Layout(home.root, workspace))):
-        _log.warning("history.files_not_used", detail=left)
-    memory, search = overrides.wrap_memory(kept.memory), kept.search
+    kept, in_tables = _open_histories(env, queue, workspace)
+    memory, search = env.overrides.wrap_memory(kept.memory), kept.search
     built = _build_models(env, attachments)
     skills = SkillsLoader(BUNDLED_SKILLS, workspace / "skills")
     manager = memory_manager(
@@ -123,64 +121,35 @@ def build_agent(env: Environment, queue: Queue, state: AccountState | None) -> A
         paid=metering.in_current,
         on_unusable=lambda what: wakeups.alert.fire(memory_unusable(what)),
     )
-    registry = ToolRegistry()
-    for tool in (ReadSkillTool(skills), *overrides.tools):
-        registry.register(tool)
     persona = Persona(workspace)
-    agent = AgentLoop(
-        manager,
-        registry,
-        built.pool(),
-        system_prompt=partial(persona.system_prompt, BASE_PROMPT),
-        clock=clock,
-        limits=turn_limits(settings),
-        approve_tools=settings.tools.require_approval,
-    )
-
+    agent = _build_loop(env, manager, built, skills, persona)
     at_home = FilesAtHome(settings, home, clock)
     shell = Shell(settings, home, clock, at_home)
     folders = folders_of(home, state)
     mcp = mcp_servers(settings, folders, clock, wakeups)
-    web = WebTools(settings.tools.web, clock)
     pictures = Pictures(env, metering, attachments, built.litellm)
     plugins = PluginTools(env, folders)
-    known_files: dict[str, dict[str, str]] = {}
     look = PictureViewer(partial(_kept_picture, attachments), MAX_PICTURE_BYTES) if built.vision else None
-
-    def servers_of(session: Session) -> list[ToolPort]:
-        keep = file_keeper(session, at_home, settings)
-        return [] if mcp is None else mcp.tools(session, keep, look)
-
+    files = _FileFamilies(env, memory, attachments, at_home, mcp, look)
     families: Sequence[_Family] = (
-        lambda session: attachment_tools(session, memory, attachments, clock, settings=settings, home=home),
-        lambda session: workspace_tools(
-            session,
-            at_home,
-            settings=settings,
-            known=known_files,
-            look=look,
-            received=ReadAttachmentTool(ConversationFiles(session, memory), attachments, clock).read_whole,
-        ),
+        files.of_messages,
+        files.of_workspace,
         shell.tools,
-        web.tools_for,
+        WebTools(settings.tools.web, clock).tools_for,
         pictures.tools_for,
-        servers_of,
+        files.of_servers,
         plugins.tools,
     )
-    by_purpose = {
-        Purpose.HEARTBEAT: settings.agents.heartbeat.pool,
-        Purpose.BACKGROUND: settings.tools.jobs.pool,
-    }
     return AgentParts(
         memory,
-        beside is not None,
+        in_tables,
         kept.named_files,
         search,
         built,
         manager,
         agent,
         _tools_of_run(memory, search, manager, clock, families),
-        lambda purpose: built.pool(by_purpose.get(purpose, "")),
+        partial(_pool_for, settings, built),
         shell,
         mcp,
         attachments,
@@ -190,6 +159,72 @@ def build_agent(env: Environment, queue: Queue, state: AccountState | None) -> A
         plugins,
         persona,
     )
+
+
+def _build_loop(
+    env: Environment, manager: MemoryManager, models: Models, skills: SkillsPort, persona: Persona
+) -> AgentLoop:
+    registry = ToolRegistry()
+    for tool in (ReadSkillTool(skills), *env.overrides.tools):
+        registry.register(tool)
+    return AgentLoop(
+        manager,
+        registry,
+        models.pool(),
+        system_prompt=partial(persona.system_prompt, BASE_PROMPT),
+        clock=env.clock,
+        limits=turn_limits(env.settings),
+        approve_tools=env.settings.tools.require_approval,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _FileFamilies:
+    """The families of tools that read or write files: of messages, of the workspace, and of servers."""
+
+    env: Environment
+    memory: MemoryPort
+    attachments: AttachmentStore
+    at_home: FilesAtHome
+    mcp: McpServers | None
+    look: PictureViewer | None
+    known: dict[str, dict[str, str]] = field(default_factory=dict)
+
+    def of_messages(self, session: Session) -> list[ToolPort]:
+        """Read and send files of the conversation."""
+        return attachment_tools(
+            session,
+            self.memory,
+            self.attachments,
+            self.env.clock,
+            settings=self.env.settings,
+            home=self.env.home,
+        )
+
+    def of_workspace(self, session: Session) -> list[ToolPort]:
+        """Read and change files of the workspace."""
+        known = ConversationFiles(session, self.memory)
+        return workspace_tools(
+            session,
+            self.at_home,
+            settings=self.env.settings,
+            known=self.known,
+            look=self.look,
+            received=ReadAttachmentTool(known, self.attachments, self.env.clock).read_whole,
+        )
+
+    def of_servers(self, session: Session) -> list[ToolPort]:
+        """Call servers (MCP), whose files are kept in the workspace."""
+        keep = file_keeper(session, self.at_home, self.env.settings)
+        return [] if self.mcp is None else self.mcp.tools(session, keep, self.look)
+
+
+def _pool_for(settings: Settings, models: Models, purpose: Purpose) -> LLMPort:
+    by_purpose = {
+        Purpose.HEARTBEAT: settings.agents.heartbeat.pool,
+        Purpose.BACKGROUND: settings.tools.jobs.pool,
+    }
+    return models.pool(by_purpose.get(purpose, ""))
 
 
 def _build_models(env: Environment, attachments: AttachmentStore) -> Models:
@@ -239,6 +274,14 @@ def _tools_of_run(
         return found
 
     return tools
+
+
+def _open_histories(env: Environment, queue: Queue, workspace: Path) -> tuple[MemoryInDatabase, bool]:
+    """Histories and memory, and whether they are in the queue's database."""
+    in_tables = memory_in_database(queue, vectors=env.settings.memory.vectors)
+    if in_tables is not None and (left := left_in_files(Layout(env.home.root, workspace))):
+        _log.warning("history.files_not_used", detail=left)
+    return in_tables or _in_files(env), in_tables is not None
 
 
 def _in_files(env: Environment) -> MemoryInDatabase:

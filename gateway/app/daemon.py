@@ -27,6 +27,7 @@ from anyio import to_thread
 from anyio.abc import TaskGroup
 
 from agent_core.backoff import Backoff, BackoffPolicy
+from agent_core.http_guards import verify_always
 from agent_core.storage.layout import Layout
 from channels.base import SupportsHttp
 from gateway.app import Overrides, build
@@ -51,7 +52,6 @@ from gateway.system.home import Home
 from gateway.system.lock import hold_home
 from gateway.system.process_tuning import loop_for, trim_memory
 from gateway.system.sd_notify import Notifier
-from gateway.system.verified_tls import verify_always
 
 _FORCED = 1
 _DATABASE_RETRY = BackoffPolicy(first_s=2.0, cap_s=10.0)
@@ -256,7 +256,7 @@ def make_operations(built: Gateway, settings: Settings, home: Home | None = None
         costs=Costs(
             built.store.usage, settings.llm.budget.limits(settings.agents.heartbeat.timezone), built.clock
         ),
-        questions=built.questions,
+        questions=built.store.approvals,
         waiting=built.waiting,
         files=built.files,
         background=built.proactive.background_jobs,

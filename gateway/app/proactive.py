@@ -68,32 +68,9 @@ def build_proactive(
     channels = {name: channel for name, (channel, _) in accounts.items()}
     zone = zone_name(scheduling.timezone, config.timezone)
     notifier = OwnerNotifier(queue, contact, clock, env.conversations)
-    alerts = OwnerAlerts(
-        store=queue,
-        target=contact,
-        notifier=notifier,
-        clock=clock,
-        wakeups=wakeups,
-    )
-    budget = BudgetAlerts(
-        notifier=notifier,
-        spending=agent.metering,
-        clock=clock,
-        wakeups=wakeups,
-    )
-    open_heartbeat = _heartbeat(env)
-    monitor = HeartbeatMonitor(
-        plans=queue.jobs,
-        notifier=notifier,
-        target=contact,
-        channels=channels,
-        config=config,
-        zone=zone,
-        clock=clock,
-        heartbeat=None if open_heartbeat is None else "heartbeat",
-        keep=alerts.store_now,
-    )
-    heartbeat = None if open_heartbeat is None else open_heartbeat(monitor)
+    alerts = OwnerAlerts(store=queue, target=contact, notifier=notifier, clock=clock, wakeups=wakeups)
+    budget = BudgetAlerts(notifier=notifier, spending=agent.metering, clock=clock, wakeups=wakeups)
+    monitor, heartbeat = _watched_heartbeat(env, queue, notifier, alerts, channels)
     jobs = JobService(
         queue.jobs,
         scheduling,
@@ -103,17 +80,7 @@ def build_proactive(
         people=partial(_people_in, channels),
     )
     watcher = Watcher(queue, env.conversations, clock, partial(web_client, env.settings.tools.web))
-    scheduler = Scheduler(
-        plans=queue.jobs,
-        store=queue,
-        access=access,
-        conversations=env.conversations,
-        channels=channels,
-        config=scheduling,
-        clock=clock,
-        wakeups=wakeups,
-        look=watcher.begin,
-    )
+    scheduler = _scheduler(env, queue, channels, watcher)
     background_jobs = build_background(env, queue, agent)
     messenger = Messenger(queue, contact, access=access, channels=channels, clock=clock)
     tools = _RunTools(env, agent, channels, messenger, jobs, background_jobs)
@@ -137,6 +104,44 @@ def build_proactive(
         owner=tools.owner,
         zone=config.schedule().zone,
         clock=clock,
+    )
+
+
+def _watched_heartbeat(
+    env: Environment,
+    queue: Queue,
+    notifier: OwnerNotifier,
+    alerts: OwnerAlerts,
+    channels: Mapping[str, Channel],
+) -> tuple[HeartbeatMonitor, HeartbeatChannel | None]:
+    """Build the heartbeat, if there is one, and what notices that it misses."""
+    config = env.settings.agents.heartbeat
+    open_heartbeat = _heartbeat(env)
+    monitor = HeartbeatMonitor(
+        plans=queue.jobs,
+        notifier=notifier,
+        channels=channels,
+        config=config,
+        zone=zone_name(env.settings.agents.schedule.timezone, config.timezone),
+        clock=env.clock,
+        heartbeat=None if open_heartbeat is None else "heartbeat",
+        keep=alerts.store_now,
+    )
+    return monitor, None if open_heartbeat is None else open_heartbeat(monitor)
+
+
+def _scheduler(
+    env: Environment, queue: Queue, channels: Mapping[str, Channel], watcher: Watcher
+) -> Scheduler:
+    return Scheduler(
+        plans=queue.jobs,
+        store=queue,
+        conversations=env.conversations,
+        channels=channels,
+        config=env.settings.agents.schedule,
+        clock=env.clock,
+        wakeups=env.wakeups,
+        look=watcher.begin,
     )
 
 

@@ -5,8 +5,9 @@ Composition root: runs sessions and channels, and reports their state. `gateway.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict
 from functools import partial
+from typing import Any
 
 from agent_core.messages import SessionKey
 from agent_core.tools.person_port import LONGEST_WAIT_S
@@ -17,7 +18,7 @@ from gateway.routing.access import Access, Role
 from gateway.store.lease import LeaseKeeper
 from gateway.store.shared import SHARED
 from gateway.store.stores import Queue
-from gateway.supervision.gateway import Proactive
+from gateway.supervision.gateway import Proactive, SupervisionParts
 from gateway.supervision.status_report import StatusReport
 from gateway.supervision.supervisor import Supervisor
 from gateway.supervision.turn_watchdog import LOOK_EVERY_S, TurnWatchdog, allowed_seconds
@@ -26,18 +27,6 @@ from gateway.turns.history_writer import HistoryWriter
 from gateway.turns.post_turn import PostTurn
 
 _STALLED_S = 30.0
-
-
-@dataclass(frozen=True, slots=True)
-class SupervisionParts:
-    """The result of `build_supervision`; each field has its own description."""
-
-    dispatcher: SessionDispatcher
-    history: HistoryWriter
-    post_turn: PostTurn
-    supervisor: Supervisor
-    watchdog: TurnWatchdog
-    status: StatusReport
 
 
 def build_supervision(
@@ -72,24 +61,33 @@ def build_supervision(
     watchdog = _watchdog(env, dispatcher, queue, open_sessions)
     status = StatusReport(
         store=queue,
-        memory=agent.memory,
-        models=agent.models,
         dispatcher=dispatcher,
-        post_turn=post_turn,
         supervisor=supervisor,
-        proactive=proactive.state,
-        budget=proactive.budget,
         watchdog=watchdog,
         clock=clock,
-        tools=lambda: {
-            **agent.shell.state(),
-            **(agent.mcp.state() if agent.mcp is not None else {}),
-            **agent.attachments.state(),
-            **speech.state(),
-        },
+        sections=partial(_states, agent, post_turn, proactive, speech),
         lease=lease,
     )
     return SupervisionParts(dispatcher, history, post_turn, supervisor, watchdog, status)
+
+
+async def _states(
+    agent: AgentParts, post_turn: PostTurn, proactive: Proactive, speech: SpeechParts
+) -> dict[str, Any]:
+    """What the parts report of themselves. Raises StoreUnavailable."""
+    return {
+        "models": {
+            name: [asdict(member) for member in pool.state()] for name, pool in agent.models.pools.items()
+        },
+        **post_turn.state(),
+        **await proactive.state(),
+        "budget": await proactive.budget.state(),
+        "sessions": len(await agent.memory.sessions()),
+        **agent.shell.state(),
+        **(agent.mcp.state() if agent.mcp is not None else {}),
+        **agent.attachments.state(),
+        **speech.state(),
+    }
 
 
 def _watchdog(

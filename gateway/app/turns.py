@@ -17,7 +17,6 @@ from gateway.app.agent import AgentParts, turn_limits
 from gateway.app.background_start import command_runner
 from gateway.app.channel_building import RoutingParts
 from gateway.app.environment import Configured, Environment, Overrides
-from gateway.app.supervision import SupervisionParts
 from gateway.observability.redaction import Redactor
 from gateway.operations.chat_operations import ChatOperations
 from gateway.operations.job_operations import schedule_context
@@ -29,7 +28,7 @@ from gateway.settings.tool_settings import JobLimits
 from gateway.store.background_job_rows import KIND
 from gateway.store.shared import SHARED
 from gateway.store.stores import Queue
-from gateway.supervision.gateway import Proactive
+from gateway.supervision.gateway import Proactive, SupervisionParts
 from gateway.turns.background_job_turn import BackgroundTurns
 from gateway.turns.chat_turn import ChatTurns
 from gateway.turns.commands.chat_commands import CommandHandlers

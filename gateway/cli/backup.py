@@ -20,8 +20,9 @@ from gateway.cli.output import print_result, quiet_logs
 
 if TYPE_CHECKING:
     from gateway.operations.backup.archive import Looked
-    from gateway.operations.backup.create import CreatedBackup
+    from gateway.operations.backup.create import BackupSource, CreatedBackup
     from gateway.operations.backup.restore import RestoredBackup
+    from gateway.system.home import Home
 
 PASSPHRASE = "SQUIDBOT_BACKUP_PASSPHRASE"  # noqa: S105 - the name of a variable
 _PassphraseFile = Annotated[
@@ -55,15 +56,8 @@ def backup(
     """
     from datetime import UTC
 
-    from gateway.operations.backup.backup_settings import kept_config
-    from gateway.operations.backup.contents import Choice, note_backup
-    from gateway.operations.backup.create import (
-        BackupSource,
-        backup_name,
-        make_backup,
-        make_folder,
-        prune_backups,
-    )
+    from gateway.operations.backup.contents import note_backup
+    from gateway.operations.backup.create import backup_name, make_backup, make_folder, prune_backups
     from gateway.operations.operation_arguments import RequestInvalid
     from gateway.system.home import Home, find_home
 
@@ -72,13 +66,28 @@ def backup(
     in_folder = file.is_dir() or not (file.suffix or file.exists())
     if keep is not None and (not in_folder or keep < 1):
         raise RequestInvalid("--keep needs a folder as FILE, and a number of at least 1")
-    ask = asker(where)
-    config = kept_config(home.root, where.config_path or home.config_file, with_secrets=with_secrets)
+    source, notes = _source(home, where, with_secrets=with_secrets)
     passphrase = _passphrase(passphrase_file, new=True) if encrypt else None
     now = datetime.now(UTC)
     if in_folder:
         make_folder(file)
     target = (file / backup_name(now, encrypted=encrypt) if in_folder else file).absolute()
+    made = make_backup(target, source, now=now, passphrase=passphrase)
+    note_backup(home.root, target, now=now)
+    removed = prune_backups(target.parent, keep) if keep is not None else []
+    answer = _made(made, notes, [str(path) for path in removed])
+    print_result(as_json, answer, _made_text(made, notes, len(removed)))
+    return 0
+
+
+def _source(home: Home, where: Where, *, with_secrets: bool) -> tuple[BackupSource, list[str]]:
+    """The content of a backup, and notes about what it lacks."""
+    from gateway.operations.backup.backup_settings import kept_config
+    from gateway.operations.backup.contents import Choice
+    from gateway.operations.backup.create import BackupSource
+
+    ask = asker(where)
+    config = kept_config(home.root, where.config_path or home.config_file, with_secrets=with_secrets)
     notes = list(config.notes)
     if not with_secrets:
         notes.append("files of secrets were left out (--with-secrets)")
@@ -89,12 +98,7 @@ def backup(
         {"notes": notes, "secrets": with_secrets},
         config.secrets,
     )
-    made = make_backup(target, source, now=now, passphrase=passphrase)
-    note_backup(home.root, target, now=now)
-    removed = prune_backups(target.parent, keep) if keep is not None else []
-    answer = _made(made, notes, [str(path) for path in removed])
-    print_result(as_json, answer, _made_text(made, notes, len(removed)))
-    return 0
+    return source, notes
 
 
 def _made(made: CreatedBackup, notes: list[str], removed: list[str]) -> dict[str, Any]:
@@ -161,7 +165,7 @@ def restore(
     """
     from datetime import UTC
 
-    from gateway.operations.backup.archive import look_into, needs_passphrase
+    from gateway.operations.backup.archive import needs_passphrase
     from gateway.operations.backup.restore import finish_restore
     from gateway.operations.backup.restore import restore as bring_back
     from gateway.operations.operation_arguments import RequestInvalid
@@ -175,15 +179,7 @@ def restore(
         return _report(finish_restore(root), where, as_json=as_json)
     passphrase = _passphrase(passphrase_file, new=False) if needs_passphrase(file) else None
     if look:
-        looked = look_into(file, passphrase=passphrase)
-        print_result(as_json, _looked(looked), _summary(looked))
-        return 0
-
-    def agree(looked: Looked) -> bool:
-        if not as_json:
-            print(_summary(looked))
-        return yes or confirm(f"Restore it to {root}?")
-
+        return _show_content(file, passphrase, as_json=as_json)
     if until is not None and until.tzinfo is None:
         until = until.astimezone()
     done = bring_back(
@@ -194,15 +190,29 @@ def restore(
         replace=replace,
         moved=moved,
         until=until,
-        agreed=agree,
+        agreed=lambda looked: _agree(looked, root, yes=yes, as_json=as_json),
     )
-    if done is None:
-        print("nothing was changed", file=sys.stderr)
-        return 1
     return _report(done, where, as_json=as_json)
 
 
-def _report(done: RestoredBackup, where: Where, *, as_json: bool) -> int:
+def _show_content(file: Path, passphrase: str | None, *, as_json: bool) -> int:
+    from gateway.operations.backup.archive import look_into
+
+    looked = look_into(file, passphrase=passphrase)
+    print_result(as_json, _looked(looked), _summary(looked))
+    return 0
+
+
+def _agree(looked: Looked, root: Path, *, yes: bool, as_json: bool) -> bool:
+    if not as_json:
+        print(_summary(looked))
+    return yes or confirm(f"Restore it to {root}?")
+
+
+def _report(done: RestoredBackup | None, where: Where, *, as_json: bool) -> int:
+    if done is None:
+        print("nothing was changed", file=sys.stderr)
+        return 1
     lacking = _lacking(done.home)
     check = "squidbot check" + (f" --home {shlex.quote(str(where.home))}" if where.home else "")
     print_result(as_json, {**_done(done), "configuration": lacking}, _story(done, lacking, check))

@@ -39,8 +39,8 @@ app = App(
 )
 _OWN_KINDS = ("email", "matrix")
 """Our own kinds of channel; those of other packages are added when one is named (`add_kind`)."""
-_WRITTEN_BY_HAND = ("matrix", "mcp", "person", "sessions")
-"""Groups with commands that are more than one request."""
+_WRITTEN_BY_HAND = {path.stem for path in Path(__file__).parent.glob("*.py")}
+"""The modules of groups with commands that are more than one request are among these."""
 _DERIVED = (*COMMANDS, *_OWN_KINDS)
 for _place in (
     "backup:backup",

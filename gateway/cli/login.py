@@ -106,8 +106,8 @@ async def _log_in(settings: Settings, home: Home, name: str, config: AccountConf
 
 def _connect_again(home: Home, channel: str) -> None:
     from gateway.errors import GatewayError
-    from gateway.operations.channel_operations import RETRY
     from gateway.operations.control.control_client import ControlClient
+    from gateway.operations.status_operation import RETRY
     from gateway.system.lock import holder_of
 
     if holder_of(home) is not None:

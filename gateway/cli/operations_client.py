@@ -27,8 +27,7 @@ if TYPE_CHECKING:
     from agent_core.ports import Clock
     from agent_core.tools.mcp.servers import McpServers
     from gateway.settings import Settings
-    from gateway.store.memory_in_database import MemoryInDatabase
-    from gateway.store.stores import Queue
+    from gateway.store.stores import MemoryInDatabase, Queue
     from gateway.turns.post_turn import OfflinePostTurn
 
 _STARTING_LIMIT_S = 10.0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,7 +12,8 @@ from agent_core.text import one_line
 from gateway.errors import NotFound
 from gateway.operations.operation_arguments import within
 from gateway.operations.operation_context import OperationContext
-from gateway.operations.render import background_text, chat_text
+from gateway.operations.render import chat_text
+from gateway.system.terminal_text import plain_line, quote
 
 if TYPE_CHECKING:
     from agent_core.memory_ports import MemoryPort
@@ -21,12 +24,37 @@ if TYPE_CHECKING:
 
 JobId = Annotated[str, Option(help="The job, as `squidbot jobs list` shows it.")]
 _LOOKED_AT = 1000
+_SHOWN_CHARS = 100
+
+
+def render_jobs(answer: Mapping[str, Any]) -> str:
+    """``jobs list``."""
+    return "\n".join(_job_lines(row) for row in answer["jobs"]) or "there are no background jobs"
+
+
+def render_job(answer: Mapping[str, Any]) -> str:
+    """``jobs show``."""
+    row = answer["job"]
+    parts = [_job_lines(row), quote(row["text"]), quote(answer["output"])]
+    return "\n\n".join(part for part in parts if part.strip())
+
+
+def _job_lines(row: Mapping[str, Any]) -> str:
+    text = plain_line(row["name"] or row["text"] or "")
+    short = text if len(text) <= _SHOWN_CHARS else f"{text[: _SHOWN_CHARS - 1]}…"
+    at = datetime.fromisoformat(row["started_at"]).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+    kind = "command" if row["command"] else "task"
+    return (
+        f"{row['id']}  {kind:<7}  {plain_line(row['state_text'])}; started {at}\n"
+        f"        {plain_line(row['person'])} in {plain_line(row['session'])}"
+        + (f": {short}" if short else "")
+    )
 
 
 @operation(
     "jobs list",
     writes=False,
-    render=background_text.jobs,
+    render=render_jobs,
     chats=[InChat("jobs", Who.PERSON, chat_text.jobs_text)],
 )
 async def list_background_jobs(
@@ -54,7 +82,7 @@ async def list_background_jobs(
 @operation(
     "jobs show",
     writes=False,
-    render=background_text.render_job,
+    render=render_job,
     chats=[InChat("jobs show ID", Who.PERSON, chat_text.job_text)],
 )
 async def show_background_job(context: OperationContext, id: JobId) -> dict[str, Any]:

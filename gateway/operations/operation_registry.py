@@ -11,7 +11,7 @@ from gateway.operations.operation_arguments import RequestInvalid
 _MODULES: Mapping[str, tuple[str, ...]] = {
     "backup": ("backup.snapshot",),
     "calls": ("decision_operations",),
-    "channel": ("channel_operations",),
+    "channel": ("status_operation",),
     "check": ("configuration_operations",),
     "console": ("token_operations",),
     "cron": ("job_operations",),

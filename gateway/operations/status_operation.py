@@ -1,5 +1,5 @@
 """
-`squidbot status`: the daemon, its channels, the queue, and what is stuck.
+`squidbot status`: the daemon, its channels, the queue, and what is stuck; and `squidbot channel retry`.
 
 ``status`` is asked most often: on a home at rest it needs the queue and nothing else of the home.
 """
@@ -16,6 +16,7 @@ from gateway.store.states import DROPPED_REASONS, InboxState, OutboxState
 from gateway.store.stores import OutboxRow
 from gateway.system.version import version
 
+RETRY = "channel_retry"
 _SHOWN = 10
 _LOOKED_AT = 200
 
@@ -31,6 +32,15 @@ async def show_status(context: OperationContext, reasons: bool = False) -> dict[
     stuck, given_up = await _stuck(context, reasons=reasons)
     report = {**report, "running": context.running, "stuck": stuck, "given_up": given_up}
     return {**report, "trying": await _trying(context)} if reasons else report
+
+
+@operation("channel retry", writes=True)
+async def retry_channel(context: OperationContext, channel: str) -> dict[str, Any]:
+    """Reconnect a channel that waits after a failure, for example after a new login."""
+    if context.retry is None or channel not in context.channels:
+        raise context.missing(f"channel {channel!r}")
+    context.retry(channel)
+    return {"channel": channel}
 
 
 @operation("turns list", writes=False)

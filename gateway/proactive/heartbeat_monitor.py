@@ -21,7 +21,7 @@ from channels.heartbeat.channel import NOTHING, OUTSIDE
 from channels.heartbeat.config import HeartbeatConfig
 from channels.heartbeat.tick_schedule import tick_name
 from gateway.proactive.jobs.triggers import Cron, newest_due
-from gateway.proactive.owner_contact import OwnerContact, Target
+from gateway.proactive.owner_contact import Target
 from gateway.proactive.owner_notifier import OwnerNotifier
 from gateway.proactive.run_ledger import failing_since, resting_until
 from gateway.store.model import Collected, LedgerEntry, RunOutcome
@@ -49,7 +49,6 @@ class HeartbeatMonitor:
         *,
         plans: JobStore,
         notifier: OwnerNotifier,
-        target: OwnerContact,
         channels: Mapping[str, Channel],
         config: HeartbeatConfig,
         zone: str,
@@ -59,7 +58,6 @@ class HeartbeatMonitor:
     ) -> None:
         self._plans = plans
         self._notifier = notifier
-        self._target = target
         self._channels = channels
         self._config = config
         self._schedule = config.schedule()
@@ -221,7 +219,7 @@ class HeartbeatMonitor:
     async def _digest_target(self, name: str, person: str, at: str) -> Target | None:
         """Return where collected alerts go: to their address while it is the owner's, else to the owner."""
         channel, topic = self._channels.get(name), f"digest {at}"
-        if isinstance(channel, SupportsDirectMessages) and self._target.is_owner(name, person):
+        if isinstance(channel, SupportsDirectMessages) and self._notifier.contact.is_owner(name, person):
             try:
                 with anyio.fail_after(_ASK_LIMIT_S):
                     session = await channel.direct_session(person, topic=topic)

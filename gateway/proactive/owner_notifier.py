@@ -40,7 +40,7 @@ class OwnerNotifier:
     ) -> None:
         self._store = store
         self._conversations = conversations
-        self._contact = contact
+        self.contact = contact
         self._clock = clock
         self._down: set[str] = set()
         self._missed: set[str] = set()
@@ -54,20 +54,20 @@ class OwnerNotifier:
 
     async def reach(self, topic: str, kind: OutboundKind = OutboundKind.NOTICE) -> ContactResult:
         """Return where a message about ``topic`` goes; logs a missing place once. Raises StoreUnavailable."""
-        reached = await self._contact.reach(topic=topic)
+        reached = await self.contact.reach(topic=topic)
         waits = reached.later and not self._down
         lost = reached.target is None or reached.target.channel in self._down
         if kind is OutboundKind.ALERT and lost and not waits:
-            other = await self._contact.find_other_place(topic=topic, without=self._down)
+            other = await self.contact.find_other_place(topic=topic, without=self._down)
             reached = other if other.target is not None else reached
-        if reached.target is not None and reached.target.channel not in self._contact.channels:
+        if reached.target is not None and reached.target.channel not in self.contact.channels:
             reached = ContactResult(why=f"the owner's channel, {reached.target.channel}, is switched off")
         self._log(topic, reached)
         return reached
 
     async def away(self, reached: ContactResult) -> OwnerAway:
         """The error that says so, with the channel whose link is waited for. Raises `StoreUnavailable`."""
-        return OwnerAway(reached.why, await self._contact.channel())
+        return OwnerAway(reached.why, await self.contact.channel())
 
     def read_in(self, target: Target) -> SessionKey:
         """The session in whose history something stands that the owner is told."""
@@ -76,7 +76,7 @@ class OwnerNotifier:
 
     def is_email_style(self, target: Target) -> bool:
         """Return True if each message there is an email of its own: nobody wants ten of them at once."""
-        return self._contact.channels[target.channel].capabilities.email_style
+        return self.contact.channels[target.channel].capabilities.email_style
 
     async def notify(
         self,
@@ -154,7 +154,7 @@ class OwnerNotifier:
     ) -> list[NewOutbound]:
         """Split a message into parts to commit with other work; ``rings`` if it waits for the owner."""
         rings_for = tuple(filter(None, [target.person])) if rings else None
-        capabilities = self._contact.channels[target.channel].capabilities
+        capabilities = self.contact.channels[target.channel].capabilities
         return [
             NewOutbound(
                 target.channel,

@@ -10,13 +10,13 @@ from __future__ import annotations
 import json
 import textwrap
 from pathlib import Path
-from typing import Any
+from typing import Any, get_origin
 
 from pydantic import BaseModel, SecretStr
 from pydantic_core import PydanticUndefined
 
 from gateway.settings import Settings
-from gateway.settings.descriptions import model_in, section_text, setting_text
+from gateway.settings.descriptions import bare, model_in, section_text, setting_text
 from gateway.settings.source import KeyPath, show_path
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "config.example.yaml"
@@ -102,9 +102,6 @@ _INSTEAD = frozenset(
 """What cannot stand beside what is shown already: for people only."""
 
 
-_LISTS = frozenset({"channels.email.subaddress_secrets", "agents.heartbeat.watch"})
-"""Lists whose entries are sections."""
-
 _NOT_TEXT = frozenset({"true", "false", "null", "on", "off", "yes", "no", "y", "n"})
 """Words that one YAML or another does not read as text."""
 
@@ -136,14 +133,15 @@ def _setting(model: type[BaseModel], path: KeyPath, *, indent: int, mark: str) -
     inner = model_in(field.annotation)
     lines = _comment(setting_text(model, name), indent)
     if inner is not None and shown not in _SAMPLES:
-        return lines + _section(inner, path, indent=indent, mark=mark)
+        is_list = get_origin(bare(field.annotation)) is tuple
+        return lines + _section(inner, path, indent=indent, mark=mark, is_list=is_list)
     if shown in _ACTIVE and not mark:
         return [*lines, f"{' ' * indent}{_line(name, _ACTIVE[shown])}"]
     sample = _SAMPLES.get(shown, _default(field))
     return [*lines, f"{' ' * indent}{mark or '#'}{_line(name, sample)}"]
 
 
-def _section(inner: type[BaseModel], path: KeyPath, *, indent: int, mark: str) -> list[str]:
+def _section(inner: type[BaseModel], path: KeyPath, *, indent: int, mark: str, is_list: bool) -> list[str]:
     name, shown = str(path[-1]), show_path(path)
     active = not mark and any(key.startswith(f"{shown}.") for key in _ACTIVE)
     # A key whose lines are all comments would be an empty value, which is none of a section.
@@ -155,7 +153,7 @@ def _section(inner: type[BaseModel], path: KeyPath, *, indent: int, mark: str) -
     if shown in _NAMES:
         lines.append(f"{' ' * step}{inside}{_NAMES[shown]}:")
         path, step = (*path, _NAMES[shown].strip('"')), step + 2
-    if shown in _LISTS:
+    if is_list:
         return [*lines[:-1], f"{head} []", *_entry(inner, indent=step)]
     own = list(inner.__annotations__)  # in its own order, if it says something of all
     for each in own if inner.model_fields.keys() <= set(own) else inner.model_fields:

@@ -12,10 +12,9 @@ from agent_core.ports import Clock
 from gateway.errors import ConfigInvalid
 from gateway.store.copy_marker import StoreMoved
 from gateway.store.lease import Holders, LeaseKeeper
-from gateway.store.memory_in_database import MemoryInDatabase
 from gateway.store.state_key import StateKey
 from gateway.store.store_errors import StoreUnusable
-from gateway.store.stores import Queue
+from gateway.store.stores import MemoryInDatabase, Queue
 from gateway.store.wakeups import Wakeups
 
 if TYPE_CHECKING:

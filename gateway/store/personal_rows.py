@@ -7,13 +7,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from gateway.store.memory_in_database import Trouble
 from gateway.store.opening import open_postgres, open_sqlite
 from gateway.store.place import QueuePlace, ServerDatabase
 from gateway.store.sql import erasure_statements
 from gateway.store.sql.engine import ConnectionPort
 from gateway.store.sql.erasure_statements import PersonRows, count_repetitions
 from gateway.store.sql.person_address import AddressChange, rename
+from gateway.store.stores import Trouble
 
 
 @contextmanager

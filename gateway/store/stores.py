@@ -7,10 +7,12 @@ inbox rows of a session answered together; the latest claim owns it, older ones 
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Protocol, Self
+from typing import NamedTuple, Protocol, Self
 
+from agent_core.memory_ports import MemoryPort, SearchIndexPort
 from gateway.store.model import (
     Accepted,
     Completion,
@@ -65,6 +67,29 @@ class SnapshotStore(Protocol):
         ...
 
 
+class Trouble(NamedTuple):
+    """A problem with the stored data: the affected part, and what to do about it."""
+
+    part: str
+    text: str
+    remedy: str
+    serious: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryInDatabase:
+    """
+    Histories and memory in tables of the queue's database.
+
+    A completed turn's answer is in the history at once, and the journal stays empty. Both parts raise
+    `StorageUnavailable`.
+    """
+
+    memory: MemoryPort
+    search: SearchIndexPort
+    named_files: Callable[[], Awaitable[set[str]]]
+
+
 __all__ = [
     "Accepted",
     "Completion",
@@ -78,6 +103,7 @@ __all__ = [
     "LostTurn",
     "Machine",
     "MaintenanceStore",
+    "MemoryInDatabase",
     "NewOutbound",
     "OutboxRow",
     "OutboxStore",
@@ -94,6 +120,7 @@ __all__ = [
     "StoreUnavailable",
     "StoreUnusable",
     "Suspect",
+    "Trouble",
     "Turn",
     "TurnStore",
     "UsageRow",

@@ -44,7 +44,7 @@ from gateway.routing.delivery import Delivery
 from gateway.routing.intake import AcceptGate
 from gateway.store.lease import LeaseKeeper, lost_lease_speaks
 from gateway.store.states import BUDGET
-from gateway.store.stores import JobStore, QuestionStore, Queue, StoreUnavailable
+from gateway.store.stores import JobStore, Queue, StoreUnavailable
 from gateway.store.wakeups import Wakeups
 from gateway.supervision.status_report import StatusReport
 from gateway.supervision.supervisor import Supervisor
@@ -66,10 +66,6 @@ _CLOSE_LIMIT_S = 5.0
 _MAINTAIN_EVERY_S = 3600.0
 _FORGET_AFTER_S = 90 * 86_400.0
 _log = structlog.get_logger(__name__)
-
-
-async def _never_refuse(_: SessionKey) -> bool:
-    return False
 
 
 async def _nothing() -> None:
@@ -118,6 +114,18 @@ class Proactive:
         }
 
 
+@dataclass(frozen=True, slots=True)
+class SupervisionParts:
+    """What runs turns and watches channels; each field has its own description."""
+
+    dispatcher: SessionDispatcher
+    history: HistoryWriter
+    post_turn: PostTurn
+    supervisor: Supervisor
+    watchdog: TurnWatchdog
+    status: StatusReport
+
+
 class Gateway:
     """
     A gateway that runs once, with the parts chosen by `gateway.app.build`.
@@ -129,7 +137,6 @@ class Gateway:
         begin: Opens what only the home's daemon may touch, before the recovery.
         standing_by: Runs while waiting for the lease.
         lease: Held from start to end, its loss cancels all; None: one process.
-        comes_first: True for the owner's waiting sessions.
         drain_s: The most seconds for turns in flight at a stop.
         console: Who is let into the console; None: there is none.
     """
@@ -137,63 +144,49 @@ class Gateway:
     def __init__(
         self,
         *,
-        clock: Clock,
         wakeups: Wakeups,
         store: Queue,
-        questions: QuestionStore,
         waiting: Container[str],
         memory: MemoryPort,
         files: Callable[[], JournaledFiles],
         mcp: McpServers | None,
         models: Models,
-        dispatcher: SessionDispatcher,
-        history: HistoryWriter,
+        supervision: SupervisionParts,
         handler: TurnHandler,
         out_of_band: OutOfBandTurns,
-        post_turn: PostTurn,
-        supervisor: Supervisor,
         intake: AcceptGate,
         channels: Mapping[str, Channel],
         conversations: Conversations,
         deliveries: Mapping[str, Delivery],
         suspects: CrashIsolation,
         proactive: Proactive,
-        budget: BudgetAlerts,
-        watchdog: TurnWatchdog,
-        status: StatusReport,
         at_close: Sequence[Callable[[], Awaitable[None]]] = (),
         background: Sequence[Callable[[], Coroutine[Any, Any, None]]] = (),
-        comes_first: Callable[[SessionKey], Awaitable[bool]] = _never_refuse,
         begin: Callable[[], Awaitable[None]] = _nothing,
         standing_by: Callable[[], Coroutine[Any, Any, None]] = _nothing,
         lease: LeaseKeeper | None = None,
         console: ConsoleLogins | None = None,
         drain_s: float = 20.0,
     ) -> None:
-        self.clock = clock
+        self.clock = proactive.clock
         self.wakeups = wakeups
         self.store = store
-        self.questions = questions
         self.waiting = waiting
         self.memory = memory
         self.files = files
         self.mcp = mcp
         self.models = models
-        self.dispatcher = dispatcher
-        self.history = history
         self.handler = handler
         self.out_of_band = out_of_band
-        self.post_turn = post_turn
-        self.supervisor = supervisor
         self.intake = intake
         self.channels = channels
         self.conversations = conversations
         self.deliveries = deliveries
         self.suspects = suspects
         self.proactive = proactive
-        self.budget = budget
-        self.watchdog = watchdog
-        self.status = status
+        self.dispatcher, self.history = supervision.dispatcher, supervision.history
+        self.post_turn, self.supervisor = supervision.post_turn, supervision.supervisor
+        self.watchdog, self.status = supervision.watchdog, supervision.status
         self.started = anyio.Event()
         self.settled = anyio.Event()
         """Set when it is up, or stands by."""
@@ -203,7 +196,6 @@ class Gateway:
         self._background = background
         self._begin = begin
         self._standing_by = standing_by
-        self._comes_first = comes_first
         self._drain_s = drain_s
         self._stop = anyio.Event()
 
@@ -340,8 +332,8 @@ class Gateway:
         self, waiting: Sequence[tuple[SessionKey, float]], people: Mapping[SessionKey, str]
     ) -> None:
         for session, due_s in waiting:
-            first, person = await self._comes_first(session), people.get(session, "")
-            self.dispatcher.wake(session, after_s=due_s, first=first, person=person)
+            first = await self.proactive.owner_contact.is_owner_session(session)
+            self.dispatcher.wake(session, after_s=due_s, first=first, person=people.get(session, ""))
             self.out_of_band.wake(session)
 
     async def _dispatch(self, ended: anyio.Event) -> None:

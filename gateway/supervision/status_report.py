@@ -5,54 +5,43 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from agent_core.llm.factory import Models
-from agent_core.memory_ports import MemoryPort
 from agent_core.ports import Clock
-from gateway.budget.budget_alerts import BudgetAlerts
 from gateway.store.lease import LeaseKeeper, machine_facts
 from gateway.store.stores import Queue
 from gateway.supervision.supervisor import Supervisor
 from gateway.supervision.turn_watchdog import TurnWatchdog
 from gateway.system.version import version, version_of
 from gateway.turns.dispatcher import SessionDispatcher
-from gateway.turns.post_turn import PostTurn
 
 
 class StatusReport:
-    """Reads the parts of a gateway that report a state, since the start of the process."""
+    """
+    Reads the parts of a gateway that report a state, since the start of the process.
+
+    ``sections`` returns what the parts say that know nothing of channels and turns.
+    """
 
     def __init__(
         self,
         *,
         store: Queue,
-        memory: MemoryPort,
-        models: Models,
         dispatcher: SessionDispatcher,
-        post_turn: PostTurn,
         supervisor: Supervisor,
-        proactive: Callable[[], Awaitable[Mapping[str, Any]]],
-        budget: BudgetAlerts,
         watchdog: TurnWatchdog,
         clock: Clock,
-        tools: Callable[[], Mapping[str, Any]] = dict,
+        sections: Callable[[], Awaitable[Mapping[str, Any]]],
         lease: LeaseKeeper | None = None,
     ) -> None:
         self._lease = lease
         self._store = store
-        self._memory = memory
-        self._models = models
         self._dispatcher = dispatcher
-        self._post_turn = post_turn
         self._supervisor = supervisor
-        self._proactive = proactive
-        self._budget = budget
         self._watchdog = watchdog
         self._clock = clock
-        self._tools = tools
+        self._sections = sections
         self._started_at = clock.now()
 
     async def read(self) -> dict[str, Any]:
@@ -74,14 +63,7 @@ class StatusReport:
             "ready": self._supervisor.all_up,
             "channels": {status.name: status.as_dict() for status in self._supervisor.statuses()},
             "work": {**stats.as_work(), "turns_running": len(self._dispatcher.running())},
-            "models": {
-                name: [asdict(member) for member in pool.state()] for name, pool in self._models.pools.items()
-            },
-            **self._post_turn.state(),
-            **await self._proactive(),
-            "budget": await self._budget.state(),
-            "sessions": len(await self._memory.sessions()),
-            **self._tools(),
+            **await self._sections(),
             "stuck_because": self._watchdog.reason(),
             "blocked": self._watchdog.is_blocked,
             "python": platform.python_version(),

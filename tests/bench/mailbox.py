@@ -19,11 +19,11 @@ from pathlib import Path
 
 import anyio
 
-from channels.email.channel import EmailChannel
 from channels.email.config import EmailConfig
 from gateway.system.clock import SystemClock
 from tests.bench.rig import Rig
 from tests.bench.table import Figure, Goal, median
+from tests.doubles.accounts import email_channel
 from tests.doubles.inbox import MemoryInbox, running
 from tests.mail_corpus import corpus
 
@@ -90,7 +90,7 @@ def _config(rig: Rig, name: str) -> EmailConfig:
 
 async def _until_up(config: EmailConfig, inbox: MemoryInbox, state: Path) -> tuple[float, float]:
     """Seconds until the channel is up, and the longest standstill of the loop."""
-    channel = EmailChannel("email", config, state_dir=state, clock=SystemClock())
+    channel = email_channel("email", config, state_dir=state, clock=SystemClock())
     gc.collect()
     gc.freeze()  # as the daemon does: a look for garbage among all that the benchmarks hold takes 60 to 90 ms
     worst = 0.0

@@ -39,7 +39,7 @@ class TerminalFarSide(contract.FarSide):
             link.close()
         self._links.clear()
         self._next = "show"
-        self._channel = TerminalChannel(timeout_s=2.0)
+        self._channel = TerminalChannel()
         self._attach("main")
         self._attach("other")
         return self._channel

@@ -11,8 +11,15 @@ from typing import Any
 import anyio
 
 from channels.matrix.client.homeserver import HttpAnswer, LinkBroken, MatrixCredentials, SyncRequest
+from channels.matrix.config import MatrixConfig
+from channels.matrix.events.room_policy import RoomRules
 
 Reply = HttpAnswer | LinkBroken | Callable[["Call"], HttpAnswer]
+ANYBODY = RoomRules(
+    MatrixConfig(homeserver="http://hs", user_id="@bot:hs.test", password="pw", allow_from=("*",)),
+    lambda room_id: room_id,
+)
+"""The rules of an account to which anybody may talk."""
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from typing import Any
 from channels.email.channel import EmailChannel
 from channels.email.config import EmailConfig
 from tests.clock import LoopClock
+from tests.doubles.accounts import email_channel
 from tests.doubles.imap_server import Dialogue, fake_imap
 from tests.doubles.inbox import MemoryInbox, Run, running
 
@@ -151,7 +152,7 @@ class Post:
     @asynccontextmanager
     async def running(self, *, started: bool = True) -> AsyncIterator[tuple[EmailChannel, Run]]:
         async with fake_imap(self.store) as port:
-            channel = EmailChannel("email", config(port), state_dir=self._tmp_path, clock=LoopClock())
+            channel = email_channel("email", config(port), state_dir=self._tmp_path, clock=LoopClock())
             self.inbox.states.clear()
             async with running(channel, self.inbox) as run:
                 if started:

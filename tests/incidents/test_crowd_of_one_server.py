@@ -11,12 +11,12 @@ import anyio
 import pytest
 
 from channels.attachments import AttachmentStore
-from channels.matrix.channel import MatrixChannel
 from channels.matrix.client.homeserver import HttpAnswer
 from channels.matrix.config import MatrixConfig
 from channels.matrix.receive.decryption import Decryption
 from tests.clock import LoopClock
-from tests.doubles.homeserver import member, text
+from tests.doubles.accounts import matrix_channel
+from tests.doubles.homeserver import ANYBODY, member, text
 from tests.doubles.inbox import running
 from tests.incidents.test_slow_server_of_another import BOT, MINE, OWNER, Setup, file
 
@@ -38,7 +38,7 @@ class Crowd(Setup):
         async def connect(_):
             return self.server
 
-        return MatrixChannel(
+        return matrix_channel(
             "matrix",
             config,
             state_dir=self.folder,
@@ -166,9 +166,7 @@ class Keys:
 async def test_devices_of_a_crowd_whose_server_hangs():
     """With ``trust_devices: signed`` each of them cost ten seconds; now their server does, once in a minute."""
     keys, clock = Keys(), LoopClock()
-    reading = Decryption(
-        None, None, keys, None, clock, user_id=BOT, allows=lambda _: True, is_owner=OWNER.__eq__
-    )
+    reading = Decryption(None, None, keys, None, clock, user_id=BOT, rules=ANYBODY, is_owner=OWNER.__eq__)
 
     async def met(*people):
         begun = anyio.current_time()

@@ -12,12 +12,12 @@ from contextlib import asynccontextmanager
 import anyio
 import pytest
 
-from channels.matrix.channel import MatrixChannel
 from channels.matrix.client.homeserver import HttpAnswer, LinkBroken
 from channels.matrix.config import MatrixConfig
 from channels.matrix.rooms.invites import Invites
 from channels.matrix.rooms.room_state import Rooms
 from tests.clock import LoopClock
+from tests.doubles.accounts import matrix_channel
 from tests.doubles.homeserver import ScriptedHomeserver, failure, member, text
 from tests.doubles.inbox import MemoryInbox, running
 
@@ -178,7 +178,7 @@ async def test_the_answer_that_brings_the_room_says_it_before_its_first_words_ar
     async def connect(_):
         return server
 
-    channel = MatrixChannel("matrix", config, state_dir=tmp_path, clock=LoopClock(), connect=connect)
+    channel = matrix_channel("matrix", config, state_dir=tmp_path, clock=LoopClock(), connect=connect)
     inbox = MemoryInbox()
     inbox.positions["next_batch"] = "s0"
     server.on("POST", "/join$", failure(502))  # it was done, and its answer was lost

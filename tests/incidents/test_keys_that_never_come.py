@@ -17,7 +17,7 @@ from channels.matrix.crypto.key_types import NoKey
 from channels.matrix.crypto.undecryptable import MAX_WAITING, PATIENCE_S, UndecryptableEvents
 from channels.matrix.receive.decryption import Decryption
 from tests.clock import ManualClock
-from tests.doubles.homeserver import ScriptedHomeserver
+from tests.doubles.homeserver import ANYBODY, ScriptedHomeserver
 from tests.unit.channels.matrix.test_undecryptable import MALLORY, NIA, ROOM, withheld
 
 
@@ -92,9 +92,7 @@ async def test_what_cannot_be_read_yet_stands_in_nobody_s_way(keys_go_on_coming)
     """The owner's is read after a bounded number of looks; then nothing is asked for until a key comes."""
     server = ScriptedHomeserver()
     others = SimpleNamespace(learn=lambda *_: None)
-    reading = Decryption(
-        server, None, Keys(), others, ManualClock(), user_id="@bot:hs.test", allows=lambda _user: True
-    )
+    reading = Decryption(server, None, Keys(), others, ManualClock(), user_id="@bot:hs.test", rules=ANYBODY)
     for number in range(120):
         sender = NIA if number == 119 else MALLORY
         reading._waiting.add(ROOM, f"${number}", "s", sender=sender, now=0.0)
@@ -136,7 +134,7 @@ async def test_others_late_messages_hold_nobody_up(owner):
         others,
         ManualClock(),
         user_id="@bot:hs.test",
-        allows=lambda _user: True,
+        rules=ANYBODY,
         is_owner=lambda user: user == owner,
     )
     for number in range(120):
@@ -155,9 +153,7 @@ async def test_what_the_server_does_not_give_is_not_asked_for_at_once():
     server = ScriptedHomeserver()
     server.on("GET", "/event/", HttpAnswer(502, {}))
     others = SimpleNamespace(learn=lambda *_: None)
-    reading = Decryption(
-        server, None, Keys(), others, ManualClock(), user_id="@bot:hs.test", allows=lambda _user: True
-    )
+    reading = Decryption(server, None, Keys(), others, ManualClock(), user_id="@bot:hs.test", rules=ANYBODY)
     reading._waiting.add(ROOM, "$1", "s", sender=NIA, now=0.0)
     reading.receive({})
     assert await reading.late() == []

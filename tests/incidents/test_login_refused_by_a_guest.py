@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from channels.base import ChannelAuthFailed, DeliveryFailed
-from channels.email.channel import EmailChannel
 from channels.email.config import EmailConfig
 from tests.clock import LoopClock
+from tests.doubles.accounts import email_channel
 from tests.unit.channels.email.test_loop_guard import OTHER, THREAD, answer
 from tests.unit.channels.email.test_submission import Post, submitter
 
@@ -29,7 +29,7 @@ async def test_it_is_the_recipients_alone(tmp_path: Path, step: str, code: int) 
     """That mail is refused for good, and the next one, to somebody else, goes out at once."""
     post = Post(**{step: f"{code} log in first"})
     async with submitter(post) as other:
-        channel = EmailChannel("email", other._config, state_dir=tmp_path, clock=LoopClock())
+        channel = email_channel("email", other._config, state_dir=tmp_path, clock=LoopClock())
         with pytest.raises(DeliveryFailed):
             await channel.deliver(answer(session=OTHER, key="theirs"), uncertain=marked)
         post.answers.clear()
@@ -43,7 +43,7 @@ async def test_a_login_that_is_refused_is_not_tried_again(tmp_path: Path, step: 
     post = Post(**{step: "535 who are you"})
     async with submitter(post) as other:
         config: EmailConfig = other._config
-        channel = EmailChannel("email", config, state_dir=tmp_path, clock=LoopClock())
+        channel = email_channel("email", config, state_dir=tmp_path, clock=LoopClock())
         with pytest.raises(ChannelAuthFailed):
             await channel.deliver(answer(session=OTHER, key="theirs"), uncertain=marked)
         post.answers.clear()

@@ -12,11 +12,11 @@ from pathlib import Path
 import anyio
 import pytest
 
-from channels.email.channel import EmailChannel
 from channels.email.imap.imap_connect import Timing
 from channels.email.receive import mail_receiver as receiving
 from channels.email.receive.mail_fetching import MOST_WITHHELD, Withheld
 from tests.clock import EPOCH, LoopClock
+from tests.doubles.accounts import email_channel
 from tests.doubles.imap_server import fake_imap
 from tests.doubles.inbox import MemoryInbox, running
 from tests.doubles.mailbox import Store, config
@@ -64,7 +64,7 @@ class _Life:
     async def __aenter__(self) -> None:
         house = self.house
         async with fake_imap(house.store) as port:
-            channel = EmailChannel(
+            channel = email_channel(
                 "email", config(port), state_dir=house.tmp_path, clock=house.clock,
                 timing=Timing(idle_refresh_s=4 * 3600.0),
                 alert=lambda about, text, once="": house.alerts.append((about, text, once)),

@@ -14,8 +14,8 @@ import pytest
 from agent_core.oauth import ProviderAway
 from agent_core.oauth_http import HttpProvider
 from channels.base import ChannelUnavailable, DeliveryUncertain
-from channels.email.channel import EmailChannel
 from tests.clock import LoopClock
+from tests.doubles.accounts import email_channel
 from tests.doubles.imap_server import Dialogue, fake_imap
 from tests.doubles.inbox import MemoryInbox, running
 from tests.doubles.mailbox import CAPABILITIES, Store, config
@@ -62,7 +62,7 @@ async def test_a_mail_is_taken_within_a_minute(tmp_path: Path, at: str, capabili
     """Wherever the connection stands still, and however soon after the last sign of life."""
     store, inbox = Hangs(at, capabilities), MemoryInbox()
     async with fake_imap(store) as port:
-        channel = EmailChannel("email", config(port), state_dir=tmp_path, clock=LoopClock())
+        channel = email_channel("email", config(port), state_dir=tmp_path, clock=LoopClock())
         async with running(channel, inbox) as run:
             await inbox.until_up(within_s=3600)
             store.armed = True
@@ -83,7 +83,7 @@ async def test_a_connection_that_hangs_from_the_start(tmp_path: Path, at: str) -
     store, inbox = Hangs(at, CAPABILITIES), MemoryInbox()
     store.armed = True
     async with fake_imap(store) as port:
-        channel = EmailChannel("email", config(port), state_dir=tmp_path, clock=LoopClock())
+        channel = email_channel("email", config(port), state_dir=tmp_path, clock=LoopClock())
         since = asyncio.get_running_loop().time()
         async with running(channel, inbox) as run:
             assert isinstance(await run.until_ended(within_s=3600), ChannelUnavailable)
@@ -98,7 +98,7 @@ async def test_a_connection_that_answers_is_kept(tmp_path: Path) -> None:
     """The control: an hour of silence with signs of life is one connection."""
     store, inbox = Store(), MemoryInbox()
     async with fake_imap(store) as port:
-        channel = EmailChannel("email", config(port), state_dir=tmp_path, clock=LoopClock())
+        channel = email_channel("email", config(port), state_dir=tmp_path, clock=LoopClock())
         async with running(channel, inbox):
             await inbox.until_up(within_s=3600)
             await anyio.sleep(3600)

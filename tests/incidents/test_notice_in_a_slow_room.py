@@ -18,6 +18,7 @@ from channels.matrix.crypto.undecryptable import PATIENCE_S, WAITING
 from channels.matrix.events.edits import Early
 from channels.matrix.receive.decryption import Decryption
 from tests.clock import LoopClock
+from tests.doubles.homeserver import ANYBODY
 
 pytestmark = pytest.mark.virtual_time
 NIA, MALLORY = "@nia:hs.test", "@mallory:evil.test"
@@ -35,7 +36,7 @@ class Setup:
         others = SimpleNamespace(learn=lambda *_: None, run=idle)
         self.clock = LoopClock()
         self.reading = Decryption(
-            None, None, self.keys, others, self.clock, user_id="@bot:hs.test", allows=lambda _user: True
+            None, None, self.keys, others, self.clock, user_id="@bot:hs.test", rules=ANYBODY
         )
         self.tells = tells
         self.begun = []

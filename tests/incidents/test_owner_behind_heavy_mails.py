@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from channels.email.channel import EmailChannel
 from channels.email.receive import mail_fetching
 from channels.email.receive.mail_receiver import BATCH_MAILS
 from tests.clock import LoopClock
 from tests.doubles import mailbox
+from tests.doubles.accounts import email_channel
 from tests.doubles.imap_server import Dialogue, fake_imap
 from tests.doubles.inbox import MemoryInbox, running
 from tests.doubles.mailbox import Store, config
@@ -84,7 +84,7 @@ async def accepted(
     store.uids = sorted(there)
     async with fake_imap(store) as port:
         settings = config(port, sender_verification="enforce", trusted_authserv_ids=["mx.test"])
-        channel = EmailChannel(
+        channel = email_channel(
             "email",
             settings,
             state_dir=folder,

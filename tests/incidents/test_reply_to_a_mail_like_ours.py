@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from agent_core.messages import InboundMessage, OutboundMessage, SessionKey
-from channels.email.channel import EmailChannel
 from channels.email.parse.mail_threads import message_id_of, session_of, thread_tag
 from tests.clock import LoopClock
 from tests.doubles import mailbox
+from tests.doubles.accounts import email_channel
 from tests.doubles.imap_server import fake_imap
 from tests.doubles.inbox import MemoryInbox, running
 from tests.doubles.mailbox import Store, config
@@ -64,7 +64,7 @@ async def taken_in(
     async with fake_imap(store) as port:
         settings = config(port, sender_verification="enforce", trusted_authserv_ids=["mail.test"])
         clock = LoopClock(datetime.now(UTC))
-        channel = EmailChannel(
+        channel = email_channel(
             "email", settings, state_dir=folder, clock=clock, is_owner={ANN, ELSEWHERE}.__contains__
         )
         async with running(channel, inbox):

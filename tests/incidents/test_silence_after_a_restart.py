@@ -13,11 +13,11 @@ import pytest
 
 from agent_core.backoff import LINK_RETRY, Backoff
 from channels.base import LinkState
-from channels.matrix.channel import MatrixChannel
 from channels.matrix.client.homeserver import HttpAnswer, LinkBroken
 from channels.matrix.config import MatrixConfig
 from channels.matrix.receive.sync_loop import SYNC_RETRY
 from tests.clock import LoopClock
+from tests.doubles.accounts import matrix_channel
 from tests.doubles.homeserver import ScriptedHomeserver
 from tests.doubles.inbox import MemoryInbox, running
 
@@ -53,7 +53,7 @@ async def test_the_link_is_up_within_two_seconds_of_the_homeserver(tmp_path, out
     async def connect(_):
         return server
 
-    channel = MatrixChannel("matrix", config, state_dir=tmp_path, clock=LoopClock(), connect=connect)
+    channel = matrix_channel("matrix", config, state_dir=tmp_path, clock=LoopClock(), connect=connect)
     inbox = MemoryInbox()
     async with running(channel, inbox):
         await inbox.until_up()

@@ -14,12 +14,12 @@ from pathlib import Path
 import anyio
 import pytest
 
-from channels.email.channel import EmailChannel
 from channels.email.imap.imap_connect import Timing
 from channels.email.receive.verification_queue import MOST_OF_DOMAIN, TOO_MUCH
 from channels.email.trust.dns import NoSuchName
 from tests.clock import LoopClock
 from tests.doubles import mailbox
+from tests.doubles.accounts import email_channel
 from tests.doubles.imap_server import fake_imap
 from tests.doubles.inbox import MemoryInbox, running
 from tests.doubles.mailbox import Store, config
@@ -79,7 +79,7 @@ class Scenario:
             settings = config(
                 port, dkim="verify", sender_verification="enforce", trusted_authserv_ids=["mx.test"]
             )
-            channel = EmailChannel(
+            channel = email_channel(
                 "email",
                 settings,
                 state_dir=self._folder,

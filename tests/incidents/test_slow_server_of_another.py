@@ -14,11 +14,11 @@ import pytest
 
 from agent_core.messages import Audience
 from channels.attachments import AttachmentStore
-from channels.matrix.channel import MatrixChannel
 from channels.matrix.client.homeserver import Download, HttpAnswer, LinkBroken
 from channels.matrix.config import MatrixConfig
 from channels.matrix.receive.deferred_reading import FETCHING
 from tests.clock import LoopClock
+from tests.doubles.accounts import matrix_channel
 from tests.doubles.homeserver import ScriptedHomeserver, member, text
 from tests.doubles.inbox import MemoryInbox, running
 
@@ -87,7 +87,7 @@ class Setup:
         async def connect(_):
             return self.server
 
-        return MatrixChannel(
+        return matrix_channel(
             "matrix",
             config,
             state_dir=self.folder,

@@ -12,10 +12,10 @@ import pytest
 
 from agent_core.messages import Audience, SessionKey
 from channels.base import ChannelUnavailable
-from channels.matrix.channel import MatrixChannel
 from channels.matrix.client.homeserver import HttpAnswer, LinkBroken
 from channels.matrix.config import MatrixConfig
 from tests.clock import LoopClock
+from tests.doubles.accounts import matrix_channel
 from tests.doubles.homeserver import ScriptedHomeserver, failure, member, text
 from tests.doubles.inbox import MemoryInbox, running
 
@@ -42,7 +42,7 @@ def channel(server, tmp_path):
     async def connect(_):
         return server
 
-    return MatrixChannel("matrix", config, state_dir=tmp_path, clock=LoopClock(), connect=connect)
+    return matrix_channel("matrix", config, state_dir=tmp_path, clock=LoopClock(), connect=connect)
 
 
 def room_of_two(*events, direct=True, counted=True):

@@ -22,6 +22,7 @@ from channels.email.imap.imap_connect import Timing
 from channels.email.smtp.submission import SubmitTiming
 from devservers import MailPeer, MailServer, ToolsMissing
 from tests.clock import LoopClock
+from tests.doubles.accounts import email_channel
 from tests.doubles.inbox import MemoryInbox, running
 
 USERS = 120
@@ -61,7 +62,7 @@ class Bot:
     """What the owner was told."""
 
     def channel(self, **timing: Any) -> EmailChannel:
-        return EmailChannel(
+        return email_channel(
             "email",
             self.config,
             state_dir=self.state_dir,

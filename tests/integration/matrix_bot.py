@@ -13,9 +13,9 @@ import anyio.to_thread
 from agent_core.messages import OutboundMessage, SessionKey
 from channels.base import LinkState
 from channels.matrix.assembly import connect_by_nio, nio_machines
-from channels.matrix.channel import MatrixChannel
 from channels.matrix.config import MatrixConfig
 from gateway.system.clock import SystemClock
+from tests.doubles.accounts import matrix_channel
 from tests.doubles.inbox import MemoryInbox, running
 from tests.integration.secret_peer import SecretPeer
 
@@ -57,7 +57,7 @@ class Bot:
 
     def channel(self, *, encryption=True, **changes):
         """``encryption=False``: a channel that has none, as if what it needs were not there."""
-        return MatrixChannel(
+        return matrix_channel(
             "matrix",
             self.config(**changes),
             state_dir=self.folder,

@@ -10,6 +10,7 @@ from gateway.proactive.jobs.job_service import JobPlace
 from gateway.proactive.jobs.scheduler import Scheduler
 from gateway.proactive.jobs.trigger_parsing import TriggerRequest
 from gateway.routing.access import Access, Alias
+from gateway.routing.conversations import Conversations
 from gateway.store.model import Job, JobKind
 from gateway.store.wakeups import Wakeups
 from tests.proactive_world import ANN, BOB, house
@@ -60,7 +61,7 @@ def scheduler_on(store, clock, channel, general, plans=None) -> Scheduler:
     return Scheduler(
         plans=plans or store.jobs,
         store=store,
-        access=Access([Alias("matrix", ANN)], {"matrix": general}),
+        conversations=Conversations(Access([Alias("matrix", ANN)], {"matrix": general})),
         channels={"matrix": channel},
         config=ScheduleConfig(),
         clock=clock,

@@ -26,8 +26,8 @@ from agent_core.models import (
 from agent_core.provenance import untrusted_origin
 from agent_core.tools.effects import Effect
 from gateway.errors import NotFound
+from gateway.operations import background_operations
 from gateway.operations.operation_context import OperationContext
-from gateway.operations.render import background_text
 from gateway.proactive.background_jobs import SessionBackgroundJobs
 from gateway.proactive.jobs.job_service import JobPlace
 from gateway.proactive.jobs.trigger_parsing import TriggerRequest
@@ -473,7 +473,7 @@ async def test_what_came_back_with_a_backup_waits_for_a_person(tmp_path: Path) -
         ).call
         (row,) = (await call("jobs_list", {"open_only": True}))["jobs"]
         assert row["state_text"] == "held since a backup was restored"
-        assert "held since" in background_text.jobs({"jobs": [row]})
+        assert "held since" in background_operations.render_jobs({"jobs": [row]})
         assert model.began == []
         assert (await call("jobs_stop", {"id": row["id"]}))["changed"]
         assert (await call("jobs_list", {"open_only": True}))["jobs"] == []
@@ -489,7 +489,7 @@ async def test_the_operator_sees_and_ends_everybodys(tmp_path: Path) -> None:
         call = OperationContext(
             one.built.store, one.built.memory, background=one.built.proactive.background_jobs
         ).call
-        shown = background_text.render_job(await call("jobs_show", {"id": job}))
+        shown = background_operations.render_job(await call("jobs_show", {"id": job}))
         assert shown.startswith(f"{job}  task     running; started ")
         assert f"{BOB} in matrix/dm-@bob%3ahs.test: a task" in shown
         assert "count the goats" in shown

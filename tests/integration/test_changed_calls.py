@@ -93,7 +93,7 @@ async def test_a_change_outlives_a_restart(tmp_path: Path) -> None:
         server.say(BOB, "write it")
         _, name = await question(one, PLACE)
         verdict = {"verdict": "approved", "by": "me", "owner": True, "why": "", "arguments": {"what": "that"}}
-        await one.built.questions.decide(name, verdict)
+        await one.built.store.approvals.decide(name, verdict)
     async with asking(tmp_path, tool, server=server, model=model) as two:
         (answer,) = await answers(two, PLACE, 1)
     assert tool.written == ["that"]
@@ -108,7 +108,7 @@ async def test_nobody_but_the_owner_changes_a_call(tmp_path: Path) -> None:
         one.server.say(BOB, "write it")
         _, name = await question(one, PLACE)
         verdict = {"verdict": "approved", "by": BOB, "owner": False, "why": "", "arguments": {"what": "that"}}
-        await one.built.questions.decide(name, verdict)
+        await one.built.store.approvals.decide(name, verdict)
         await answers(one, PLACE, 1)
     assert tool.written == ["it"]
 

@@ -22,6 +22,7 @@ from channels.email.smtp.submission import SubmitTiming
 from devservers import MailServer, ToolsMissing, text_of
 from tests.clock import LoopClock
 from tests.contract import channel as contract
+from tests.doubles.accounts import email_channel
 from tests.doubles.inbox import running
 
 ROOT = "<root@peer.test>"
@@ -78,7 +79,7 @@ class MailFarSide(contract.FarSide):
                 "probe_grace_s": 0,
             }
         )
-        return EmailChannel(
+        return email_channel(
             "email",
             config,
             state_dir=self.folder,

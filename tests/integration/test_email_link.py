@@ -28,6 +28,7 @@ from channels.email.imap.mailbox import Mailbox
 from channels.email.mail_credentials import verifying_context
 from devservers import MailServer
 from tests.clock import LoopClock
+from tests.doubles.accounts import email_channel
 from tests.doubles.inbox import MemoryInbox, running
 from tests.integration.mail_bot import (
     QUICK,
@@ -108,7 +109,7 @@ async def _fails(channel: EmailChannel, error: type[ChannelError]) -> str:
 async def test_a_wrong_password_is_said_in_plain_words(bot: Bot) -> None:
     """Receiving and sending name the user and never the password."""
     wrong = bot.config.model_copy(update={"password": SecretStr("wrong-secret")})
-    channel = EmailChannel("email", wrong, state_dir=bot.state_dir, clock=LoopClock())
+    channel = email_channel("email", wrong, state_dir=bot.state_dir, clock=LoopClock())
     text = await _fails(channel, ChannelAuthFailed)
     with pytest.raises(ChannelAuthFailed) as caught:
         await channel.deliver(anything(), uncertain=Marks())
@@ -139,7 +140,7 @@ async def test_certificates_that_do_not_fit_are_refused_on_both_sides(bot: Bot, 
             tasks.start_soon(listener.serve, partial(_forward, port))
         for words, changes in cases.items():
             config = bot.config.model_copy(update=changes)
-            channel = EmailChannel("email", config, state_dir=bot.state_dir, clock=LoopClock())
+            channel = email_channel("email", config, state_dir=bot.state_dir, clock=LoopClock())
             assert words in await _fails(channel, ChannelMisconfigured)
             with pytest.raises(ChannelMisconfigured) as caught:
                 await channel.deliver(anything(), uncertain=Marks())
@@ -170,7 +171,7 @@ async def test_a_port_without_tls_is_no_reason_to_go_on_without_it(bot: Bot) -> 
     """The plain submission port, addressed as TLS, is a configuration error."""
     plain = bot.config.imap.model_copy(update={"port": bot.config.smtp.port})
     config = bot.config.model_copy(update={"imap": plain})
-    channel = EmailChannel("email", config, state_dir=bot.state_dir, clock=LoopClock())
+    channel = email_channel("email", config, state_dir=bot.state_dir, clock=LoopClock())
 
     assert "does not speak TLS" in await _fails(channel, ChannelMisconfigured)
 

@@ -11,8 +11,8 @@ import dkim
 import pytest
 from Crypto.PublicKey import RSA
 
-from channels.email.channel import EmailChannel
 from devservers import MailServer
+from tests.doubles.accounts import email_channel
 from tests.integration.mail_bot import (
     Bot,
     kept_back,
@@ -185,7 +185,7 @@ async def test_a_robot_is_proven_by_its_signature_too(mail_server: MailServer, t
     async with name_server(zone()) as names:
         bot = dkim_bot(mail_server, tmp_path, names, ingest_only_from=["ci@mail.test"])
         base = bot.channel()
-        blind = EmailChannel(
+        blind = email_channel(
             "email", bot.config, state_dir=bot.state_dir, clock=base._clock, knows=lambda _: False
         )
         async with bot.running(blind):
@@ -202,7 +202,7 @@ async def test_strangers_leave_nothing_behind(mail_server: MailServer, tmp_path:
     async with name_server(zone()) as names:
         bot = dkim_bot(mail_server, tmp_path, names)
         base = bot.channel()
-        stranger_blind = EmailChannel(
+        stranger_blind = email_channel(
             "email", bot.config, state_dir=bot.state_dir, clock=base._clock, knows=lambda who: "alice" in who
         )
         async with bot.running(stranger_blind):

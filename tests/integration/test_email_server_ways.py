@@ -24,6 +24,7 @@ from channels.email.imap.mailbox import Mailbox
 from channels.email.mail_credentials import verifying_context
 from gateway.supervision.supervisor import Supervisor
 from tests.clock import LoopClock
+from tests.doubles.accounts import email_channel
 from tests.doubles.imap_server import Dialogue, fake_imap
 from tests.doubles.inbox import MemoryInbox, running
 from tests.integration.black_hole import BlackHole
@@ -36,7 +37,7 @@ def mail(number: int = 1) -> bytes:
 
 
 def channel(config: EmailConfig, state: Path) -> EmailChannel:
-    return EmailChannel("email", config, state_dir=state, clock=LoopClock(datetime.now(UTC)), timing=QUICK)
+    return email_channel("email", config, state_dir=state, clock=LoopClock(datetime.now(UTC)), timing=QUICK)
 
 
 def opened(config: EmailConfig) -> Any:

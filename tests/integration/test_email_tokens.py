@@ -26,6 +26,7 @@ from channels.email.config import EmailConfig
 from channels.email.imap.mailbox import Mailbox
 from channels.email.mail_credentials import client_from_settings, token_file
 from tests.clock import LoopClock
+from tests.doubles.accounts import email_channel
 from tests.doubles.inbox import MemoryInbox, running
 from tests.integration.mail_bot import QUICK, Marks, answer_to
 from tests.own_dovecot import OwnDovecot, own_dovecot
@@ -129,7 +130,7 @@ def config(post: OwnDovecot, given: Provider, smtp_port: int = 1, **oauth: Any) 
 
 
 def channel(settings: EmailConfig, state: Path) -> EmailChannel:
-    return EmailChannel("email", settings, state_dir=state, clock=LoopClock(datetime.now(UTC)), timing=QUICK)
+    return email_channel("email", settings, state_dir=state, clock=LoopClock(datetime.now(UTC)), timing=QUICK)
 
 
 def keep(state: Path, **tokens: Any) -> None:

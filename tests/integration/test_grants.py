@@ -221,7 +221,7 @@ async def test_it_is_listed_and_revoked(tmp_path: Path, by: str) -> None:
         elif by == "command line":
             from gateway.operations.operation_context import OperationContext
 
-            desk = OperationContext(one.built.store, one.built.memory, questions=one.built.questions)
+            desk = OperationContext(one.built.store, one.built.memory, questions=one.built.store.approvals)
             [row] = (await desk.call("grants_list", {}))["rows"]
             assert (row["id"], row["given_by"], row["people"]) == (granted, ANN, [ANN])
             assert (await desk.call("grants_revoke", {"grant": f"`{granted.upper()}`"}))["revoked"]

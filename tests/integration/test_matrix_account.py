@@ -12,7 +12,6 @@ import anyio
 import pytest
 
 from channels.base import ChannelAuthFailed, LinkState
-from channels.matrix.channel import MatrixChannel
 from channels.matrix.crypto.account_check import encryption_findings
 from devservers import MatrixPeer
 from devservers.rest import request_json
@@ -21,6 +20,7 @@ from gateway.cli.check.login_checks import report_findings
 from gateway.system.clock import SystemClock
 from tests.command_line import squidbot
 from tests.daemon import Daemon, matrix_settings
+from tests.doubles.accounts import matrix_channel
 from tests.integration.matrix_bot import bot_joined, call
 from tests.integration.secret_peer import SecretPeer
 
@@ -164,7 +164,7 @@ async def test_a_clock_that_is_wrong_loses_and_doubles_nothing(
     nia = SecretPeer(synapse.url, fresh_credentials("nia"), tmp_path / "nia")
     bot = make_bot(allow_from=[nia.user_id])
     right = bot.channel
-    bot.channel = lambda: MatrixChannel(
+    bot.channel = lambda: matrix_channel(
         "matrix", bot.config(), state_dir=bot.folder, clock=Shifted(timedelta(days=days))
     )
     async with bot.up() as channel:

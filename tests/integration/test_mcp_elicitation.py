@@ -159,7 +159,7 @@ async def test_a_signal_that_is_lost_costs_some_time(tmp_path: Path, monkeypatch
 
 def desk(one: Scenario) -> OperationContext:
     built = one.built
-    return OperationContext(built.store, built.memory, questions=built.questions, waiting=built.waiting)
+    return OperationContext(built.store, built.memory, questions=built.store.approvals, waiting=built.waiting)
 
 
 async def test_the_operator_answers_with_words_and_not_with_a_yes(tmp_path: Path) -> None:
@@ -233,7 +233,7 @@ async def test_nobody_is_told_that_an_answer_is_passed_on_when_nobody_waits_for_
         with pytest.raises(CallEnded):
             await desk(one).call("calls_answer", {"call": name, "text": "Berlin"})
         assert (await desk(one).call("calls_list", {}))["rows"] == []
-        (found,) = await one.built.questions.questions()
+        (found,) = await one.built.store.approvals.questions()
         assert found.verdict is None
         waiting._decided.update(kept)
         assert "is answered" in (await one.asked(f"!answer {name} Berlin", person=ANN)).text

@@ -21,14 +21,13 @@ from gateway.operations.privacy.export import export_person
 from gateway.operations.privacy.inventory import people
 from gateway.operations.privacy.person_erasure import MARKER, forget_person
 from gateway.routing.attachment_retention import ORPHAN_AFTER_S, AttachmentSweeper
-from gateway.store.memory_in_database import MemoryInDatabase
 from gateway.store.opening import memory_in_database
 from gateway.store.personal_rows import table_troubles
 from gateway.store.place import ServerDatabase, place_of_queue
 from gateway.store.postgres.postgres_queue import PostgresQueue, migrate
 from gateway.store.sql import outbox_statements
 from gateway.store.sql.engine import journal_lines
-from gateway.store.stores import Completion, LostTurn
+from gateway.store.stores import Completion, LostTurn, MemoryInDatabase
 from gateway.turns.history_writer import HistoryWriter
 from tests.clock import EPOCH, ManualClock
 from tests.contract.queue_data import BOT, OTHER, ROOM, accept, answer, claim, out

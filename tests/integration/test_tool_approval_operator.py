@@ -15,7 +15,7 @@ from tests.integration.test_tool_approval import BOB, Wishful, Writer, answers, 
 
 def operations(one):
     built = one.built
-    return OperationContext(built.store, built.memory, questions=built.questions)
+    return OperationContext(built.store, built.memory, questions=built.store.approvals)
 
 
 async def command(home, *arguments):

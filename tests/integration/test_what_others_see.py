@@ -139,7 +139,7 @@ def desk_of(home: Harness) -> OperationContext:
     return OperationContext(
         built.store, built.memory, status=built.status.read, upkeep=built.post_turn, channels=built.channels,
         access=Access([Alias("matrix", ANN), Alias("email", ANN_MAIL)], {"matrix": ("*",), "email": ("*",)}),
-        planned=schedule_context(built.proactive, built.conversations), questions=built.questions,
+        planned=schedule_context(built.proactive, built.conversations), questions=built.store.approvals,
         waiting=built.waiting, files=built.files, background=built.proactive.background_jobs,
     )  # fmt: skip
 

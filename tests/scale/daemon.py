@@ -14,6 +14,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
+import anyio
 import psycopg
 
 from agent_core.llm.demo.demo_model import EchoModel
@@ -28,6 +29,17 @@ from tests.scale.exchange import LinkedServer
 
 PLAN = "SQUIDBOT_SCALE"
 """In the environment, as JSON: ``socket``, ``accounts``, ``model_s``, ``control``."""
+
+
+class SlowEcho(EchoModel):
+    """It thinks for some seconds."""
+
+    def __init__(self, seconds):
+        self._seconds = seconds
+
+    async def chat(self, messages, tools, *, stream=True):
+        await anyio.sleep(self._seconds)
+        return await super().chat(messages, tools, stream=stream)
 
 
 class _Counts:
@@ -95,7 +107,7 @@ def main() -> int:
         channels[name] = (LoopbackChannel(server, name=name, account=name), "each")
     overrides = Overrides(
         channels=channels,
-        models={"echo": EchoModel(delay_s=plan["model_s"])},
+        models={"echo": SlowEcho(plan["model_s"])},
         allow_from=dict.fromkeys(channels, ("*",)),
     )
     try:

@@ -15,10 +15,10 @@ ROOT = Path(__file__).resolve().parents[2]
 CEILINGS = {
     "docstrings that begin with a clause": 0,
     "private words in names": 0,
-    "wide constructors": 27,
-    "long functions": 17,
+    "wide constructors": 17,
+    "long functions": 1,
     "names that are pieces of a sentence": 22,
-    "lines of gateway that name a channel": 9,
+    "lines of gateway that name a channel": 3,
     "full folders": 0,
     "class names used twice": 0,
     "untyped keys of a message's context": 0,

@@ -76,10 +76,9 @@ _CUT_TEXT = "I was just about to"
 
 
 class DemoModel:
-    """An `LLMPort` that answers by rules, after ``delay_s``; a tenth of it passes between pieces."""
+    """An `LLMPort` that answers by rules."""
 
-    def __init__(self, *, delay_s: float = 0.0) -> None:
-        self._delay_s = delay_s
+    def __init__(self) -> None:
         self._tries: dict[str, int] = {}
 
     async def chat(
@@ -91,8 +90,6 @@ class DemoModel:
     async def _answer(
         self, messages: Sequence[Message], tools: Sequence[str], *, stream: bool
     ) -> AsyncGenerator[ModelChunk, None]:
-        if self._delay_s:
-            await anyio.sleep(self._delay_s)
         reply = self._reply(messages, tools)
         if reply.wait_s:
             await anyio.sleep(reply.wait_s)
@@ -100,8 +97,6 @@ class DemoModel:
             raise reply.error
         size = _PIECE_CHARS if stream else max(len(reply.text), 1)
         for start in range(0, len(reply.text), size):
-            if start and self._delay_s:
-                await anyio.sleep(self._delay_s / 10)
             yield reply.text[start : start + size]
         if reply.error is not None:
             raise reply.error
@@ -155,9 +150,6 @@ class DemoModel:
 class EchoModel:
     """An `LLMPort` that answers ``echo: …`` with the last user message, at once."""
 
-    def __init__(self, *, delay_s: float = 0.0) -> None:
-        self._delay_s = delay_s
-
     async def chat(
         self, messages: Sequence[Message], tools: Sequence[ToolDefinition], *, stream: bool = True
     ) -> AsyncIterator[ModelChunk]:
@@ -165,8 +157,6 @@ class EchoModel:
         return self._answer(messages)
 
     async def _answer(self, messages: Sequence[Message]) -> AsyncGenerator[ModelChunk, None]:
-        if self._delay_s:
-            await anyio.sleep(self._delay_s)
         reply = DemoReply(f"echo: {last_user_text(messages)}")
         yield reply.text
         yield _usage(messages, reply)

@@ -52,11 +52,7 @@ class _Trouble:
 
 
 class ConsolidationQueue:
-    """
-    Consolidates sessions after their turns.
-
-    ``session_tasks`` run before; ``pause_s`` leaves the machine to answers.
-    """
+    """Consolidates sessions after their turns; ``session_tasks`` run before."""
 
     def __init__(
         self,
@@ -64,12 +60,10 @@ class ConsolidationQueue:
         clock: Clock,
         *,
         session_tasks: Sequence[SessionTask] = (),
-        pause_s: float = _PAUSE_S,
     ) -> None:
         self._manager = manager
         self._clock = clock
         self._session_tasks = session_tasks
-        self._pause_s = pause_s
         self._due_sessions: OrderedDict[str, None] = OrderedDict()
         self._running: set[str] = set()
         self._trouble: dict[str, _Trouble] = {}
@@ -118,7 +112,7 @@ class ConsolidationQueue:
         """Work until cancelled."""
         async with anyio.create_task_group() as tasks:
             while True:
-                await anyio.sleep(self._pause_s)
+                await anyio.sleep(_PAUSE_S)
                 self._changed = anyio.Event()
                 for session_id in self._ready():
                     self._running.add(session_id)

@@ -32,9 +32,17 @@ from agent_core.memory.consolidation.key_facts import (
     split_list,
 )
 from agent_core.memory.document_cache import DocumentCache
-from agent_core.memory.withdrawn_messages import in_force, is_undone, withdrawn_ids
 from agent_core.memory_ports import MemoryPort
-from agent_core.models import AnswerEnd, HistoryTail, Message, ModelChunk, Usage
+from agent_core.models import (
+    AnswerEnd,
+    HistoryTail,
+    Message,
+    ModelChunk,
+    Usage,
+    in_force,
+    is_undone,
+    withdrawn_ids,
+)
 from agent_core.ports import LLMPort
 from agent_core.prompt_budget import TokenEstimate
 from agent_core.text import word_count

@@ -26,8 +26,8 @@ import yarl
 from aiohappyeyeballs import AddrInfoType
 from aiohttp.abc import AbstractResolver, ResolveResult
 
-from agent_core.bounded_response import BoundedResponse
 from agent_core.errors import ToolFailed
+from agent_core.http_guards import BoundedResponse
 from agent_core.tools.web.ip_rules import AddressReach, IPAddress
 from agent_core.tools.web.urls import host_of, normalise_url, resolve_link
 

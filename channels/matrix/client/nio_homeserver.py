@@ -24,7 +24,7 @@ import anyio
 import anyio.lowlevel
 from nio import AsyncClient, AsyncClientConfig
 
-from agent_core.bounded_response import BoundedResponse
+from agent_core.http_guards import BoundedResponse
 from channels.matrix.client.homeserver import (
     CLIENT,
     AnswerTooLong,

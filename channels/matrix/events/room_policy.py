@@ -41,7 +41,8 @@ class RoomRules:
         allows: Callable[[str], bool] | None = None,
     ) -> None:
         self._conversation_of = conversation_of
-        self._allows = allows or config.allows
+        self.config = config
+        self.admits = allows or config.allows
         self._by_room: dict[str, RoomRule] = {
             name: rule for name, rule in config.rooms.items() if name.startswith("!")
         }
@@ -103,4 +104,4 @@ class RoomRules:
     def is_context(self, room_id: str, sender: str) -> bool:
         """Return True if the sender may talk to the bot in a room, as far as the channel knows."""
         here = self.allows(room_id, sender)
-        return self._allows(sender) if here is None else here
+        return self.admits(sender) if here is None else here

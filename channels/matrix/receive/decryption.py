@@ -24,6 +24,7 @@ from channels.matrix.crypto.encryption_engine import EncryptionEngine
 from channels.matrix.crypto.key_types import NoKey, NotMeant, NotReadable
 from channels.matrix.crypto.undecryptable import WAITING, Reference, UndecryptableEvents
 from channels.matrix.crypto.verification import Verifications, is_verification
+from channels.matrix.events.room_policy import RoomRules
 
 _RENEWALS = 4
 _LATE_LIMIT_S = 0.5
@@ -44,7 +45,7 @@ class Decryption:
     """
     Decrypts the messages of one account.
 
-    Messages of people who ``allows`` or, per room, ``is_heard`` are waited for, of ``is_owner`` longest.
+    Messages of people whom the ``rules`` admit are waited for, of ``is_owner`` longest.
     """
 
     def __init__(
@@ -56,8 +57,7 @@ class Decryption:
         clock: ChannelClock,
         *,
         user_id: str,
-        allows: Callable[[str], bool],
-        is_heard: Callable[[str, str], bool] | None = None,
+        rules: RoomRules,
         is_owner: Callable[[str], bool] = lambda _user: False,
     ) -> None:
         self._homeserver = homeserver
@@ -66,8 +66,7 @@ class Decryption:
         self._verifications = verifications
         self._clock = clock
         self._user_id = user_id
-        self._allows = allows
-        self._is_heard = is_heard or (lambda _room_id, sender: allows(sender))
+        self._rules = rules
         self._is_owner = is_owner
         self._waiting = UndecryptableEvents(is_owner)
         self._handed_over: list[str] = []
@@ -107,7 +106,9 @@ class Decryption:
         """Process the part of an answer that is not about rooms."""
         for event in events_of(body, "to_device"):
             if event.get("type") == "m.room_key.withheld":
-                if self._is_heard(text_of(object_of(event, "content"), "room_id"), text_of(event, "sender")):
+                if self._rules.is_context(
+                    text_of(object_of(event, "content"), "room_id"), text_of(event, "sender")
+                ):
                     self._waiting.withheld(event)
             else:
                 self._verifications.learn("", event)
@@ -130,7 +131,8 @@ class Decryption:
         wanted = [
             sender
             for sender in sorted(senders - {self._user_id})
-            if self._allows(sender) and (self._is_owner(sender) or _server_of(sender) not in self._silent)
+            if self._rules.admits(sender)
+            and (self._is_owner(sender) or _server_of(sender) not in self._silent)
         ]
         if not wanted:
             return
@@ -163,7 +165,7 @@ class Decryption:
             clear = self._crypto.decrypt(room_id, event)
         except NoKey as missing:
             sender = text_of(event, "sender")
-            if event_id and self._is_heard(room_id, sender):
+            if event_id and self._rules.is_context(room_id, sender):
                 _log.info("matrix.key_missing", room=room_id, event_id=event_id, session=missing.session_id)
                 session_id = missing.session_id[:100]
                 self._waiting.add(room_id, event_id, session_id, sender=sender, now=self._now())

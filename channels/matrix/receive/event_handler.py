@@ -34,7 +34,6 @@ from agent_core.messages import (
 from channels.base import ChannelClock, ChannelUnavailable, Inbox
 from channels.matrix.client.homeserver import Homeserver
 from channels.matrix.client.json_access import JsonObject, object_of, text_of
-from channels.matrix.config import MatrixConfig
 from channels.matrix.events.edits import (
     Early,
     Senders,
@@ -88,25 +87,25 @@ class EventHandler:
         *,
         me: Me,
         rooms: Rooms,
-        config: MatrixConfig,
         clock: ChannelClock,
         rules: RoomRules,
         decrypt: Decrypt,
         is_owner: Callable[[str], bool] = lambda _user: False,
     ) -> None:
-        self._homeserver = homeserver
-        self._inbox = inbox
-        self._me = me
-        self._rooms = rooms
-        self._config = config
-        self._clock = clock
+        self.homeserver = homeserver
+        self.inbox = inbox
+        self.me = me
+        self.rooms = rooms
+        self._config = rules.config
+        self.clock = clock
         self._decrypt = decrypt
         self.rules = rules
         self._sent = SentLookup(homeserver, me.user_id)
         self._quotes = ReplyContext(homeserver, rooms, decrypt, user_id=me.user_id)
-        talk = config.group_context
+        talk = rules.config.group_context
         self._talk = GroupContext(messages=talk.messages, chars=talk.chars)
         self.joinings = JoinTimes(me.user_id, rooms)
+        self.is_owner = is_owner
         self._early = Early(is_owner)
         self._senders = Senders()
         self._begun: Bounded[tuple[str, str], None] = Bounded(_MAX_PLACES)
@@ -120,7 +119,7 @@ class EventHandler:
 
     async def start(self) -> None:
         """Ask the homeserver which rooms the rules are about."""
-        await self.rules.resolve(self._homeserver)
+        await self.rules.resolve(self.homeserver)
 
     async def read(self, room_id: str, event: JsonObject) -> InboundMessage | Amendment | Skip:
         """Interpret one decrypted event of a timeline, with everything that the homeserver knows of it."""
@@ -132,7 +131,7 @@ class EventHandler:
     ) -> InboundMessage | Amendment | Skip | Unfinished:
         """Interpret a decrypted event without requests; ``seen_at`` is its arrival if readable only now."""
         sender = text_of(event, "sender")
-        if event.get("type") == "m.room.member" and self.joinings.saw(room_id, event, self._clock.now()):
+        if event.get("type") == "m.room.member" and self.joinings.saw(room_id, event, self.clock.now()):
             self._talk.came(room_id, text_of(event, "state_key"))
         if any(fnmatchcase(sender, pattern) for pattern in self._config.ignore_senders):
             return Skip("ignored_sender")
@@ -163,23 +162,23 @@ class EventHandler:
 
     def note_join(self, room_id: str) -> None:
         """Note that the bot has joined this room, and has read nothing of it yet."""
-        self.joinings.note_join(room_id, self._clock.now())
+        self.joinings.note_join(room_id, self.clock.now())
 
     def note_room_upgrade(self) -> None:
         """Rooms have replaced others."""
-        self.joinings.note_replacement(self._clock.now())
+        self.joinings.note_replacement(self.clock.now())
 
     def note_missed_event(self, room_id: str) -> None:
         """Note that an event of a room will never be read."""
         self._talk.forget(room_id)
-        self.joinings.note_missed_joins(room_id, self._clock.now())
+        self.joinings.note_missed_joins(room_id, self.clock.now())
 
     async def _message(
         self, room_id: str, event: JsonObject, seen_at: float | None
     ) -> InboundMessage | Amendment | Skip | Unfinished:
         sender = text_of(event, "sender")
-        me = self.rules.me_in(room_id, self._me, sender)
-        message = read_event(event, room_id, me=me, rooms=self._rooms, now=self._clock.now())
+        me = self.rules.me_in(room_id, self.me, sender)
+        message = read_event(event, room_id, me=me, rooms=self.rooms, now=self.clock.now())
         if isinstance(message, Skip):
             if message.reason == "own":
                 self._quotes.forget(room_id, edits(event))
@@ -188,7 +187,7 @@ class EventHandler:
             return await self._asked_by_edit(room_id, event, seen_at) or self._edited(room_id, event)
         self._senders.note(room_id, message.native_id, sender)
         message = message.model_copy(update={"text": self._newest(room_id, event) or message.text})
-        room = self._rooms.get(room_id)
+        room = self.rooms.get(room_id)
         moderates = message.audience is Audience.GROUP and room is not None and may_moderate(room, sender)
         seen = self._seen(message.context, room_id, sender, seen_at)
         here = self.rules.allows(room_id, sender)
@@ -229,7 +228,7 @@ class EventHandler:
         self, context: MessageContext, room_id: str, sender: str, seen_at: float | None
     ) -> MessageContext:
         """Add what a closed past needs: the message's time, and since when its sender sees."""
-        at = self.joinings.stamp(room_id, self._clock.now(), late_since=seen_at)
+        at = self.joinings.stamp(room_id, self.clock.now(), late_since=seen_at)
         return replace(context, seen_at=at, visible_from=self.joinings.visible_from(room_id, sender))
 
     async def _with_quoted_file(self, message: InboundMessage, room_id: str) -> InboundMessage:
@@ -251,14 +250,14 @@ class EventHandler:
         answered = message.context.in_reply_to
         points_to = [each for each in (answered, place[1]) if each and self._config.mention_by_reply]
         for each in points_to:
-            if await self._inbox.delivered_id(each) is not None:
+            if await self.inbox.delivered_id(each) is not None:
                 return True
         in_a_thread = me.threads == "always" and bool(place[1])
         if in_a_thread and place in self._ours:
             return True
         # What the homeserver says can be late; it is for what was answered before the last start, and for
         # what may have been sent.
-        in_doubt = bool(points_to) and bool(await self._inbox.unconfirmed_sends())
+        in_doubt = bool(points_to) and bool(await self.inbox.unconfirmed_sends())
         return None if in_a_thread or in_doubt else False
 
     def _with_background(
@@ -305,8 +304,8 @@ class EventHandler:
 
     async def _outbound_answered(self, room_id: str, event_id: str) -> str | None:
         """The outbox id of what a message answers, if that is ours."""
-        known = await self._inbox.delivered_id(event_id)
-        if known is None and await self._inbox.unconfirmed_sends():
+        known = await self.inbox.delivered_id(event_id)
+        if known is None and await self.inbox.unconfirmed_sends():
             return await self._outbound(room_id, event_id)
         return known
 
@@ -329,7 +328,7 @@ class EventHandler:
             return None
         if (place := self._talk.place_of(room_id, target, sender)) is not None:
             root = place[1]
-        elif (heard := await self._inbox.ignored_session(target, sender)) is not None:
+        elif (heard := await self.inbox.ignored_session(target, sender)) is not None:
             root = (heard.thread or "").removeprefix(SHARED)
         else:
             return None
@@ -337,8 +336,8 @@ class EventHandler:
         self._early.take(room_id, target, sender)  # an older text
         relation = {"rel_type": "m.thread", "event_id": root} if root and root != target else {}
         said = {**event, "event_id": target, "content": {**content, "m.relates_to": relation}}
-        me = self.rules.me_in(room_id, self._me, sender)
-        alone = read_event(said, room_id, me=me, rooms=self._rooms, now=self._clock.now())
+        me = self.rules.me_in(room_id, self.me, sender)
+        alone = read_event(said, room_id, me=me, rooms=self.rooms, now=self.clock.now())
         if isinstance(alone, Skip):
             return None
         seen = self._seen(alone.context, room_id, sender, seen_at)
@@ -372,14 +371,14 @@ class EventHandler:
 
     def _me_in(self, room_id: str, sender: str) -> Me:
         """Return how the bot is called in a room, and what it does there for this sender."""
-        me = self.rules.me_in(room_id, self._me, sender)
-        return replace(me, name_here=self._rooms.name_in(room_id, self._me.user_id))
+        me = self.rules.me_in(room_id, self.me, sender)
+        return replace(me, name_here=self.rooms.name_in(room_id, self.me.user_id))
 
     def _taken_back(self, room_id: str, event: JsonObject) -> Amendment | Skip:
-        room = self._rooms.get(room_id)
+        room = self.rooms.get(room_id)
         target = redacts(event, room.version if room is not None else "")
         by = text_of(event, "sender")
-        if not target or by == self._me.user_id or "state_key" in event:
+        if not target or by == self.me.user_id or "state_key" in event:
             return Skip("no_message")
         author, may = self._senders.sender_of(room_id, target), room is not None and may_redact(room, by)
         if author not in ("", by) and not may:
@@ -397,21 +396,21 @@ class EventHandler:
 
     async def _reaction(self, room_id: str, event: JsonObject) -> InboundMessage | Skip | Unfinished:
         sender = text_of(event, "sender")
-        if sender == self._me.user_id or not self.rules.is_context(room_id, sender):
+        if sender == self.me.user_id or not self.rules.is_context(room_id, sender):
             return Skip("no_message")
         target = reacts_to(event)
         if not target:
             return Skip("no_message")
-        known = await self._inbox.delivered_id(target)
-        if known is None and not await self._inbox.unconfirmed_sends():
+        known = await self.inbox.delivered_id(target)
+        if known is None and not await self.inbox.unconfirmed_sends():
             return Skip("no_message")
         reaction = read_reaction(
             event,
             room_id,
             outbound=known or "",
-            me=self._me,
-            rooms=self._rooms,
-            now=self._clock.now(),
+            me=self.me,
+            rooms=self.rooms,
+            now=self.clock.now(),
             allowed_here=self.rules.allows(room_id, sender),
         )
         if isinstance(reaction, Skip):
@@ -426,9 +425,9 @@ class EventHandler:
         if not target or not self.rules.is_context(room_id, sender):
             return Skip("no_message")
         content = {"msgtype": "m.text", "body": "[A poll has ended]"}
-        me = self.rules.me_in(room_id, self._me, sender)
+        me = self.rules.me_in(room_id, self.me, sender)
         said = {**event, "type": "m.room.message", "content": content}
-        message = read_event(said, room_id, me=me, rooms=self._rooms, now=self._clock.now())
+        message = read_event(said, room_id, me=me, rooms=self.rooms, now=self.clock.now())
         if isinstance(message, Skip):
             return message
         # It belongs to no question, so `!undo` passes it over.
@@ -444,7 +443,7 @@ class EventHandler:
     ) -> InboundMessage | Skip:
         """Return the result of a poll for the history if the bot is meant; else note it as talk of others."""
         found, sender = await self._quotes.poll(room_id, target), message.sender
-        room = self._rooms.get(room_id)
+        room = self.rooms.get(room_id)
         # Who has come between its start and its end is not told what it was about.
         hidden = message.audience is Audience.GROUP and self.joinings.is_closed(room_id)
         if found is None or hidden:
@@ -472,7 +471,7 @@ class EventHandler:
 
     async def _join_conversation(self, reaction: InboundMessage, outbound: str) -> InboundMessage:
         """The reaction in the conversation of what it is about, unless others read along only since then."""
-        sent, session = await self._inbox.find_sent_message(outbound), reaction.session
+        sent, session = await self.inbox.find_sent_message(outbound), reaction.session
         thread = session.thread if sent is None else sent.session.thread
         if is_shared(thread) is not is_shared(session.thread):
             return reaction
@@ -492,9 +491,9 @@ class EventHandler:
                     await anyio.sleep(
                         backoff.note_failure(random=random.random(), at_least_s=error.retry_after_s)
                     )
-        unconfirmed = await self._inbox.unconfirmed_sends()
+        unconfirmed = await self.inbox.unconfirmed_sends()
         # What was confirmed since is no longer among them.
-        known = await self._inbox.delivered_id(event_id)
+        known = await self.inbox.delivered_id(event_id)
         return known or next((key for key in unconfirmed if mark and transaction_id(key) == mark), None)
 
 

@@ -23,10 +23,9 @@ import structlog
 from agent_core.backoff import Backoff, BackoffPolicy
 from agent_core.messages import Amendment, Audience, InboundMessage, MessageContext, Sender, SessionKey
 from channels.attachments import AttachmentStore
-from channels.base import ChannelClock, ChannelUnavailable, Inbox, LinkState
+from channels.base import ChannelClock, ChannelUnavailable, LinkState
 from channels.matrix.client.homeserver import (
     AnswerTooLong,
-    Homeserver,
     HttpAnswer,
     LinkBroken,
     SyncRequest,
@@ -38,7 +37,6 @@ from channels.matrix.client.matrix_login import MatrixLogin
 from channels.matrix.crypto.encryption_engine import CRYPTO
 from channels.matrix.crypto.undecryptable import WAITING
 from channels.matrix.events.event_route import route_of
-from channels.matrix.events.inbound_events import Me
 from channels.matrix.receive.decryption import Decryption
 from channels.matrix.receive.deferred_reading import FETCHING, DeferredReading
 from channels.matrix.receive.downloads import Downloads
@@ -48,7 +46,6 @@ from channels.matrix.rooms.backfill import sent_at_ms
 from channels.matrix.rooms.follow_upgrades import UpgradeFollower
 from channels.matrix.rooms.invites import Invites
 from channels.matrix.rooms.join_times import JOININGS
-from channels.matrix.rooms.room_state import Rooms
 from channels.matrix.send.typing_and_receipts import TypingAndReceipts
 
 SYNC_RETRY = BackoffPolicy(first_s=1.0, cap_s=30.0, factor=1.75, jitter=0.2, early_cap_s=1.75)
@@ -82,57 +79,46 @@ class SyncReceiver:
     Receives the messages of one account.
 
     Args:
-    rooms, invites, typing_receipts: The state it updates.
+        events: Interprets what arrives; its homeserver, rooms and inbox are those of the account.
+    invites, typing_receipts: The state it updates.
         on_up: Called when the link comes up.
         decryption: None: encrypted events are not read.
-        may_invite: Whose invitations and files are trusted.
-        is_owner: Who waits for no other person's server.
         attachments: The store of files, or None.
-        read_receipts: Mark accepted messages as read.
     """
 
     def __init__(
         self,
-        homeserver: Homeserver,
         login: MatrixLogin,
-        *,
-        me: Me,
         events: EventHandler,
-        rooms: Rooms,
+        *,
         invites: Invites,
         typing_receipts: TypingAndReceipts,
-        inbox: Inbox,
-        clock: ChannelClock,
         link: SyncLink,
         on_up: Callable[[], None],
         decryption: Decryption | None = None,
-        may_invite: Callable[[str], bool] = lambda _user: False,
-        is_owner: Callable[[str], bool] = lambda _user: False,
         attachments: AttachmentStore | None = None,
-        read_receipts: bool = True,
     ) -> None:
-        self._homeserver = homeserver
+        self._homeserver = events.homeserver
         self._login = login
-        self._channel = me.channel
-        self._me = me
-        self._rooms = rooms
+        self._channel = events.me.channel
+        self._me = events.me
+        self._rooms = events.rooms
         self._invites = invites
         self._typing_receipts = typing_receipts
-        self._inbox = inbox
-        self._clock = clock
+        self._inbox = events.inbox
+        self._clock = events.clock
         self._link = link
         self._on_up = on_up
         self._decryption = decryption
-        self._read_receipts = read_receipts
         self._events = events
-        downloads = Downloads(homeserver, attachments, allows=may_invite)
+        downloads = Downloads(events.homeserver, attachments, allows=events.rules.admits)
         self.fetching = DeferredReading(
-            inbox,
+            events.inbox,
             downloads,
             is_gone=events.is_gone,
             accepted=lambda message: self._mark_read([message]),
             late=lambda event_id: decryption.handed_over(event_id) if decryption is not None else {},
-            is_owner=is_owner,
+            is_owner=events.is_owner,
         )
         """To be run beside `run`."""
         self._again: dict[str, str] = {}
@@ -140,20 +126,15 @@ class SyncReceiver:
         self._cut_out = False
         """Whether the newest answer has left out rooms."""
         self._timeline = Timeline(
-            homeserver,
-            me=me,
-            rooms=rooms,
-            inbox=inbox,
-            events=events,
+            events,
             decryption=decryption,
             downloads=downloads,
             fetching=self.fetching,
             accepted=self._mark_read,
-            is_owner=is_owner,
         )
         self.gaps = self._timeline.gaps
         """To be run beside `run`, too."""
-        self._following = UpgradeFollower(rooms, invites, may_invite=may_invite)
+        self._following = UpgradeFollower(events.rooms, invites, may_invite=events.rules.admits)
         self._up = False
         self.heard_at: datetime | None = None
         """When the homeserver has last answered well."""
@@ -411,7 +392,7 @@ class SyncReceiver:
         await anyio.sleep(pause_s)
 
     def _mark_read(self, messages: Iterable[InboundMessage]) -> None:
-        if self._read_receipts:
+        if self._events.rules.config.display.read_receipts:
             for message in messages:
                 if message.addressed and message.kind == "message":
                     room_id = route_of(message.context).room or message.session.conversation

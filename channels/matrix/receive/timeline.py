@@ -19,12 +19,12 @@ import anyio
 import structlog
 
 from agent_core.messages import Amendment, InboundMessage, SessionKey
-from channels.base import ChannelError, ChannelUnavailable, Inbox
-from channels.matrix.client.homeserver import Homeserver, LinkBroken, unreachable
+from channels.base import ChannelError, ChannelUnavailable
+from channels.matrix.client.homeserver import LinkBroken, unreachable
 from channels.matrix.client.json_access import JsonObject, events_of, object_of, text_of
 from channels.matrix.events.edits import edit_in
 from channels.matrix.events.event_route import route_of
-from channels.matrix.events.inbound_events import Me, Skip
+from channels.matrix.events.inbound_events import Skip
 from channels.matrix.events.polls import STARTS
 from channels.matrix.receive.decryption import Decryption
 from channels.matrix.receive.deferred_reading import GAP_TRIES, DeferredReading, Gaps
@@ -40,7 +40,6 @@ from channels.matrix.rooms.backfill import (
     read_since_invitation,
     was_just_joined,
 )
-from channels.matrix.rooms.room_state import Rooms
 
 _ASK_LIMIT_S = 4.0
 _ASK_AGAIN_S = 60.0
@@ -81,28 +80,23 @@ class Timeline:
 
     def __init__(
         self,
-        homeserver: Homeserver,
-        *,
-        me: Me,
-        rooms: Rooms,
-        inbox: Inbox,
         events: EventHandler,
+        *,
         downloads: Downloads,
         fetching: DeferredReading,
         decryption: Decryption | None = None,
         accepted: Callable[[Sequence[InboundMessage]], None] = lambda _messages: None,
-        is_owner: Callable[[str], bool] = lambda _user: False,
     ) -> None:
-        self._homeserver = homeserver
-        self._me = me
-        self._rooms = rooms
-        self._inbox = inbox
+        self._homeserver = events.homeserver
+        self._me = events.me
+        self._rooms = events.rooms
+        self._inbox = events.inbox
         self._events = events
         self._decryption = decryption
         self._downloads = downloads
         self._fetching = fetching
         self._accepted = accepted
-        self._is_owner = is_owner
+        self._is_owner = events.is_owner
         self.gaps = Gaps(
             fetching,
             fill=self._fill,

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from channels.base import ChannelError
-from channels.matrix.addresses import MatrixAddresses
-from channels.matrix.config import MatrixConfig
+from channels.matrix.config import MatrixAddresses, MatrixConfig
 from channels.matrix.setup.matrix_probe import (
     Entrance,
     enter,

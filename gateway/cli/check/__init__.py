@@ -8,7 +8,7 @@ and mends them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -92,34 +92,15 @@ def check_data(home: Home, config: Path, *, repair: bool = False) -> CheckReport
     clock, storage = SystemClock(), settings.attachments.storage(home.root)
     place = place_of_queue(home.database, settings.store_url)
     server = None if isinstance(place, Path) else place
-    examine = partial(
-        examine_state,
-        home,
-        layout,
-        clock=clock,
-        keep_days=settings.attachments.keep_days,
-        storage=storage,
-        server=server,
-    )
-    running = holder_of(home)
     if server is not None:
         told = "the queue is on a PostgreSQL server, which checks its own files (pg_amcheck)"
         report.add("database", FindingLevel.SKIPPED, told)
+    days = settings.attachments.keep_days
+    examine = partial(
+        examine_state, home, layout, clock=clock, keep_days=days, storage=storage, server=server
+    )
     try:
-        found = list(examine(in_use=running is not None))
-        repaired = Repaired()
-        if repair and found and running is not None:
-            who = f"process {running}" if running else "another process"
-            report.add(
-                "daemon",
-                FindingLevel.FAILED,
-                f"squidbot runs on this home ({who}), so nothing was repaired",
-                "stop it, and try again",
-            )
-        elif repair and found:
-            with hold_home(home, purpose="command"):
-                found = list(examine())
-                repaired = repair_state(home, found, now=datetime.now(UTC))
+        _examine_and_repair(report, home, examine, repair=repair)
     except AlreadyRunning as error:
         report.add("daemon", FindingLevel.FAILED, f"{error}; nothing was repaired", "stop it, and try again")
         return report
@@ -129,9 +110,29 @@ def check_data(home: Home, config: Path, *, repair: bool = False) -> CheckReport
             "gateway.store and the server" if of_server else "the disk and the permissions of the home folder"
         )
         report.add("state", FindingLevel.FAILED, str(error), f"check {where}")
-        return report
-    _report_state(report, found, repaired, in_use=running is not None)
     return report
+
+
+def _examine_and_repair(
+    report: CheckReport, home: Home, examine: Callable[..., Iterator[IntegrityFinding]], *, repair: bool
+) -> None:
+    """Report what ``examine`` finds; nothing is repaired while a daemon runs."""
+    running = holder_of(home)
+    found = list(examine(in_use=running is not None))
+    repaired = Repaired()
+    if repair and found and running is not None:
+        who = f"process {running}" if running else "another process"
+        report.add(
+            "daemon",
+            FindingLevel.FAILED,
+            f"squidbot runs on this home ({who}), so nothing was repaired",
+            "stop it, and try again",
+        )
+    elif repair and found:
+        with hold_home(home, purpose="command"):
+            found = list(examine())
+            repaired = repair_state(home, found, now=datetime.now(UTC))
+    _report_state(report, found, repaired, in_use=running is not None)
 
 
 def _report_state(

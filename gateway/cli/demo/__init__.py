@@ -50,7 +50,6 @@ class Demo:
     mail: MailServer
     home: Path
     listen: str
-    model: ProbedModel
     daemon: Child
     alice: MatrixPeer
     page: str = ""
@@ -153,7 +152,7 @@ def _start(folder: Path, stack: ExitStack) -> Demo:
     llm["providers"] = {**llm.get("providers", {}), "ears": ears(stack)}
     settings["voice"] = {"transcribe": {"provider": "ears", "model": "openai/whisper-1"}}
     config.write_text(yaml.safe_dump(settings, sort_keys=False))
-    demo = Demo(synapse, mail, home, listen, model, _start_daemon(home), alice)
+    demo = Demo(synapse, mail, home, listen, _start_daemon(home), alice)
     stack.callback(demo.end_daemon)
     demo.wait_until_ready(_say)
     demo.page = _serve_page(page.port, stack)

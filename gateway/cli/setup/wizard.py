@@ -104,24 +104,26 @@ def _own_address(kind: str, account: AccountConfig | None) -> str:
     return "" if account is None else channel_kinds()[kind].own_address(account)
 
 
+@dataclass(frozen=True, slots=True)
+class CalledAs:
+    """How a person has called this program: its name, the options that name the home, all arguments."""
+
+    program: str = "squidbot"
+    home_args: tuple[str, ...] = ()
+    arguments: tuple[str, ...] = ()
+
+
 @dataclass(slots=True)
 class Init:
-    """
-    One run of `squidbot init`.
-
-    ``home_args`` name this home and configuration; ``places`` are a system service's paths; ``repeated`` is
-    the command line shown to a person who cancels.
-    """
+    """One run of `squidbot init`; ``places`` are a system service's paths."""
 
     given: Given
     home: Home
     config: Path
     dialogue: Dialogue
     environ: Mapping[str, str]
-    home_args: tuple[str, ...] = ()
+    called: CalledAs = CalledAs()
     places: SystemPlaces = SystemPlaces()  # noqa: RUF009 - a frozen value
-    program: str = "squidbot"
-    repeated: tuple[str, ...] = ()
     _wrote: bool = field(default=False, init=False)
     _remains: Tree = field(default_factory=dict, init=False)
 
@@ -138,8 +140,8 @@ class Init:
         except BaseException as error:
             for login in filter(None, (answer.login for answer in asked.values())):
                 login.discard()
-            if isinstance(self.dialogue, Terminal) and (again := self.dialogue.repeat(self.repeated)):
-                self.dialogue.say(f"\nTo go on with the same answers:\n  {self.program} {again}")
+            if isinstance(self.dialogue, Terminal) and (again := self.dialogue.repeat(self.called.arguments)):
+                self.dialogue.say(f"\nTo go on with the same answers:\n  {self.called.program} {again}")
             if isinstance(error, KeyboardInterrupt):
                 self.dialogue.say()
                 raise Cancelled("interrupted; nothing was written") from None
@@ -252,7 +254,7 @@ class Init:
         if kind is not None:
             installed = install(
                 cast("Kind", kind),
-                arguments=self.home_args,
+                arguments=self.called.home_args,
                 environ=self.environ,
                 now=datetime.now(UTC),
                 places=self.places,
@@ -286,7 +288,7 @@ class Init:
             account = _first_of(settings, kind)
             state = self.home.state(_account_name(settings, kind))
             if account is not None and form.lacks_login(account, state):
-                lacking.append(f"log the bot in: {self.program} {kind} login")
+                lacking.append(f"log the bot in: {self.called.program} {kind} login")
         return lacking
 
     def _choose_unit(self) -> str | None:
@@ -306,7 +308,7 @@ class Init:
     def _greet(self, settings: Settings, *, later: bool) -> list[str]:
         from gateway.cli.setup.first_message import greet, targets  # noqa: PLC0415 - the heaviest import there is
 
-        again = f"{self.program} send TO TEXT"
+        again = f"{self.called.program} send TO TEXT"
         if later:
             return ["the first message was not sent, because the service does not run yet; then: " + again]
         if not targets(settings):
@@ -333,15 +335,15 @@ class Init:
 
     def _next(self, installed: Installed, settings: Settings) -> None:
         say = self.dialogue.say
-        rest = "".join(f" {shlex.quote(word)}" for word in self.home_args)
+        rest = "".join(f" {shlex.quote(word)}" for word in self.called.home_args)
         say("\nNext:")
-        called = f"  {self.program}"
+        called = f"  {self.called.program}"
         say(f"{called} check{rest}      does everything work?")
         if installed.running:
             user = "" if self.given.install == "system" else " --user"
             say(f"  systemctl{user} status squidbot")
         else:
-            talk = "write to it" if settings.channels.enabled() else f"{self.program} chat{rest}"
+            talk = "write to it" if settings.channels.enabled() else f"{self.called.program} chat{rest}"
             say(f"{called} run{rest}        the daemon; then {talk}")
         say(f"{called} status{rest}     what it is doing")
         say("To give it a name and a manner, send it `!persona You are Ada, warm and brief.`")

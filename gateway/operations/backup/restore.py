@@ -103,38 +103,22 @@ def restore(
     )
     if not agreed(looked):
         return None
-    if begun is not None:
-        done = finish_restore(root)
-        if begun.backup == _identity(looked):
-            return RestoredBackup(looked, root, done.parked, done.put_aside, done.notes)
-        if not replace:
-            raise HomeInUse(
-                f"{root} is not empty: the restore of another backup was interrupted here and has now "
-                "been finished. Add --replace to move its content aside"
-            )
+    if begun is not None and (done := _finish_other(root, begun, looked, replace=replace)) is not None:
+        return done
     found = frozenset(each.name for each in root.iterdir()) if root.is_dir() else None
     home = open_home(root, as_guest=True)
     with ExitStack() as stack:
         stack.enter_context(hold_home(home))
-        for old in root.glob(".restore-*"):  # of one that was killed before it moved anything
-            shutil.rmtree(old) if old.is_dir() else old.unlink()
-        stage = root / f".restore-{os.getpid()}"
+        stage = _new_stage(root)
         unpacked = stack.enter_context(ExitStack())
         unpacked.callback(_leave_as_found, root, found)
         unpacked.callback(shutil.rmtree, stage, ignore_errors=True)
         try:
             _unpack(path, passphrase, looked, stage)
             parked, notes = _prepare(stage, looked, now=now, moved=moved, until=until)
-            plan = UnfinishedRestore(
-                _identity(looked),
-                stage.name,
-                _name_for_aside(root, now),
-                _goes_aside(root, path, looked) if replace else (),
-                tuple(sorted(entry.name for entry in stage.iterdir())),
-                {"parked": asdict(parked), "notes": notes},
-            )
-            _make_durable(stage)
-            replace_file(root / NOTE, json.dumps(asdict(plan)).encode())
+            aside = _goes_aside(root, path, looked) if replace else ()
+            result = {"parked": asdict(parked), "notes": notes}
+            plan = _write_plan(root, stage, looked, aside, result, now=now)
         except OSError as error:
             raise BackupRefused(
                 f"it cannot be unpacked in {root}: {error.strerror or error}; run the same command again"
@@ -142,6 +126,45 @@ def restore(
         unpacked.pop_all()  # from now on it is needed, whatever happens
         put_aside = _carry_out(root, plan)
     return RestoredBackup(looked, root, parked, put_aside, notes)
+
+
+def _new_stage(root: Path) -> Path:
+    """The folder into which a backup is unpacked; that of one killed before it moved anything goes."""
+    for old in root.glob(".restore-*"):
+        shutil.rmtree(old) if old.is_dir() else old.unlink()
+    return root / f".restore-{os.getpid()}"
+
+
+def _finish_other(
+    root: Path, begun: UnfinishedRestore, looked: Looked, *, replace: bool
+) -> RestoredBackup | None:
+    """Finish an interrupted restore; return its result if it was of this backup. Raises HomeInUse."""
+    done = finish_restore(root)
+    if begun.backup == _identity(looked):
+        return RestoredBackup(looked, root, done.parked, done.put_aside, done.notes)
+    if not replace:
+        raise HomeInUse(
+            f"{root} is not empty: the restore of another backup was interrupted here and has now "
+            "been finished. Add --replace to move its content aside"
+        )
+    return None
+
+
+def _write_plan(
+    root: Path, stage: Path, looked: Looked, aside: tuple[str, ...], result: dict[str, Any], *, now: datetime
+) -> UnfinishedRestore:
+    """Make what is unpacked durable, then the note with which the restore can be finished."""
+    plan = UnfinishedRestore(
+        _identity(looked),
+        stage.name,
+        _name_for_aside(root, now),
+        aside,
+        tuple(sorted(entry.name for entry in stage.iterdir())),
+        result,
+    )
+    _make_durable(stage)
+    replace_file(root / NOTE, json.dumps(asdict(plan)).encode())
+    return plan
 
 
 def _leave_as_found(root: Path, found: Collection[str] | None) -> None:

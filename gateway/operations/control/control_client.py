@@ -38,19 +38,22 @@ class ControlFailed(GatewayError):
         self.exit_code = exit_code
 
 
+_SILENCE_S = 70.0
+"""How long a daemon may take until it answers."""
+
+
 class ControlClient:
     """Asks the daemon of a home folder."""
 
-    def __init__(self, home: Home, *, limit_s: float = 70.0) -> None:
+    def __init__(self, home: Home) -> None:
         self._path = home.control_socket
-        self._limit_s = limit_s
         self.timezone = ""
         """The zone of the times that the daemon shows, since its last answer; empty: this machine's."""
 
     def call(self, name: str, arguments: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Call an operation. Raises DaemonGone, or ControlFailed with the daemon's reason."""
         try:
-            _, answer = exchange(self._path, f"POST /op/{name}", dict(arguments or {}), limit_s=self._limit_s)
+            _, answer = exchange(self._path, f"POST /op/{name}", dict(arguments or {}), limit_s=_SILENCE_S)
         except (OSError, ValueError) as error:
             raise DaemonGone(
                 f"{DaemonGone.__doc__} ({type(error).__name__})", socket=str(self._path)

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agent_core.state_folder import DiskFolder, Row
-from channels.matrix.crypto.key_types import StoreBroken
+from gateway.plugins import channel_kinds
 from gateway.store.state_key import StateKey
 from gateway.system.home import Home
 
@@ -38,15 +39,9 @@ class HomeAccounts:
 
     def files(self) -> Iterator[tuple[str, str, int, list[Row]]]:
         """Folder, device, generation and rows of each key store."""
-        from channels.matrix.crypto.key_store_copy import rows_of
-
-        for path in _key_stores(self.home):
-            try:
-                device, generation, rows = rows_of(path)
-            except StoreBroken as error:
-                self.notes.append(f"{path}: it cannot be moved ({error}) and stays where it is")
-                continue
-            yield path.parent.name, device, generation, rows
+        for folder, plugin in product(_folders(self.home), channel_kinds().values()):
+            for device, generation, rows in plugin.read_row_files(folder, self.notes.append):
+                yield folder.name, device, generation, rows
 
     def copy(self, target: AccountTables) -> None:
         """Put all of it into the database."""
@@ -60,9 +55,6 @@ class HomeAccounts:
 
 def write_accounts(home: Home, source: AccountTables, key: StateKey) -> None:
     """Write a database's logins and keys into a home's folders. Raises StoreUnusable, OSError."""
-    from channels.matrix.crypto.key_store_copy import file_of
-    from channels.matrix.crypto.olm_store import store_path
-
     for folder, name, content in source.documents(source.encryption(key)):
         disk = DiskFolder(home.state(folder))
         if content is None:
@@ -70,12 +62,12 @@ def write_accounts(home: Home, source: AccountTables, key: StateKey) -> None:
         else:
             disk.write(name, content)
     for folder, device, generation in source.files():
-        file_of(store_path(home.state(folder), device), source.rows(folder, device), generation)
+        rows = source.rows(folder, device)
+        any(
+            plugin.write_row_file(home.state(folder), device, generation, rows)
+            for plugin in channel_kinds().values()
+        )
 
 
 def _folders(home: Home) -> list[Path]:
     return sorted(path for path in home.state("").glob("*") if path.is_dir() and not path.is_symlink())
-
-
-def _key_stores(home: Home) -> list[Path]:
-    return [path for folder in _folders(home) for path in sorted(folder.glob("crypto-*.db"))]

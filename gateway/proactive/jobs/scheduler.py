@@ -38,7 +38,7 @@ from gateway.proactive.jobs.triggers import (
     parse_timing,
 )
 from gateway.proactive.run_ledger import ledger_name
-from gateway.routing.access import Access, Role
+from gateway.routing.access import Role
 from gateway.routing.conversations import Conversations
 from gateway.store.model import Job, JobKind, JobState, LedgerEntry, RunOutcome
 from gateway.store.stores import JobStore, Pending, Queue, StoreUnavailable
@@ -68,8 +68,7 @@ class Scheduler:
         *,
         plans: JobStore,
         store: Queue,
-        access: Access,
-        conversations: Conversations | None = None,
+        conversations: Conversations,
         channels: Mapping[str, Channel],
         config: ScheduleConfig,
         clock: Clock,
@@ -78,8 +77,8 @@ class Scheduler:
     ) -> None:
         self._plans = plans
         self._store = store
-        self._access = access
-        self._conversations = conversations or Conversations(access)
+        self._access = conversations.access
+        self._conversations = conversations
         self._channels = channels
         self._config = config
         self._clock = clock

@@ -8,9 +8,11 @@ id; statements are then not prepared.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,6 @@ from psycopg.adapt import Buffer, Loader
 from psycopg.types.numeric import Int8Dumper
 from psycopg.types.string import StrDumper
 
-from gateway.store.postgres.dialect import translate
 from gateway.store.sql.engine import ALONE, LEASES, Cursor, Parameters
 from gateway.store.store_errors import Fenced
 
@@ -357,3 +358,35 @@ class _Result:
 
     def __iter__(self) -> Iterator[Sequence[Any]]:
         return iter(self._cursor)
+
+
+_SQL_PARTS = re.compile(
+    r"""
+    (?P<quoted>'(?:[^']|'')*'|"(?:[^"]|"")*")
+  | (?P<cast>::)
+  | (?P<mark>\?)
+  | :(?P<name>[a-z_]+)
+  | (?P<percent>%)
+  | (?P<conflict>\bON\ CONFLICT\s*\()
+    """,
+    re.VERBOSE,
+)
+_INSTEAD = {"mark": "%s", "percent": "%%", "conflict": "ON CONFLICT (home, "}
+
+
+def _translated_part(match: re.Match[str]) -> str:
+    kind = str(match.lastgroup)
+    if kind == "name":
+        return f"%({match['name']})s"
+    return _INSTEAD.get(kind, match[0].replace("%", "%%"))
+
+
+@lru_cache(maxsize=1024)
+def translate(text: str) -> str:
+    """
+    Translate the queue's SQL, which is written once for both engines, to PostgreSQL's.
+
+    The differences are few and mechanical: placeholders, the per cent sign, the home in the target of a
+    conflict. Always run the result with parameters, even with empty ones.
+    """
+    return _SQL_PARTS.sub(_translated_part, text)

@@ -18,7 +18,6 @@ import psycopg
 import structlog
 
 from agent_core.ports import Clock
-from gateway.store.memory_in_database import MemoryInDatabase
 from gateway.store.postgres import postgres_schema
 from gateway.store.postgres.account_documents import AccountState
 from gateway.store.postgres.histories.database_memory import PostgresMemory, PostgresSearch, journal_of
@@ -32,7 +31,7 @@ from gateway.store.sql.engine import ALONE, NOTHING, ConnectionPort, Database, J
 from gateway.store.sql.signals import Fact, Signals
 from gateway.store.state_key import StateKey
 from gateway.store.store_errors import StoreUnavailable, StoreUnusable
-from gateway.store.stores import Queue, Snapshot
+from gateway.store.stores import MemoryInDatabase, Queue, Snapshot
 from gateway.store.wakeups import Wakeups
 
 HOME = 1
@@ -134,19 +133,8 @@ class PostgresQueue(Queue):
             StoreUnavailable: Not now.
             StoreUnusable: A person must act first.
         """
-        where, failover = place_of(url), Failover()
-
-        def read_secret() -> str:
-            try:
-                with connect(url) as db:
-                    postgres_schema.check(db, where)
-                    failover.check(db, works=False)
-                    _server_clock(clock, db)
-                    return postgres_schema.identity(db, where, home)
-            except psycopg.Error as error:
-                raise open_error(error, where, "open") from error
-
-        secret = await asyncio.to_thread(read_secret)
+        server, where = _HomeOnServer(url, home), place_of(url)
+        secret = await asyncio.to_thread(server.identify, clock)
         signals = None if wakeups is None else Signals(wakeups, lambda: clock.now().timestamp())
 
         def note_facts(facts: str) -> None:
@@ -154,22 +142,7 @@ class PostgresQueue(Queue):
                 signals.fire(_read(facts))
 
         def opened() -> psycopg.Connection:
-            db = connect(url)
-            try:
-                postgres_schema.check(db, where)
-                failover.check(db, works=writer.has_lease)
-                found = postgres_schema.identity(db, where, home)
-            except StoreUnusable as error:
-                # It was usable at the start, and may be so again: somebody is restoring it at this moment.
-                db.close()
-                raise psycopg.OperationalError(str(error)) from error
-            except BaseException:
-                db.close()
-                raise
-            if found == secret:
-                return db
-            db.close()
-            raise psycopg.OperationalError("another database is in its place")
+            return server.connect(secret, works=writer.has_lease)
 
         writer = WriteCall(
             "store-writer", where, opened, home=home, size=4, look_only=False, heard=note_facts
@@ -188,6 +161,46 @@ class PostgresQueue(Queue):
         queue = cls(database, NoSnapshots(where))
         queue.home, queue.writer = home, writer
         return queue
+
+
+class _HomeOnServer:
+    """Connects to the rows of one home, and to no other database in their place."""
+
+    def __init__(self, url: str, home: int) -> None:
+        self._url, self._where, self._home = url, place_of(url), home
+        self._failover = Failover()
+
+    def _identity(self, db: psycopg.Connection, *, works: bool) -> str:
+        postgres_schema.check(db, self._where)
+        self._failover.check(db, works=works)
+        return postgres_schema.identity(db, self._where, self._home)
+
+    def identify(self, clock: Clock) -> str:
+        """Return the identity of the rows; ``clock`` follows the server's. Raises as `PostgresQueue.open`."""
+        try:
+            with connect(self._url) as db:
+                secret = self._identity(db, works=False)
+                _server_clock(clock, db)
+                return secret
+        except psycopg.Error as error:
+            raise open_error(error, self._where, "open") from error
+
+    def connect(self, secret: str, *, works: bool) -> psycopg.Connection:
+        """Return a new connection; ``works``: of a daemon with the lease. Raises psycopg.OperationalError."""
+        db = connect(self._url)
+        try:
+            found = self._identity(db, works=works)
+        except StoreUnusable as error:
+            # It was usable at the start, and may be so again: somebody is restoring it at this moment.
+            db.close()
+            raise psycopg.OperationalError(str(error)) from error
+        except BaseException:
+            db.close()
+            raise
+        if found == secret:
+            return db
+        db.close()
+        raise psycopg.OperationalError("another database is in its place")
 
 
 def _server_clock(clock: Clock, db: ConnectionPort | psycopg.Connection) -> float:

@@ -32,7 +32,7 @@ Gone = Callable[[str], bool]
 Thinned = Callable[[Mapping[str, Any], Gone], dict[str, Any]]
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class PersonRows:
     """The rows of one person, as JSON values, with their ids."""
 
@@ -138,45 +138,48 @@ def find(
         for number, text in texts_of(db, "inbox", "payload")
         if person_name(sender_of(text) or "") in known
     ]
-    found = PersonRows(inbox=_by_id(_rows(db, "inbox", "id", sent), _rows(db, "inbox", "session", sessions)))
-    every = {*turns, *found.turns}
-    found.outbox = _by_id(
-        _rows(db, "outbox", "turn", every),
-        _rows(db, "outbox", "session", sessions),
-        _rows(db, "outbox", "inbox_id", [row["id"] for row in found.inbox]),
-    )
-    found.steps = _rows(db, "turn_steps", "turn", every)
+    inbox = _by_id(_rows(db, "inbox", "id", sent), _rows(db, "inbox", "session", sessions))
+    every = {*turns, *PersonRows(inbox).turns}
     lines = [
         number
         for number, text in texts_of(db, "history_journal", "line")
         if (payload_object(text) or {}).get("turn") in every
     ]
-    found.journal = _by_id(
-        _rows(db, "history_journal", "session", sessions), _rows(db, "history_journal", "id", lines)
-    )
-    found.usage = _rows(db, "usage", "session", sessions)
-    found.jobs = select_rows("jobs", "person")
-    ledger = [f"job:{job['id']}" for job in found.jobs]
+    jobs = select_rows("jobs", "person")
+    ledger = [f"job:{job['id']}" for job in jobs]
     ledger += [
         f"job:{job_id_of(key)}"
-        for row in found.inbox
+        for row in inbox
         if row["kind"] == KIND and (key := session_or_none(row["session"])) is not None
     ]
-    found.ledger = _rows(db, "ledger", "name", set(ledger))
-    found.collected = select_rows("collected", "person")
-    found.receipts = _by_id(
-        _rows(db, "receipts", "turn", every),
-        _rows(db, "receipts", "session", sessions),
-        select_rows("receipts", "asked_by"),
-    )
     grants = db.execute(f"SELECT {_COLUMNS['grants']} FROM grants ORDER BY id").fetchall()
-    found.grants = [
-        row
-        for row in _dicts("grants", grants)
-        if row["session"] in sessions
-        or known & {person_name(address) for address in (row["given_by"], *json.loads(row["people"]))}
-    ]
-    return found
+    return PersonRows(
+        inbox=inbox,
+        outbox=_by_id(
+            _rows(db, "outbox", "turn", every),
+            _rows(db, "outbox", "session", sessions),
+            _rows(db, "outbox", "inbox_id", [row["id"] for row in inbox]),
+        ),
+        steps=_rows(db, "turn_steps", "turn", every),
+        journal=_by_id(
+            _rows(db, "history_journal", "session", sessions), _rows(db, "history_journal", "id", lines)
+        ),
+        usage=_rows(db, "usage", "session", sessions),
+        jobs=jobs,
+        ledger=_rows(db, "ledger", "name", set(ledger)),
+        collected=select_rows("collected", "person"),
+        receipts=_by_id(
+            _rows(db, "receipts", "turn", every),
+            _rows(db, "receipts", "session", sessions),
+            select_rows("receipts", "asked_by"),
+        ),
+        grants=[
+            row
+            for row in _dicts("grants", grants)
+            if row["session"] in sessions
+            or known & {person_name(address) for address in (row["given_by"], *json.loads(row["people"]))}
+        ],
+    )
 
 
 def erase(

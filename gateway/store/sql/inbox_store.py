@@ -72,23 +72,7 @@ class InboxStore(Store):
         names it.
         """
         now = self._now()
-        rows: list[inbox_statements.NewRow] = []
-        for entry in batch:
-            message = entry.message
-            if (message.channel, message.account) != (channel, account):
-                raise ValueError(
-                    f"a message of {message.channel}/{message.account} in a batch of {channel}/{account}"
-                )
-            rows.append(
-                inbox_statements.NewRow(
-                    native_id=key_text(message.native_id),
-                    session=str(entry.conversation),
-                    kind="alone" if entry.alone and message.kind == "message" else message.kind,
-                    payload=dump(message if entry.ignore is None else strip(message)),
-                    state=_first_state(entry).value,
-                    error=entry.ignore or entry.quarantine,
-                )
-            )
+        rows = [_new_row(entry, channel, account) for entry in batch]
 
         def write(db: ConnectionPort) -> tuple[list[int | None], amending.Effects, list[Any]]:
             ids = inbox_statements.accept(db, channel, account, rows, positions=positions, now=now)
@@ -103,33 +87,16 @@ class InboxStore(Store):
             return ids, effects, inbox_statements.rows_by_id(db, new.values())
 
         def locks(db: ConnectionPort) -> Iterator[str]:
-            yield from session_locks(*(row.session for row in rows))
-            yield from list_session_locks(db, {name for entry in batch for name in entry.settles})
-            if any(entry.grants for entry in batch):
-                yield named_lock("grants")
+            yield from _batch_locks(db, batch)
             yield from amendment_locks(db, channel, account, amendments)
 
         ids, effects, amended = await self._writer.call("accept", write, locks=locks)
         accepted = [
-            InboxRow(
-                id=row_id,
-                message=entry.message if entry.ignore is None else strip(entry.message),
-                state=_first_state(entry),
-                attempts=0,
-                deferrals=0,
-                accepted_at=instant(now),
-                turn=None,
-                error=entry.ignore or entry.quarantine,
-            )
+            _accepted_row(row_id, entry, now)
             for row_id, entry in zip(ids, batch, strict=True)
             if row_id is not None
         ]
-        stopped = [
-            Stopped(key, turn, why)
-            for session, turn, why in effects.stopped
-            if (key := session_or_none(session)) is not None
-        ]
-        return Accepted(map(inbox_row, amended) if amendments else accepted, stopped)
+        return Accepted(map(inbox_row, amended) if amendments else accepted, _lost_turns(effects))
 
     async def ready_work(self, sessions: Mapping[int, SessionKey]) -> int:
         """Move READY messages to these sessions; return the number moved. Nobody may be working."""
@@ -293,6 +260,51 @@ class InboxStore(Store):
             lambda db: maintenance_statements.reset_session(db, key, now),
             locks=session_locks(key),
         )
+
+
+def _new_row(entry: Pending, channel: str, account: str) -> inbox_statements.NewRow:
+    """What is inserted for an entry of a batch of this account. Raises ValueError for another's."""
+    message = entry.message
+    if (message.channel, message.account) != (channel, account):
+        raise ValueError(
+            f"a message of {message.channel}/{message.account} in a batch of {channel}/{account}"
+        )
+    return inbox_statements.NewRow(
+        native_id=key_text(message.native_id),
+        session=str(entry.conversation),
+        kind="alone" if entry.alone and message.kind == "message" else message.kind,
+        payload=dump(message if entry.ignore is None else strip(message)),
+        state=_first_state(entry).value,
+        error=entry.ignore or entry.quarantine,
+    )
+
+
+def _batch_locks(db: ConnectionPort, batch: Sequence[Pending]) -> Iterator[str]:
+    yield from session_locks(*(str(entry.conversation) for entry in batch))
+    yield from list_session_locks(db, {name for entry in batch for name in entry.settles})
+    if any(entry.grants for entry in batch):
+        yield named_lock("grants")
+
+
+def _lost_turns(effects: amending.Effects) -> list[Stopped]:
+    return [
+        Stopped(key, turn, why)
+        for session, turn, why in effects.stopped
+        if (key := session_or_none(session)) is not None
+    ]
+
+
+def _accepted_row(row_id: int, entry: Pending, now: float) -> InboxRow:
+    return InboxRow(
+        id=row_id,
+        message=entry.message if entry.ignore is None else strip(entry.message),
+        state=_first_state(entry),
+        attempts=0,
+        deferrals=0,
+        accepted_at=instant(now),
+        turn=None,
+        error=entry.ignore or entry.quarantine,
+    )
 
 
 def _first_state(entry: Pending) -> InboxState:

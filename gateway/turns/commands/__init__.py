@@ -20,7 +20,7 @@ What is none
     overtakes like any command what waits for a model or runs in one; what was asked before it is answered as
     part of the old conversation all the same (``new_conversation.py``).
 ``!stop``
-    is not only a row: it takes effect when it is accepted (``stop_command.py``).
+    is not only a row: it takes effect when it is accepted (`is_stop`).
 """
 
 from gateway.turns.commands.command_parsing import Command, Misread, parse_command

@@ -115,3 +115,14 @@ def nearest(word: str) -> str | None:
     same = (name for name in COMMANDS if word != name and sorted(word) == sorted(name))
     close = (name for name in get_close_matches(word, COMMANDS, 1, 0.75) if name != word)
     return next(same, next(close, None))
+
+
+def is_stop(command: Command | Misread | None) -> bool:
+    """
+    Return True for ``!stop``.
+
+    Accepting it withdraws earlier messages of the session, others than the owner's only their sender's own
+    (``store/sql/amendments.py``); the signal ``stopped`` lets ``turns/handler.py`` cancel the running turn;
+    its own turn answers with the number (`stopped_text`).
+    """
+    return isinstance(command, Command) and command.name == "stop"

@@ -1,4 +1,4 @@
-"""Numbers and states in words, for the answers of commands. Pure."""
+"""The help, and numbers and states in words, for the answers of commands. Pure."""
 
 from __future__ import annotations
 
@@ -6,10 +6,14 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from agent_core.messages import Audience, InboundMessage
 from agent_core.models import Message
 from agent_core.prompt import words_for_people
 from gateway.store.model import EffectReceipt, ReceiptOutcome
 from gateway.system.terminal_text import LOCAL_PARTS
+from gateway.turns.commands.command_parsing import nearest
+from gateway.turns.commands.command_table import COMMANDS
+from gateway.turns.questions.question_text import safe_line
 
 TAKEN_OVER = "[I go on here with what is taken over "
 """How the line begins with which `!continue` goes on with another conversation."""
@@ -50,6 +54,12 @@ _STATES = {
     "failed": "needs you",
 }
 
+_SEEN = (
+    "My owner sees that you use me, which tools I use for you and when, but what you say only if you ask for "
+    "something that needs the owner's yes."
+)
+_MORE = "`!help NAME` explains one of them. `/` works in place of `!`."
+
 
 def tool_line(receipt: EffectReceipt) -> str:
     """A tool that a turn has used, and whether it succeeded, without its arguments."""
@@ -85,3 +95,36 @@ def for_people(said: Message) -> str:
     """Return a message's text without what was added for the model."""
     is_model = said.role == "assistant" and "<taken_over>" not in said.content
     return said.content if is_model else words_for_people(said.content, said.sender or "")
+
+
+def help_text(argument: str, *, owner: bool, name: str = "") -> str:
+    """
+    The commands (``owner``: also those for the owner alone), or any single one.
+
+    ``name`` is that of the bot, in a room where commands need it in front.
+    """
+    wanted = argument.lower().lstrip("!/").strip("`")
+    known = {name: each for name, each in COMMANDS.items() if owner or not each.for_owner}
+    if wanted in COMMANDS:
+        whose = "" if wanted in known else " Only my owner may do that."
+        whose += f" In this room, write my name first: `{safe_line(name)}: !{wanted}`." if name else ""
+        return f"`!{wanted}`: {COMMANDS[wanted].text}{whose}"
+    if wanted:
+        near = nearest(wanted)
+        meant = f" Did you mean `!{near}`?" if near else ""
+        return f"There is no `!{safe_line(wanted)[:40]}`.{meant} `!help` lists all commands."
+    first = f", with my name first: `{safe_line(name)}: !remind tomorrow at 8 TEXT`" if name else ""
+    lines = [f"These are the commands. Send each as a separate message{first}{'.' if name else ':'}"]
+    for group in dict.fromkeys(each.group for each in known.values() if each.group):
+        listed = [f"- `!{name}`: {each.summary}" for name, each in known.items() if each.group == group]
+        lines += ["", f"{group}:", "", *listed]
+    return "\n".join([*lines, "", _MORE if owner else f"{_MORE} {_SEEN}"])
+
+
+def stopped_text(message: InboundMessage, *, owner: bool) -> str:
+    """The answer to an accepted ``!stop``, with which the queue has noted how many messages it withdrew."""
+    count = message.notes.stopped
+    if count == 0:
+        of = "" if owner or message.audience is Audience.DIRECT else " of yours"
+        return f"Nothing{of} was waiting or in progress here."
+    return f"Stopped: I do not answer {count} {'message' if count == 1 else 'messages'}."

@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from agent_core.memory.scopes import OWNER
-from agent_core.memory.withdrawn_messages import in_force
 from agent_core.messages import SessionKey
-from agent_core.models import HistoryTail, Message
+from agent_core.models import HistoryTail, Message, in_force
 from agent_core.ports import Clock
 from agent_core.prompt import fence
 from agent_core.provenance import arriving, join_origins

@@ -13,10 +13,9 @@ from datetime import datetime
 import anyio.to_thread
 
 from agent_core.memory.scopes import hidden_from, private_in
-from agent_core.memory.withdrawn_messages import is_undone, withdrawn_ids
 from agent_core.memory_ports import MemoryPort, SearchPort, SearchRequest
 from agent_core.messages import Attachment, Audience, SessionKey
-from agent_core.models import HistoryTail, Message, SearchHit
+from agent_core.models import HistoryTail, Message, SearchHit, is_undone, withdrawn_ids
 from agent_core.storage.search_index.word_splitting import fold, parse_query
 from agent_core.text import excerpt, one_line
 from channels.attachments.attachment_storage import AttachmentRefused, AttachmentsUnavailable

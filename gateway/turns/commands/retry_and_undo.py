@@ -2,7 +2,7 @@
 ``!undo`` removes the last exchange from what a model sees, ``!retry`` also asks its question again.
 
 The history keeps it, followed by a line with an id derived from the command
-(`agent_core.memory.withdrawn_messages`), and so is the repeated question's id: repeating the command is
+(`agent_core.models.withdrawn_ids`), and so is the repeated question's id: repeating the command is
 harmless. Effects of tools stay, and the next model gets their names and counts, not their arguments. In
 groups people take back only what they asked alone, unless they are the owner or moderate. What the present
 readers may not see, or what is summarised, is not taken back.
@@ -15,14 +15,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from agent_core.memory.scopes import hidden_from, private_in
-from agent_core.memory.withdrawn_messages import in_force
 from agent_core.messages import (
     Audience,
     InboundMessage,
     OutboundKind,
     Sender,
 )
-from agent_core.models import Message
+from agent_core.models import Message, in_force
 from agent_core.prompt import transcript_file_name, transcripts_in
 from channels.base import Channel
 from gateway.routing.access import Access, Role, is_admitted, normalise

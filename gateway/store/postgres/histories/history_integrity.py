@@ -9,10 +9,10 @@ from agent_core.storage.history_lines import as_object, from_object
 from agent_core.storage.memory_files import Version
 from agent_core.storage.search_index.indexed_files import searched_line
 from agent_core.storage.session_record import parse_record
-from gateway.store.memory_in_database import Trouble
 from gateway.store.postgres.histories import history_rows
 from gateway.store.postgres.histories.database_search import Searched
 from gateway.store.postgres.histories.personal_lines import KeptTables
+from gateway.store.stores import Trouble
 
 _SHOWN = 3
 

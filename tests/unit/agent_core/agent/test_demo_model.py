@@ -81,9 +81,17 @@ async def test_two_people_do_not_share(house):
     )
 
 
+class SlowDemo(DemoModel):
+    """It thinks for a second."""
+
+    async def chat(self, messages, tools, *, stream=True):
+        await anyio.sleep(1)
+        return await super().chat(messages, tools, stream=stream)
+
+
 async def test_at_the_same_time_nothing_is_lost():
     """Two conversations that remember at once both get through, by the version check and a merge."""
-    house = Harness(DemoModel(delay_s=1.0))
+    house = Harness(SlowDemo())
     async with anyio.create_task_group() as group:
         for name in "abc":
             group.start_soon(house.say, f"remember that fact {name}", name)

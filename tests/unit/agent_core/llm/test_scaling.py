@@ -86,7 +86,7 @@ async def test_a_long_screenshot_with_transparent_parts() -> None:
 
 async def test_what_fits_is_as_it_was() -> None:
     """No process is started for it."""
-    scaled = ScaledPictures(Stored(png()), command=("/bin/false",))  # type: ignore[arg-type]
+    scaled = ScaledPictures(Stored(png()))  # type: ignore[arg-type]
     assert await scaled.picture(PHOTO, **LIMITS) == ("image/png", png())
     assert scaled.process.pid is None
 

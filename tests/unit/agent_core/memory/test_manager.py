@@ -139,7 +139,7 @@ async def test_the_warning_comes_two_messages_early(
 async def test_the_hard_ceiling_keeps_the_newest_with_a_note(storage: InMemoryMemory) -> None:
     """However long a conversation is, the prompt fits, ends with the newest, begins with a question and says so."""
     await say(storage, 2000, text="some words " * 20)
-    manager = MemoryManager(storage, context_tokens=4000, llm=SilentModel())
+    manager = MemoryManager(storage, window=lambda: 5334, llm=SilentModel())
 
     built = await manager.build_messages(S, BASE_PROMPT, "new", tool_names=WRITE)
     assert manager.estimate.request(built) <= 4000
@@ -165,7 +165,7 @@ async def test_one_giant_text_does_not_displace_the_rest(storage: InMemoryMemory
     )
     await storage.save_session_summary(S, big if giant == "summary" else "they met")
     await storage.save_global_memory(OWNER, big if giant == "memory" else "likes tea")
-    manager = MemoryManager(storage, context_tokens=4000)
+    manager = MemoryManager(storage, window=lambda: 5334)
 
     built = await manager.build_messages(S, "sys", big if giant == "user" else "new")
     text = "\n".join(each.content for each in built)
@@ -185,7 +185,7 @@ async def test_experience_makes_prompts_shorter(storage: InMemoryMemory) -> None
     """If requests turn out to be longer than guessed, less goes in next time."""
     await say(storage, 200, text="some words " * 20)
     known = TokenEstimate()
-    manager = MemoryManager(storage, context_tokens=4000, estimate=lambda: known)
+    manager = MemoryManager(storage, window=lambda: 5334, estimate=lambda: known)
     before = len(await manager.build_messages(S, "sys", "new"))
     known = TokenEstimate(factor=2.0)
 
@@ -335,7 +335,7 @@ async def test_history_carries_days() -> None:
     """Where the day changes both days stand; what was written once stays, as more is said."""
     clock = ManualClock()
     storage = InMemoryMemory(clock=clock)
-    manager = MemoryManager(storage, context_tokens=4000)
+    manager = MemoryManager(storage, window=lambda: 5334)
     shown: list[list[str]] = []
     for _ in range(3):
         await say(storage, 4)

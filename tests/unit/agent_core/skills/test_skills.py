@@ -41,11 +41,15 @@ def test_the_memory_skill_is_bundled() -> None:
     assert loader.problems == []
 
 
-def test_skills_are_listed_by_name_with_what_they_lack(tmp_path: Path) -> None:
+def test_skills_are_listed_by_name_with_what_they_lack(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Programs and variables that are not there are named; the skill stays in the list."""
     put(tmp_path, "z", skill("zebra", "always: true\n"))
     put(tmp_path, "a", skill("ant", "requires:\n  bins: [no-such-program-x, sh]\n  env: [SET, UNSET]\n"))
-    loader = SkillsLoader(tmp_path, environment={"SET": "1", "UNSET": ""})
+    monkeypatch.setenv("SET", "1")
+    monkeypatch.setenv("UNSET", "")
+    loader = SkillsLoader(tmp_path)
 
     ant, zebra = loader.list_skills()
     assert ant == Skill(

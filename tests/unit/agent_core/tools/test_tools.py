@@ -298,10 +298,11 @@ async def test_memory_write_wants_a_text(content: object) -> None:
     assert await storage.load_global_memory(OWNER) == MemoryDocument()
 
 
-async def test_memory_write_has_a_size_limit() -> None:
+async def test_memory_write_has_a_size_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     """A document that is too long is refused with its size, the limit, and what to do."""
     storage = InMemoryMemory()
-    tool = MemoryWriteTool(storage, S, max_chars=100)
+    monkeypatch.setattr("agent_core.tools.memory_write.MAX_CHARS", 100)
+    tool = MemoryWriteTool(storage, S)
 
     result = await tool.execute(content="x" * 101)
     assert result.is_error

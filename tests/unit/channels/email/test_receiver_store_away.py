@@ -10,11 +10,11 @@ from email.message import EmailMessage
 import anyio
 import pytest
 
-from channels.email.channel import EmailChannel
 from channels.email.receive import verification_queue
 from channels.email.receive.verification_queue import ReadMail, VerificationQueue
 from tests.clock import LoopClock
 from tests.doubles import mailbox
+from tests.doubles.accounts import email_channel
 from tests.doubles.away_folder import AwayFolder, store_over
 from tests.doubles.imap_server import fake_imap
 from tests.doubles.inbox import MemoryInbox, running
@@ -66,7 +66,7 @@ class Scenario:
     @asynccontextmanager
     async def running(self):
         async with fake_imap(self.server) as port:
-            channel = EmailChannel(
+            channel = email_channel(
                 "email",
                 config(port, allow_from=[OWNER, ALICE, BOB, "*@guests.test"]),
                 state_dir=self._folder,

@@ -12,6 +12,7 @@ from channels.base import ChannelUnavailable
 from channels.matrix.receive.decryption import Decryption
 from channels.matrix.receive.sync_loop import SyncReceiver
 from tests.clock import ManualClock
+from tests.doubles.homeserver import ANYBODY
 
 BOT, ANN, FAR = "@bot:hs.test", "@ann:hs.test", "@far:other.test"
 
@@ -42,7 +43,7 @@ def keys():
 @pytest.fixture
 def reading(keys):
     others = SimpleNamespace(learn=lambda *_: None, run=anyio.sleep_forever)
-    return Decryption(None, None, keys, others, ManualClock(), user_id=BOT, allows=lambda _user: True)
+    return Decryption(None, None, keys, others, ManualClock(), user_id=BOT, rules=ANYBODY)
 
 
 async def tell(*_):

@@ -6,11 +6,11 @@ import anyio
 import pytest
 
 from channels.base import ChannelAuthFailed, ChannelUnavailable, LinkState
-from channels.matrix.channel import MatrixChannel
 from channels.matrix.client.homeserver import HttpAnswer, LinkBroken, MatrixCredentials
 from channels.matrix.config import MatrixConfig
 from channels.matrix.receive.deferred_reading import GAP_TRIES
 from tests.clock import LoopClock
+from tests.doubles.accounts import matrix_channel
 from tests.doubles.homeserver import ScriptedHomeserver, failure, member, text
 from tests.doubles.inbox import MemoryInbox, running
 
@@ -36,7 +36,7 @@ def channel(server, tmp_path):
         server.credentials = None
         return server
 
-    return MatrixChannel("matrix", config, state_dir=tmp_path, clock=LoopClock(), connect=connect)
+    return matrix_channel("matrix", config, state_dir=tmp_path, clock=LoopClock(), connect=connect)
 
 
 @pytest.fixture
@@ -317,7 +317,7 @@ async def test_a_stored_login_of_another_account_is_not_used(server, tmp_path, i
     ):
         (tmp_path / "session.json").write_text(content)
         config = MatrixConfig(homeserver="http://hs", user_id=BOT, password="pw")
-        channel = MatrixChannel("matrix", config, state_dir=tmp_path, clock=LoopClock(), connect=connect)
+        channel = matrix_channel("matrix", config, state_dir=tmp_path, clock=LoopClock(), connect=connect)
         server.sync_body()
         async with running(channel, inbox):
             await inbox.until_up()

@@ -13,13 +13,13 @@ import pytest
 
 from agent_core.messages import InboundMessage, OutboundMessage, SessionKey
 from channels.base import DeliveryFailed
-from channels.matrix.channel import MatrixChannel
 from channels.matrix.client.homeserver import HttpAnswer
 from channels.matrix.client.matrix_login import MatrixLogin
 from channels.matrix.config import MatrixConfig
 from channels.matrix.crypto.encryption_engine import EncryptionEngine
 from channels.matrix.crypto.key_types import Device
 from tests.clock import EPOCH, LoopClock
+from tests.doubles.accounts import matrix_channel
 from tests.doubles.homeserver import ScriptedHomeserver, member, text
 from tests.doubles.inbox import MemoryInbox, running
 
@@ -47,7 +47,7 @@ def channel(server, tmp_path):
         server.credentials = None
         return server
 
-    return MatrixChannel("matrix", config, state_dir=tmp_path, clock=LoopClock(), connect=connect)
+    return matrix_channel("matrix", config, state_dir=tmp_path, clock=LoopClock(), connect=connect)
 
 
 @pytest.fixture

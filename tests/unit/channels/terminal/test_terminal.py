@@ -73,7 +73,7 @@ class TestDelivering:
 
     async def test_a_holder_that_does_not_come_back_is_uncertain(self):
         """It has received the answer, so it may have shown it; when it comes back, the repetition is known."""
-        channel = TerminalChannel(timeout_s=10)
+        channel = TerminalChannel()
         shown = []
         async with anyio.create_task_group() as group:
 
@@ -90,7 +90,7 @@ class TestDelivering:
 
     async def test_a_link_that_nobody_reads_has_not_taken_it(self):
         """What was never received is surely not there, and is not shown later either."""
-        channel = TerminalChannel(timeout_s=10)
+        channel = TerminalChannel()
         link = channel.attach()
         with pytest.raises(ChannelUnavailable):
             await channel.deliver(answer("k1"), uncertain=no_mark)
@@ -228,7 +228,7 @@ class TestSaying:
 
     async def test_an_unknown_fate_is_settled_by_saying_it_again(self):
         """While the disk is full, `say` gives up in time; repeated with the same id it counts once."""
-        channel, inbox = TerminalChannel(timeout_s=10), MemoryInbox()
+        channel, inbox = TerminalChannel(), MemoryInbox()
         link = channel.attach()
         async with running(channel, inbox):
             await inbox.until_up()
@@ -239,9 +239,10 @@ class TestSaying:
             await link.say("hello", native_id="n1")
         assert inbox.texts == ["hello"]
 
-    async def test_a_stop_wakes_everybody_who_waits(self):
+    async def test_a_stop_wakes_everybody_who_waits(self, monkeypatch):
         """When ``run`` ends, those in the batch, in the queue and before the queue learn it at once."""
-        channel, inbox = TerminalChannel(timeout_s=3600), MemoryInbox()
+        monkeypatch.setattr("channels.terminal.channel.LIMIT_S", 3600)
+        channel, inbox = TerminalChannel(), MemoryInbox()
         link, failed = channel.attach(), []
 
         async def say(number: int) -> None:

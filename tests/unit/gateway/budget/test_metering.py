@@ -301,7 +301,7 @@ class TestWaiting:
         assert len(await store.outbox.rows()) == told
         assert await store.turns.due_in(ROOM) == (0 if late else LOOK_AGAIN_S)
 
-    async def test_consolidating_is_put_off_and_not_failed(self, store, clock):
+    async def test_consolidating_is_put_off_and_not_failed(self, store, clock, monkeypatch):
         """Refused, it has not failed, it waits until the budget opens, and then it is done."""
         spending = Metering(store, store.usage, limits(1_000), clock)
         await say(Costly(), spending)
@@ -311,7 +311,8 @@ class TestWaiting:
         assert counted() == {**before, "deferred": before["deferred"] + 1}
         assert refused.segments == 0
         assert 0 < refused.wait_s <= 1800
-        consolidator = ConsolidationQueue(paid, clock, pause_s=0.0)
+        monkeypatch.setattr("agent_core.memory.consolidation.consolidation_queue._PAUSE_S", 0.0)
+        consolidator = ConsolidationQueue(paid, clock)
         consolidator.mark_due(str(ROOM))
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(consolidator.run)

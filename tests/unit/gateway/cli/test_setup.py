@@ -33,7 +33,7 @@ from gateway.cli.setup.dialogue import Cancelled, Silent, Terminal
 from gateway.cli.setup.model_probe import find_offer, offers, ollama_problem, prove
 from gateway.cli.setup.options import Given, parse_options
 from gateway.cli.setup.owner_questions import _another, ask_model, ask_owner, ask_timezone
-from gateway.cli.setup.wizard import Init, missing
+from gateway.cli.setup.wizard import CalledAs, Init, missing
 from gateway.settings import Settings
 from gateway.system.clock import SystemClock
 from gateway.system.home import Home
@@ -201,7 +201,14 @@ def test_whoever_breaks_off_is_shown_how_to_go_on(tmp_path, monkeypatch, capsys)
         ("init", "--email-user", "old", "--model=demo", "--no-hello"),
     )
     monkeypatch.setattr("channels.email.setup.mail_form.look_into", raised(KeyboardInterrupt()))
-    init = Init(Given(model="demo"), Home(home), home / "squidbot.yaml", Terminal(), {}, repeated=repeated)
+    init = Init(
+        Given(model="demo"),
+        Home(home),
+        home / "squidbot.yaml",
+        Terminal(),
+        {},
+        called=CalledAs(arguments=repeated),
+    )
     with pytest.raises(Cancelled):
         init.run()
     said = capsys.readouterr().out
@@ -215,7 +222,9 @@ def test_whoever_has_said_nothing_is_shown_nothing(tmp_path, monkeypatch, capsys
     monkeypatch.setattr("sys.stdin", io.StringIO(""))
     home = tmp_path / "home"
     with pytest.raises(Cancelled):
-        Init(Given(), Home(home), home / "squidbot.yaml", Terminal(), {}, repeated=("init",)).run()
+        Init(
+            Given(), Home(home), home / "squidbot.yaml", Terminal(), {}, called=CalledAs(arguments=("init",))
+        ).run()
     assert "same answers" not in capsys.readouterr().out
 
 

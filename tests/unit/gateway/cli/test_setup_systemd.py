@@ -94,7 +94,7 @@ def test_a_system_service_has_its_configuration_under_etc(systemd, tmp_path, cap
     given = Given(yes=True, matrix=False, email=False, model="demo", install="system")
 
     def run():
-        return Init(given, Home(places.home), places.config, Silent(), environ, (), places).run()
+        return Init(given, Home(places.home), places.config, Silent(), environ, places=places).run()
 
     assert run() == 0
     assert load_settings(places.config, environ={}).llm.pools["main"] == ("assistant",)

@@ -18,8 +18,8 @@ from gateway.operations.usage_operations import receipt_json
 from gateway.store.model import EffectReceipt, ReceiptOutcome
 from gateway.turns.commands import COMMANDS, Command
 from gateway.turns.commands.asked import NOT_HERE, CommandContext
-from gateway.turns.commands.command_help import help_text
 from gateway.turns.commands.command_table import Takes
+from gateway.turns.commands.command_text import help_text
 from tests.clock import EPOCH
 
 FORMS = [(word, form, each) for word in IN_CHATS for form, each in chat_forms(word)]

@@ -37,7 +37,7 @@ async def bench(home):
 @asynccontextmanager
 async def served(home, bench):
     async with serve_control(home, bench.ask):
-        asking = ControlClient(home, limit_s=10)
+        asking = ControlClient(home)
 
         async def call(name, **arguments):
             return await anyio.to_thread.run_sync(asking.call, name, arguments)

@@ -38,7 +38,7 @@ async def uncertain():
 @asynccontextmanager
 async def daemon(home, elsewhere=""):
     """The daemon's side: the channel runs, the socket is there."""
-    terminal, inbox = TerminalChannel(timeout_s=2), MemoryInbox()
+    terminal, inbox = TerminalChannel(), MemoryInbox()
     operations = OperationContext(None, None)
 
     async def not_here():

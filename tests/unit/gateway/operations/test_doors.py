@@ -102,7 +102,7 @@ async def test_the_socket_refuses_them_in_a_sentence(tmp_path: Path) -> None:
     """Of every operation, over the way that a program uses; the exit code is that of wrong usage."""
     home = open_home(tmp_path / "h")
     async with serve_control(home, context()):
-        ask = ControlClient(home, limit_s=20).call
+        ask = ControlClient(home).call
         for key, operation in OPERATIONS.items():
             for arguments in wrong_arguments(operation):
                 with pytest.raises(ControlFailed, match=f"{key}: ") as refused:

@@ -10,7 +10,7 @@ import pytest
 import trustme
 from aiohttp import connector
 
-from gateway.system.verified_tls import verify_always
+from agent_core.http_guards import verify_always
 
 
 async def _asked(port: int) -> bytes:

@@ -15,9 +15,8 @@ from gateway.operations.render import chat_text
 from gateway.system.terminal_text import span
 from gateway.turns import commands
 from gateway.turns.commands import COMMANDS, Command, Misread, parse_command
-from gateway.turns.commands.command_help import help_text
 from gateway.turns.commands.command_table import SYNONYMS, Takes
-from gateway.turns.commands.command_text import and_list
+from gateway.turns.commands.command_text import and_list, help_text
 from tests.clock import EPOCH
 
 

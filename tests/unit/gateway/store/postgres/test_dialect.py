@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.store.postgres.dialect import translate
+from gateway.store.postgres.postgres_connection import translate
 
 
 @pytest.mark.parametrize(
