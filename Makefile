@@ -76,10 +76,12 @@ service-test: setup ## prove image, compose file and systemd unit for real (need
 	@deploy/service-test-needs
 	SQUIDBOT_DEPLOY_TESTS=1 .venv/bin/pytest -q -rs tests/deploy
 
-docs: setup        ## render the manual with a search in site/ (look at it with: python3 -m http.server -d site)
-	@rm -rf .cache/manual && mkdir -p .cache/manual
-	@git ls-files -z ':(top,glob)*.md' docs deploy config.example.yaml | xargs -0 cp --parents -t .cache/manual
-	@$(UV) run -q --no-sync --with 'zensical==$(ZENSICAL)' zensical build --clean --strict
+docs: | $(UV)      ## render the manual with a search in site/ (look at it with: python3 -m http.server -d site)
+	@rm -rf site .cache/manual && mkdir -p .cache/manual/pages
+	@git ls-files -z ':(top,glob)*.md' docs deploy config.example.yaml | xargs -0 cp --parents -t .cache/manual/pages
+	@cp zensical.toml .cache/manual
+	@cd .cache/manual && $(abspath $(UV)) run -q --no-project --with 'zensical==$(ZENSICAL)' zensical build --strict
+	@mv .cache/manual/site site
 ZENSICAL := 0.0.73
 
 fmt: setup         ## put the style right where that can be done by itself
