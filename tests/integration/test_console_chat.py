@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import html
 import json
+import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +18,7 @@ from anyio.to_thread import run_sync
 
 from tests.command_line import squidbot
 from tests.daemon import Daemon
+from tests.integration.test_console_browser import PICTURE, browsing
 from tests.openai_endpoint import CountingModel, endpoint_settings
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300, func_only=True)]
@@ -97,3 +100,28 @@ def test_without_the_endpoint_the_page_says_what_to_do(tmp_path):
             page = client.get("/console/chat").text
     assert "add `api: {}` under channels" in html.unescape(page)
     assert "<textarea" not in page
+
+
+async def test_in_a_real_browser(tmp_path):
+    """By keyboard and click, and the policy refuses nothing of the page; the picture of the manual is made here."""
+    with Daemon(tmp_path / "home", endpoint_settings()) as daemon:
+        with_console(daemon, api={})
+        await run_sync(daemon.up)
+        async with browsing(tmp_path / "browser") as page:
+            done = await run_sync(partial(squidbot, daemon.home, "console", "--json"))
+            await page.open(json.loads(done.stdout)["url"])
+            await page.value("document.querySelector('button').click()")
+            await page.until("location.pathname === '/console/now'")
+            for text in ("My name is Ada.", "What is my name?"):
+                await page.open(f"{daemon.url}/console/chat")
+                await page.value(f"document.querySelector('textarea').value = {json.dumps(text)}")
+                await page.value("document.querySelector('form.wide button').click()")
+                await page.until(
+                    f"document.querySelector('.said') && document.body.textContent.includes({json.dumps(text)})"
+                )
+            shown = str(await page.value("document.querySelector('main').textContent"))
+            assert shown.count("Ada") >= 2
+            if os.environ.get("SQUIDBOT_SCREENSHOT"):
+                picture = await page.ask("Page.captureScreenshot", format="png")
+                PICTURE.with_name("console-chat.png").write_bytes(base64.b64decode(picture["data"]))
+            assert page.refused == []
