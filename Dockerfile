@@ -23,7 +23,7 @@ RUN --mount=type=secret,id=uv_toml,target=/etc/uv/uv.toml \
     --mount=type=secret,id=ca_bundle,target=/run/secrets/ca_bundle \
     if [ -s /run/secrets/ca_bundle ]; then export SSL_CERT_FILE=/run/secrets/ca_bundle; fi; \
     /opt/uv/bin/uv sync --frozen --no-dev --extra mcp --extra pdf --extra pictures --extra postgres --extra s3 --no-install-project --python "$(command -v python)"
-COPY README.md LICENSE ./
+COPY README.md LICENSE CHANGELOG.md ./
 COPY agent_core agent_core
 COPY squidbot_api squidbot_api
 COPY channels channels

@@ -1,5 +1,5 @@
 # Everything runs through uv. Where it is missing, `make` gets it into .cache/uv by itself.
-.PHONY: dist demo test test-slow test-all scale-test lint check fmt kill explore fuzz bench scale-bench recall agentdojo soak image service-test setup axe clean help
+.PHONY: docs dist demo test test-slow test-all scale-test lint check fmt kill explore fuzz bench scale-bench recall agentdojo soak image service-test setup axe clean help
 SHELL := /bin/bash
 UV := $(shell command -v uv 2>/dev/null || echo .cache/uv/bin/uv)
 PYTHON ?= $(shell command -v python3)
@@ -75,6 +75,14 @@ IMAGE_EXTRAS = --extra mcp --extra pdf --extra pictures --extra postgres --extra
 service-test: setup ## prove image, compose file and systemd unit for real (needs root on Debian; eight minutes)
 	@deploy/service-test-needs
 	SQUIDBOT_DEPLOY_TESTS=1 .venv/bin/pytest -q -rs tests/deploy
+
+docs: | $(UV)      ## render the manual with a search in site/ (look at it with: python3 -m http.server -d site)
+	@rm -rf site .cache/manual && mkdir -p .cache/manual/pages
+	@git ls-files -z ':(top,glob)*.md' docs deploy config.example.yaml | xargs -0 cp --parents -t .cache/manual/pages
+	@cp zensical.toml .cache/manual
+	@cd .cache/manual && $(abspath $(UV)) run -q --no-project --with 'zensical==$(ZENSICAL)' zensical build --strict
+	@mv .cache/manual/site site
+ZENSICAL := 0.0.73
 
 fmt: setup         ## put the style right where that can be done by itself
 	.venv/bin/ruff check --fix .

@@ -157,8 +157,7 @@ class ApiChannel:
         Raises KeyReused, TooManyRequests, or ChannelUnavailable: it is not known whether it was accepted.
         """
         inbox, native_id = self._running(), f"{token.digest[:16]}.{key}"
-        place = f"chat.{words.conversation}" if words.conversation else f"once.{native_id}"
-        session = SessionKey(self.name, place, token.person)
+        session = self.session_of(token.person, words.conversation, native_id)
         stored = await self._stored(inbox, native_id)
         mine = [one for one in self._open.values() if one.native_id.startswith(token.digest[:16])]
         if sum(one.users for one in mine) >= MOST_OPEN:
@@ -182,6 +181,11 @@ class ApiChannel:
             request.users -= 1
             if not request.users:
                 del self._open[native_id]
+
+    def session_of(self, person: str, conversation: str, native_id: str = "") -> SessionKey:
+        """Return the session of a conversation that a client has named, else that of a single request."""
+        place = f"chat.{conversation}" if conversation else f"once.{native_id}"
+        return SessionKey(self.name, place, person)
 
     async def watch(self, request: OpenRequest) -> AsyncGenerator[str]:
         """Yield the answer so far, again and again until it is whole. Raises ChannelUnavailable."""

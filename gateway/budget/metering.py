@@ -178,6 +178,8 @@ class UsageMeter:
         self.tier = tier
         self.reserved = Amount()
         self.unrecorded: list[Usage] = []
+        self.spent = Usage()
+        """All calls of the run."""
         self.refused: BudgetSpent | None = None
         """Why its last call was refused."""
         self.ended = False
@@ -242,6 +244,7 @@ class UsageMeter:
             return
         self._closed = self._closing
         self.unrecorded.append(usage)
+        self.spent += usage
         metrics.TOKENS.labels(self.purpose, "prompt").inc(usage.prompt_tokens)
         metrics.TOKENS.labels(self.purpose, "completion").inc(usage.completion_tokens)
         metrics.CACHED_TOKENS.labels(self.purpose).inc(usage.cached_tokens)

@@ -53,6 +53,7 @@ for _place in (
     "privacy:export",
     "privacy:forget",
     "restored:restored",
+    "update:update",
     *(f"{name if name in _WRITTEN_BY_HAND else 'generated_commands'}:{name}" for name in _DERIVED),
 ):
     app.command(f"gateway.cli.{_place}")  # imported when it is called

@@ -108,6 +108,7 @@ EXAMPLES = {
     "tokens list": "squidbot tokens list",
     "tokens revoke": "squidbot tokens revoke phone",
     "trust file": "squidbot trust file notes/trip.md",
+    "update": "squidbot update --check squidbot_gateway-0.2.0-py3-none-any.whl",
     "usage": "squidbot usage --days 7",
     "version": "squidbot version --json",
 }

@@ -12,6 +12,7 @@ _MODULES: Mapping[str, tuple[str, ...]] = {
     "backup": ("backup.snapshot",),
     "calls": ("decision_operations",),
     "channel": ("status_operation",),
+    "chat": ("console_chat",),
     "check": ("configuration_operations",),
     "console": ("token_operations",),
     "cron": ("job_operations",),

@@ -46,7 +46,7 @@ async def add_token(
         name: Its name in the list, such as that of the program.
         person: The person's address on another channel, or owner.
     """
-    address = await _person(context, person)
+    address = await find_person(context, person)
     text = await _with_tokens(context, lambda found: found.add(name, address, datetime.now(UTC)))
     return {"name": name, "person": address, "token": text}
 
@@ -99,7 +99,7 @@ async def make_console_link(context: OperationContext) -> dict[str, Any]:
     return {"url": context.console.new_link(), "seconds": LINK_S}
 
 
-async def _person(context: OperationContext, person: str) -> str:
+async def find_person(context: OperationContext, person: str) -> str:
     """Return the address of who is meant, as it is compared. Raises TokenRefused."""
     from gateway.routing.access import Role, normalise
     from gateway.routing.let_in import load
@@ -109,12 +109,12 @@ async def _person(context: OperationContext, person: str) -> str:
     address = normalise(access.owner if person == "owner" else person)
     if not address:
         raise TokenRefused("owner.aliases is empty, so nobody is the owner; add your address, or use --for")
-    if access.role(_endpoint(context), address, verified=True) is Role.STRANGER:
+    if access.role(find_endpoint(context), address, verified=True) is Role.STRANGER:
         raise TokenRefused(f"{address} may not talk to squidbot; add the address to allow_from of a channel")
     return address
 
 
-def _endpoint(context: OperationContext) -> str:
+def find_endpoint(context: OperationContext) -> str:
     """The name of the endpoint's account. Raises ConfigInvalid."""
     for name in context.accounts:
         if context.access.kind(name) == "api":
@@ -129,7 +129,7 @@ async def _with_tokens(context: OperationContext, use: Callable[[ApiTokens], _Re
     from channels.api.channel import ApiChannel
     from channels.api.token_store import ApiTokens, TokenProblem
 
-    name = _endpoint(context)
+    name = find_endpoint(context)
     channel = context.channels.get(name)
     if isinstance(channel, ApiChannel):
         found = channel.tokens

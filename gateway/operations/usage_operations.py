@@ -14,7 +14,7 @@ from gateway.operations.render import chat_text, usage_text
 
 if TYPE_CHECKING:
     from agent_core.messages import SessionKey
-    from gateway.store.model import EffectReceipt, Spent
+    from gateway.store.model import EffectReceipt, Spent, TurnCost
     from gateway.store.stores import InboxRow, UsageStore
 
 _MOST_SESSIONS = 50
@@ -68,12 +68,14 @@ async def show_usage(
         told.append({**_row(_sum(f"{len(rest)} others", rest)), "gathered": True})
     today = Amount.from_usage(await context.costs.store.usage_on(day_of(now, limits.zone)))
     purposes = await context.costs.store.usage_since(since=since, by="purpose")
+    dearest = [] if guest is not None else await context.costs.store.dearest_turns(since=since)
     return {
         "days": days,
         "by": by,
         "since": since,
         "rows": told,
         "purposes": [_row(row) for row in purposes],
+        "dearest": [_turn(cost) for cost in dearest],
         "total": {name: value for name, value in _row(_sum("", purposes)).items() if name != "name"},
         "budget": budget_state(today, limits, now),
     }
@@ -131,6 +133,12 @@ def _sum(name: str, rows: Sequence[Spent]) -> Spent:
 def _row(spent: Spent) -> dict[str, Any]:
     numbers = spent.usage.model_dump(exclude={"model"})
     return {"name": spent.name, **numbers, "priced": spent.priced}
+
+
+def _turn(cost: TurnCost) -> dict[str, Any]:
+    at = cost.accepted_at.isoformat() if cost.accepted_at else None
+    numbers = cost.usage.model_dump(include={"calls", "prompt_tokens", "completion_tokens", "cost_usd"})
+    return {"id": cost.number, "name": cost.session, "session": cost.session, "at": at, **numbers}
 
 
 _LOOKED_AT = 5000

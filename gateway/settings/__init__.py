@@ -294,7 +294,7 @@ class ToolSettings(_Strict):
     """
     Changes to the table that says which calls are made, asked about (``ask``) or never made (``deny``), by
     what a call does and whose words the model had been shown. For example ``{execute: {owner: ask}}``.
-    docs/tools.md has the whole table.
+    docs/tool-policy.md has the whole table.
     """
     shell: ShellSettings = ShellSettings()
     web: WebSettings = WebSettings()

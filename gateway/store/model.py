@@ -308,6 +308,8 @@ class Completion:
     others: Sequence[OtherHistory] = ()
     entry: LedgerEntry | None = None
     collected: Sequence[Collected] = ()
+    spent: Usage = field(default_factory=Usage)
+    """All that the turn has cost since its last start; ``usage`` is the part that is not recorded yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -478,3 +480,13 @@ class Spent:
     name: str
     usage: Usage
     priced: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TurnCost:
+    """The cost of one turn: ``number`` is that of its last message, ``session`` "" if that is not kept."""
+
+    number: int
+    session: str
+    accepted_at: datetime | None
+    usage: Usage

@@ -91,7 +91,8 @@ class TurnCommit:
         self, turn: Turn, completion: Completion, meter: UsageMeter | None = None
     ) -> list[OutboxRow]:
         """Commit the answer together with the unpaid part of ``meter``. Raises `LostTurn`."""
-        completion = replace(completion, usage=meter.due()) if meter else replace(completion, usage=Usage())
+        due, spent = (meter.due(), meter.spent) if meter else (Usage(), Usage())
+        completion = replace(completion, usage=due, spent=spent)
         rows = await self.retry_until_stored(lambda: self._store.turns.complete(turn, completion))
         if meter is not None:
             meter.mark_committed()

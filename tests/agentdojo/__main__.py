@@ -4,7 +4,7 @@
     python -m tests.agentdojo [--docs]
 
 It runs in an environment of its own (``tests/agentdojo/requirements.txt``), without a network and without a model.
-``--docs`` writes the table into docs/tools.md. Exit code 1 if a task is not solved, an injection has its effect, or a control finds nothing.
+``--docs`` writes the table into docs/agentdojo.md. Exit code 1 if a task is not solved, an injection has its effect, or a control finds nothing.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tests.agentdojo.orders import ORDERS
 from tests.agentdojo.victim import MARK, Question, Victim
 
 BENCHMARK = "v1.2.2"
-_DOCS = Path(__file__).resolve().parents[2] / "docs" / "tools.md"
+_DOCS = Path(__file__).resolve().parents[2] / "docs" / "agentdojo.md"
 _BEGIN, _END = "<!-- written by make agentdojo -->", "<!-- end of the table -->"
 _TALK = {("travel", "injection_task_6")}
 """Wants only words in the answer; no tool has a part in it."""
@@ -224,7 +224,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         prog="python -m tests.agentdojo", description=(__doc__ or "").split("\n")[0]
     )
-    parser.add_argument("--docs", action="store_true", help="write the table into docs/tools.md")
+    parser.add_argument("--docs", action="store_true", help="write the table into docs/agentdojo.md")
     parser.add_argument("--verbose", action="store_true", help="say what comes of each task")
     arguments = parser.parse_args()
     say: Callable[[str], None] = (

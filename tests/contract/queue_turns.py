@@ -299,3 +299,28 @@ class TurnsContract:
         assert (newest.day, newest.purpose) == ("2026-01-02", "heartbeat")
         assert oldest.usage == Usage(prompt_tokens=3, completion_tokens=6, calls=3, cost_usd=0.5, model="m")
         assert [row.day for row in await store.usage.rows(days=1)] == ["2026-01-02"]
+
+    async def test_the_dearest_turns_are_kept_by_day(self, store: Queue, clock: ManualClock):
+        """Ten of each day, by money and then by tokens, with the conversation as it is now; none without calls."""
+        costs = [None, *(0.01 * number for number in range(12))]
+        for number, usd in enumerate(costs):
+            await accept(store, f"a{number}")
+            spent = Usage(prompt_tokens=number, calls=1, cost_usd=usd)
+            await store.turns.complete(await claim(store), reply("x", spent=spent))
+        await accept(store, "free")
+        await store.turns.complete(await claim(store), reply("x"))
+        found = await store.usage.dearest_turns(since="2026-01-01", limit=20)
+        assert [each.usage.prompt_tokens for each in found] == list(range(12, 2, -1))
+        assert {each.session for each in found} == {str(ROOM)}
+        assert {each.accepted_at for each in found} == {EPOCH}
+        clock.advance(86_400)
+        await accept(store, "dear")
+        await store.turns.complete(await claim(store), reply("x", spent=Usage(calls=3, cost_usd=0.5)))
+        assert [each.usage.calls for each in await store.usage.dearest_turns(since="2026-01-02")] == [3]
+        assert [
+            each.usage.calls for each in await store.usage.dearest_turns(since="2026-01-01", limit=2)
+        ] == [3, 1]
+        clock.advance(86_400 * 92)
+        await accept(store, "late")
+        await store.turns.complete(await claim(store), reply("x", spent=Usage(calls=1, cost_usd=0.1)))
+        assert len(await store.usage.dearest_turns(since="2026-01-01")) == 1

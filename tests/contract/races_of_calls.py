@@ -13,7 +13,7 @@ from gateway.store.states import IllegalMove, InboxState, OutboxState
 from gateway.store.store_errors import TooManyJobs
 from gateway.store.stores import Completion, LostTurn, Queue, Step
 from tests.clock import EPOCH
-from tests.contract.queue_data import BOT, ROOM, accept, answer, claim, out, pending, step
+from tests.contract.queue_data import BOT, OTHER, ROOM, accept, answer, claim, out, pending, step
 from tests.contract.races import Race, Ran
 
 AT = EPOCH + timedelta(days=1)
@@ -309,6 +309,22 @@ def spent(queue: Queue, _: Any) -> Any:
     return queue.usage.add(ROOM, Usage(model="m", calls=1, prompt_tokens=1), Purpose.CHAT)
 
 
+async def two_turns(queue: Queue) -> list[Any]:
+    await accept(queue, "a")
+    await accept(queue, "b", session=OTHER)
+    return [await claim(queue), await claim(queue, OTHER)]
+
+
+def dear(number: int) -> Any:
+    costs = Completion(spent=Usage(calls=1, cost_usd=1.0))
+    return lambda queue, turns: queue.turns.complete(turns[number], costs)
+
+
+async def both_kept(ran: Ran) -> None:
+    assert ran.failed == 0, ran.both
+    assert len(await ran.queue.usage.dearest_turns(since="2026-01-01")) == 2
+
+
 def completed(queue: Queue, turn: Any) -> Any:
     return answer(queue, turn)
 
@@ -483,5 +499,6 @@ RACES = [
         one_of_two,
         guard="statement",
     ),
+    Race("two dear turns of a day", two_turns, dear(0), dear(1), both_kept, at="SELECT value FROM state"),
     Race("spent twice", nothing, spent, spent, both_counted, guard="statement"),
 ]

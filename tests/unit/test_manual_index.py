@@ -13,7 +13,7 @@ QUESTIONS = {
     "connect Home Assistant": "mcp-recipes.md",
     "Grafana": "webhooks.md",
     "Prometheus, Grafana": "service.md",
-    "second person": "people.md#commands-in-a-chat",
+    "second person": "adding-a-person.md",
     "OpenRouter": "models.md",
     "in containers": "service.md",
     "tool in a package of your own": "own-tools.md",
@@ -22,7 +22,7 @@ QUESTIONS = {
     "move to another machine": "data.md",
     "limit the cost": "models.md#the-daily-budget",
     "limit access": "people.md",
-    "a personality": "memory.md#name-and-manner",
+    "a personality": "personality.md",
     "mail or a message was not answered": "troubleshooting.md#it-does-not-answer",
 }
 
@@ -54,3 +54,25 @@ def test_a_row_that_leads_nowhere_is_noticed() -> None:
     """The control."""
     assert "no-such-section" not in headings(INDEX.parent / "models.md")
     assert "the-daily-budget" in headings(INDEX.parent / "models.md")
+
+
+LONG = {"benchmarks.md": 1790, "dependencies.md": 1040, "glossary.md": 1230}
+"""Tables in which one looks something up; each number may only fall."""
+_BLOCK = re.compile(r"^ *```.*?^ *```$", re.DOTALL | re.MULTILINE)
+
+
+def words(text: str) -> int:
+    """The words of a page without its blocks of code."""
+    return len(_BLOCK.sub("", text).split())
+
+
+def test_no_page_is_long() -> None:
+    """At most 900 words: a page is for one task or one question."""
+    pages = {page.name: words(page.read_text()) for page in INDEX.parent.glob("*.md")}
+    assert {name: count for name, count in pages.items() if count > LONG.get(name, 900)} == {}
+    assert {name for name, most in LONG.items() if pages[name] <= most - 60} == set(), "lower its number"
+
+
+def test_a_long_page_is_noticed() -> None:
+    """The control; a block of code does not count."""
+    assert words("one two\n```yaml\nthree: four\n```\nfive") == 3

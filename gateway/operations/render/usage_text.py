@@ -28,11 +28,24 @@ def usage(answer: Mapping[str, Any], width: int | None = None) -> str:
         begun = rows if answer["by"] != "day" else list(dropwhile(_is_empty, rows))
         lines += _chart(begun, answer["by"], width)
         lines += ["", *(part for line in _total(answer) for part in wrap(line, width))]
+        lines += _dearest(answer.get("dearest") or (), width)
     else:
         days = answer["days"]
         lines.append("nothing was spent today" if days == 1 else f"nothing was spent in the last {days} days")
     lines += [part for line in budget_line(answer["budget"]) for part in wrap(line, width)]
     return "\n".join(lines)
+
+
+def _dearest(turns: Sequence[Mapping[str, Any]], width: int) -> list[str]:
+    """The turns that cost the most; `squidbot inbox show ID` shows each."""
+    lines = ["", "the dearest turns:"] if turns else []
+    for turn in turns:
+        at = datetime.fromisoformat(turn["at"]).astimezone().strftime("%Y-%m-%d %H:%M") if turn["at"] else "?"
+        told = f"{_numbers(turn)}, {calls(turn['calls'])}"
+        room = width - len(told) - len(at) - len(str(turn["id"])) - 8
+        where = shorten(place_of(turn) if turn["session"] else "not kept any more", max(8, room))
+        lines.append(f"  {turn['id']}  {at}  {where}  {told}")
+    return lines
 
 
 def calls(count: int) -> str:

@@ -28,6 +28,7 @@ from gateway.store.sql.row_codec import (
     to_json,
 )
 from gateway.store.sql.state_store import due_at
+from gateway.store.sql.usage_store import DEAREST, note_dear_turn
 from gateway.store.states import InboxState
 
 
@@ -156,6 +157,7 @@ class TurnStore(Store):
                 blank_withdrawn(db, owned.turn)
             self._journal(db, owned.session, lines, now)
             inbox_statements.spend(db, day, owned.session, purpose, usage)
+            note_dear_turn(db, day, owned.tail, completion.spent)
             for session, told in others:
                 self._journal(db, session, told, now)
             job_store.collect(db, completion.collected)
@@ -170,6 +172,7 @@ class TurnStore(Store):
             *session_locks(owned.session, *(session for session, _ in others)),
             *outbox_locks(messages),
             *ledger,
+            *([named_lock(DEAREST, day)] if completion.spent.calls else []),
         ]
         ids = await self._writer.call("complete", write, locks=locks)
         return pending(ids, messages, owned.tail, held)

@@ -3,14 +3,21 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 from agent_core.messages import SessionKey
 from agent_core.models import Purpose, Usage
-from gateway.store.model import By, Spent, UsageRow
+from gateway.store.model import By, Spent, TurnCost, UsageRow
 from gateway.store.sql import inbox_statements
 from gateway.store.sql.engine import NOTHING, ConnectionPort, Store
+from gateway.store.sql.state_store import remember
+
+DEAREST = "dearest"
+"""The topics ``dearest/DAY`` have the dearest turns of each day: its last message, and what it cost."""
+_MOST_OF_A_DAY, _KEPT_DAYS = 10, 90
 
 _SUMS = (
     "SUM(prompt_tokens), SUM(completion_tokens), SUM(calls), SUM(cost_usd), SUM(cached_tokens),"
@@ -28,6 +35,28 @@ def _usage(sums: Sequence[Any]) -> Usage:
         cached_tokens=int(cached or 0),
         thinking_tokens=int(thinking or 0),
     )
+
+
+def note_dear_turn(db: ConnectionPort, day: str, tail: int, usage: Usage) -> None:
+    """Keep the cost of a turn if it is among the dearest of its day; those of long ago are dropped."""
+    if not usage.calls:
+        return
+    topic = f"{DEAREST}/{day}"
+    found = db.execute("SELECT value FROM state WHERE topic = ?", (topic,)).fetchone()
+    if found is None:
+        oldest = date.fromisoformat(day) - timedelta(days=_KEPT_DAYS)
+        db.execute("DELETE FROM state WHERE topic > ? AND topic < ?", (f"{DEAREST}/", f"{DEAREST}/{oldest}"))
+    kept = [] if found is None else json.loads(found[0])
+    numbers = (usage.cost_usd, usage.prompt_tokens, usage.completion_tokens, usage.calls)
+    kept = sorted([*kept, [tail, *numbers]], key=_dearness, reverse=True)
+    if any(each[0] == tail for each in kept[:_MOST_OF_A_DAY]):
+        remember(db, topic, json.dumps(kept[:_MOST_OF_A_DAY]))
+
+
+def _dearness(cost: Sequence[Any]) -> tuple[float, int]:
+    """Order by money, then by tokens."""
+    _, usd, given, made, _ = cost
+    return usd or 0.0, given + made
 
 
 class UsageStore(Store):
@@ -91,3 +120,25 @@ class UsageStore(Store):
             )
             for name, *sums, unpriced in raws
         ]
+
+    async def dearest_turns(self, *, since: str, limit: int = 10) -> list[TurnCost]:
+        """Return the turns from a day on that have cost the most, the dearest first."""
+        low, high = f"{DEAREST}/{since}", f"{DEAREST}0"  # the character after a slash
+        days = "SELECT value FROM state WHERE topic >= ? AND topic < ?"
+        message = "SELECT session, accepted_at FROM inbox WHERE id = ?"
+
+        def read(db: ConnectionPort) -> list[tuple[Any, Any]]:
+            costs = [
+                each for (value,) in db.execute(days, (low, high)).fetchall() for each in json.loads(value)
+            ]
+            costs = sorted(costs, key=_dearness, reverse=True)[:limit]
+            return [(each, db.execute(message, (each[0],)).fetchone()) for each in costs]
+
+        found = []
+        for (tail, usd, given, made, calls), row in await self._reader.call("dearest_turns", read):
+            usage = Usage(prompt_tokens=given, completion_tokens=made, calls=calls, cost_usd=usd)
+            session, at = row or ("", None)
+            found.append(
+                TurnCost(tail, session, None if at is None else datetime.fromtimestamp(at, UTC), usage)
+            )
+        return found

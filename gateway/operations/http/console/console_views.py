@@ -100,6 +100,13 @@ async def _conversations(call: Call, query: Query) -> dict[str, Any]:
     return {**await call("sessions_list", start=start, limit=_LISTED), "start": start, "size": _LISTED}
 
 
+async def _chat(call: Call, _query: Query) -> dict[str, Any]:
+    try:
+        return {"chat": await call("chat_conversation"), "why": ""}
+    except ConfigInvalid as error:  # there is no endpoint
+        return {"chat": None, "why": str(error)}
+
+
 async def _search(call: Call, query: Query) -> dict[str, Any]:
     asked = {name: query.get(name, "") for name in ("q", "session", "place", "person", "days")}
     found = None
@@ -161,6 +168,7 @@ async def _cost(call: Call, query: Query) -> dict[str, Any]:
 VIEWS: Mapping[str, View] = {
     "now": View("Now", _now, live=True),
     "waiting": View("Waiting for you", _waiting, live=True),
+    "chat": View("Chat", _chat, live=True, shows_words=True),
     "conversations": View("Conversations", _conversations),
     "search": View("Search", _search, shows_words=True),
     "memory": View("Memory", _memory, shows_words=True),

@@ -1,4 +1,4 @@
-"""The examples of docs/models.md are complete: each can be built, and what it costs is known."""
+"""The examples of the pages about models are complete: each can be built, and what it costs is known."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from agent_core.llm.ollama_client import OllamaClient
 from agent_core.llm.providers import _PROVIDERS
 from tests.clock import ManualClock
 
-PAGE = (Path(__file__).parents[4] / "docs" / "models.md").read_text()
+DOCS = Path(__file__).parents[4] / "docs"
+PAGE = "".join((DOCS / f"{name}.md").read_text() for name in ("ollama", "models", "providers"))
 BLOCKS = [block for block in re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL) if block.startswith("llm:")]
 ALIASES = {
     "together": "together_ai",

@@ -16,9 +16,9 @@ from gateway.operations.render.usage_text import bar, shorten
 from gateway.operations.render.usage_text import usage as shown
 from gateway.routing.access import Access, Alias
 from gateway.store.sqlite.sqlite_queue import SqliteQueue
-from gateway.store.stores import Pending
+from gateway.store.stores import Completion, Pending
 from tests.clock import ManualClock
-from tests.contract.queue_data import ROOM
+from tests.contract.queue_data import ROOM, pending
 from tests.doubles.budget import limits
 
 
@@ -34,6 +34,22 @@ def clock() -> ManualClock:
 
 
 class TestUsage:
+    async def test_the_dearest_turns(self, store, clock):
+        """With the number by which `inbox show` shows the message, and where it was; a guest is not told."""
+        await store.inbox.accept("matrix", "@bot:hs.test", [pending("a")], {})
+        turn = await store.turns.claim(ROOM)
+        spent = Usage(prompt_tokens=900, completion_tokens=100, calls=2, cost_usd=0.25)
+        await store.usage.add(ROOM, spent, Purpose.CHAT)
+        await store.turns.complete(turn, Completion(spent=spent))
+        costs = Costs(store.usage, limits(), clock)
+        answer = await OperationContext(store, None, costs=costs).call("usage", {})  # type: ignore[arg-type]
+        [one] = answer["dearest"]
+        assert (one["id"], one["session"], one["cost_usd"]) == (turn.rows[-1].id, str(ROOM), 0.25)
+        told = shown(answer, 80)
+        assert "the dearest turns:" in told
+        assert "1,000  0.25 $, 2 calls" in told
+        assert max(map(len, told.splitlines())) <= 80
+
     async def test_sums_by_person(self, store, clock):
         """Both private conversations of a person are one sum, the owner's are the owner's, and a room is a room."""
         said = (

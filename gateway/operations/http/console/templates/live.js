@@ -6,6 +6,7 @@
   if (!main) return;
   const renew = async () => {
     if (document.hidden || main.contains(document.activeElement)) return;
+    if ([...main.querySelectorAll("textarea")].some((each) => each.value !== each.defaultValue)) return;
     try {
       const answer = await fetch(location.pathname, { credentials: "same-origin" });
       if (!answer.ok) return;

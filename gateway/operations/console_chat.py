@@ -1,0 +1,108 @@
+"""Operations of the console's chat: the owner's conversation there, by the way of a program with a token."""
+
+from __future__ import annotations
+
+import hashlib
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+from agent_core.operation import operation
+from gateway.errors import GatewayError
+from gateway.operations.operation_arguments import RequestInvalid
+from gateway.operations.operation_context import OperationContext
+from gateway.operations.token_operations import find_endpoint, find_person
+
+if TYPE_CHECKING:
+    from channels.api.channel import ApiChannel
+
+_NAME = "console"
+_ANSWER_S = 20.0
+"""So long a form waits for the answer; one that takes longer appears on the page."""
+_MOST_CHARS = 100_000
+_SHOWN, _PREVIEW = 50, 2000
+
+
+class NotSent(GatewayError):
+    """The message was not accepted."""
+
+    exit_code = 75
+
+
+@operation("chat conversation", writes=False)
+async def show_chat(context: OperationContext) -> dict[str, Any]:
+    """
+    Show the newest messages of the owner's conversation in the console, and what is not answered yet.
+
+    ``after`` changes whenever something is said. Raises ConfigInvalid: there is no endpoint.
+    """
+    from gateway.operations.operation_views import inbox_row, message_line
+    from gateway.store.states import InboxState
+
+    channel, person = await _endpoint_and_owner(context)
+    key = channel.session_of(person, _NAME)
+    # First what is on its way into the history, so that nothing is missing between the two.
+    late = [line.message for line in await context.store.journal.lines(key)]
+    total = (await context.memory.load_history(str(key), max_messages=1)).total
+    page = await context.memory.load_segment(str(key), start=max(0, total - _SHOWN), max_messages=_SHOWN)
+    filed = {message.id for message in page.messages}
+    said = [*page.messages, *(message for message in late if message.id not in filed)]
+    open_states = [InboxState.READY, InboxState.RUNNING]
+    waiting = await context.store.inbox.rows(states=open_states, session=key, limit=_SHOWN)
+    return {
+        "session": str(key),
+        "messages": [message_line(each) for each in said if each.role in ("user", "assistant")],
+        "waiting": [inbox_row(row, preview=_PREVIEW) for row in waiting],
+        "after": f"{page.total}.{len(said)}.{len(waiting)}",
+    }
+
+
+@operation("chat say", writes=True, done="Sent.")
+async def say(context: OperationContext, text: str, after: str = "") -> dict[str, Any]:
+    """
+    Send a message of the owner, and wait a while for its answer.
+
+    Args:
+        text: The message.
+        after: What the page showed when it was written: the same text after the same is sent once.
+
+    Raises:
+        RequestInvalid: It is empty or too long.
+        NotSent: It is not known whether it was accepted; the same form may be sent again.
+    """
+    from channels.api.channel import KeyReused, TooManyRequests
+    from channels.api.request import RequestWords
+    from channels.api.token_store import ApiToken
+    from channels.base import ChannelUnavailable
+
+    if not text.strip():
+        raise RequestInvalid("write something first")
+    if len(text) > _MOST_CHARS:
+        raise RequestInvalid(f"a message has at most {_MOST_CHARS:,} characters")
+    channel, person = await _endpoint_and_owner(context)
+    digest, key = _digest(text), _digest(f"{after} {text}")
+    words = RequestWords(text, (), (), _NAME, stream=False, digest=digest[:16])
+    token = ApiToken(_NAME, person, _digest(f"{_NAME} {person}"), datetime.now(UTC))
+    try:
+        async with channel.ask(token, key[:32], words) as asked:
+            with anyio.move_on_after(_ANSWER_S):
+                async for _ in channel.watch(asked):
+                    pass
+            return {"session": str(asked.session), "is_answered": asked.answers}
+    except (ChannelUnavailable, KeyReused, TooManyRequests) as error:
+        raise NotSent(f"{error}; send it again") from error
+
+
+async def _endpoint_and_owner(context: OperationContext) -> tuple[ApiChannel, str]:
+    from channels.api.channel import ApiChannel
+
+    name = find_endpoint(context)
+    channel = context.channels.get(name)
+    if not isinstance(channel, ApiChannel):
+        raise context.missing(f"account {name!r}")
+    return channel, await find_person(context, "owner")
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()

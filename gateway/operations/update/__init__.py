@@ -1,0 +1,1 @@
+"""Tries a newer version of squidbot that is at hand, before it is installed."""

@@ -1,0 +1,127 @@
+"""The chat of the console, in a real daemon: a form without script, its answer, and what is refused."""
+
+from __future__ import annotations
+
+import base64
+import html
+import json
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+
+import httpx
+import pytest
+import yaml
+from anyio.to_thread import run_sync
+
+from tests.command_line import squidbot
+from tests.daemon import Daemon
+from tests.integration.test_console_browser import PICTURE, browsing
+from tests.openai_endpoint import CountingModel, endpoint_settings
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300, func_only=True)]
+BAD = "<script>alert('x')</script>"
+
+
+def with_console(daemon: Daemon, **channels: object) -> None:
+    config = daemon.home / "squidbot.yaml"
+    settings = yaml.safe_load(config.read_text())
+    settings["gateway"]["http"]["console"] = True
+    settings["channels"] = channels
+    config.write_text(yaml.safe_dump(settings))
+
+
+@contextmanager
+def entered(daemon: Daemon) -> Iterator[httpx.Client]:
+    """A browser that has come in."""
+    link = json.loads(squidbot(daemon.home, "console", "--json").stdout)["url"]
+    token = link.partition("token=")[2]
+    with httpx.Client(base_url=daemon.url, follow_redirects=True, timeout=60, trust_env=False) as client:
+        came = client.post("/console/enter", data={"token": token}, headers={"Origin": daemon.url})
+        came.raise_for_status()
+        yield client
+
+
+def form_of(page: str) -> dict[str, str]:
+    """The hidden fields of the form that sends."""
+    [form] = re.findall(r'<form[^>]*action="/console/do/chat_say".*?</form>', page, re.DOTALL)
+    return {name: html.unescape(value) for name, value in re.findall(r'name="(\w+)" value="([^"]*)"', form)}
+
+
+def said(daemon: Daemon, client: httpx.Client, fields: dict[str, str]) -> httpx.Response:
+    return client.post("/console/do/chat_say", data=fields, headers={"Origin": daemon.url})
+
+
+def talks(daemon: Daemon, model: CountingModel) -> None:
+    with entered(daemon) as client:
+        page = client.get("/console/chat")
+        assert page.status_code == 200
+        assert "script-src 'sha256-" in page.headers["Content-Security-Policy"]
+        fields = form_of(page.text)
+        answered = said(daemon, client, {**fields, "text": f"one {BAD}"})
+        assert answered.status_code == 200
+        assert "answer number &lt;0&gt;." in answered.text, answered.text.partition("<main")[2]
+        assert "one &lt;script&gt;" in answered.text
+        assert BAD not in answered.text
+        # the same form once more changes nothing, a new one is a new message
+        twice = said(daemon, client, {**fields, "text": f"one {BAD}"})
+        assert twice.text.count("one &lt;script&gt;") == answered.text.count("one &lt;script&gt;")
+        again = said(daemon, client, {**form_of(answered.text), "text": f"one {BAD}"})
+        assert "answer number &lt;1&gt;." in again.text
+        assert len(model.requests) == 2
+        assert any("answer number <0>." in json.dumps(each) for each in model.requests[1]["messages"])
+        assert said(daemon, client, {**form_of(again.text), "text": "  "}).status_code == 400
+        assert said(daemon, client, {"text": "no secret"}).status_code == 403
+        foreign = client.post(
+            "/console/do/chat_say", data={**fields, "text": "x"}, headers={"Origin": "http://evil.example"}
+        )
+        assert foreign.status_code == 403
+        assert len(model.requests) == 2
+    with httpx.Client(base_url=daemon.url, trust_env=False) as stranger:
+        assert stranger.get("/console/chat").status_code == 401
+
+
+async def test_the_owner_talks_in_a_browser(tmp_path):
+    """Each form is one message with one answer; words are shown as text; a form of another page is refused."""
+    async with CountingModel() as model:
+        with Daemon(tmp_path / "home", endpoint_settings(model.api_base)) as daemon:
+            with_console(daemon, api={})
+            await run_sync(daemon.up)
+            await run_sync(partial(talks, daemon, model))
+
+
+def test_without_the_endpoint_the_page_says_what_to_do(tmp_path):
+    with Daemon(tmp_path / "home", endpoint_settings()) as daemon:
+        with_console(daemon)
+        daemon.up()
+        with entered(daemon) as client:
+            page = client.get("/console/chat").text
+    assert "add `api: {}` under channels" in html.unescape(page)
+    assert "<textarea" not in page
+
+
+async def test_in_a_real_browser(tmp_path):
+    """By keyboard and click, and the policy refuses nothing of the page; the picture of the manual is made here."""
+    with Daemon(tmp_path / "home", endpoint_settings()) as daemon:
+        with_console(daemon, api={})
+        await run_sync(daemon.up)
+        async with browsing(tmp_path / "browser") as page:
+            done = await run_sync(partial(squidbot, daemon.home, "console", "--json"))
+            await page.open(json.loads(done.stdout)["url"])
+            await page.value("document.querySelector('button').click()")
+            await page.until("location.pathname === '/console/now'")
+            for text in ("My name is Ada.", "What is my name?"):
+                await page.open(f"{daemon.url}/console/chat")
+                await page.value(f"document.querySelector('textarea').value = {json.dumps(text)}")
+                await page.value("document.querySelector('form.wide button').click()")
+                await page.until(
+                    f"document.querySelector('.said') && document.body.textContent.includes({json.dumps(text)})"
+                )
+            shown = str(await page.value("document.querySelector('main').textContent"))
+            assert shown.count("Ada") >= 2
+            if os.environ.get("SQUIDBOT_SCREENSHOT"):
+                picture = await page.ask("Page.captureScreenshot", format="png")
+                PICTURE.with_name("console-chat.png").write_bytes(base64.b64decode(picture["data"]))
+            assert page.refused == []
