@@ -231,10 +231,22 @@ async def test_a_direct_list_says_where_a_job_of_another_place_comes() -> None:
         return kept
 
     plans: Any = SimpleNamespace(jobs=jobs)
-    service = JobService(plans, ScheduleConfig(), zone="UTC", clock=ManualClock())
-    lines = list(await service.jobs_with_lines(JobPlace(here, "@bot:hs.test", ann, persons=[ann])))
-    assert [line.partition(" (comes")[2] for line in lines] == [
-        "",
-        " in the room !club:hs.test, by matrix)",
-        " in another conversation, by email)",
-    ]
+    place = JobPlace(here, "@bot:hs.test", ann, persons=[ann])
+    for for_model, name, shown in (
+        (False, "", "!club:hs.test"),
+        (False, "The `[Club](x)`", "“The Club(x)”"),
+        (True, "Club", "!club:hs.test"),
+    ):
+        service = JobService(
+            plans,
+            ScheduleConfig(),
+            zone="UTC",
+            clock=ManualClock(),
+            room_name={room: name, here: "", mail: ""}.__getitem__,
+        )
+        lines = list(await service.jobs_with_lines(place, for_model=for_model))
+        assert [line.partition(" (comes")[2] for line in lines] == [
+            "",
+            f" in the room {shown}, by matrix)",
+            " in another conversation, by email)",
+        ]
