@@ -61,11 +61,11 @@ def split_when(text: str) -> tuple[str, str]:
         return time, said
     if reader.can_continue(when):
         with_at = f"{time} at {said.partition(' ')[0]}"
-        example = f"{time} at {said}" if _is_time(with_at) else with_colon
+        example = f"{time} at {said}" if is_time(with_at) else with_colon
         raise NotATime(f"I am not sure whether {said[:40]!r} belongs to the time {time!r}", example)
     if (found := reader.clock_in_text(when)) is not None:
         clock, others = found
-        example = f"{time} {clock} {others}" if _is_time(f"{time} {clock}") else with_colon
+        example = f"{time} {clock} {others}" if is_time(f"{time} {clock}") else with_colon
         raise NotATime(f"I am not sure whether {clock!r} belongs to the time {time!r}", example)
     return time, said
 
@@ -94,7 +94,7 @@ def _time_behind(text: str) -> tuple[str, str]:
     """The longest time at the end of a text, and what is before it; two empty texts if there is none."""
     reader = _Reader(text)
     for token in reader.tokens[1:] if len(reader.tokens) < words.MOST_TOKENS else ():
-        if _is_time(reader.text[token.start :]):
+        if is_time(reader.text[token.start :]):
             return reader.text[token.start :], reader.text[: token.start].strip(_BETWEEN)
     return "", ""
 
@@ -106,7 +106,8 @@ def _example(time: str, said: str) -> str:
     return f"{NotATime('').example} call Tom"
 
 
-def _is_time(text: str) -> bool:
+def is_time(text: str) -> bool:
+    """Return True if a text is a time and nothing else."""
     try:
         read_when(text)
     except (NotATime, Ambiguous):

@@ -161,10 +161,13 @@ def test_repeated_times_are_told_in_words(expression: str, words: str) -> None:
 
 
 class _People:
-    """A room in which Ben is."""
+    """A room in which Ben is, or somebody else."""
+
+    def __init__(self, name: str = "ben") -> None:
+        self._name = name
 
     async def mentioned_addresses(self, place: JobPlace, whom: str) -> list[str]:
-        if whom.lower() not in ("ben", "us"):
+        if whom.lower() not in (self._name, "us"):
             raise TriggerInvalid("I know nobody called that here")
         return ["@ben:hs.test"]
 
@@ -204,6 +207,24 @@ async def test_an_example_says_what_was_probably_meant(said: str, example: str) 
     with pytest.raises(NotATime) as refused:
         await read_argument(cast("JobService", _People()), said, place)
     assert refused.value.example == example
+
+
+async def test_what_is_no_name_may_be_a_time_with_a_slip() -> None:
+    """The control is somebody whose name is like a word for a day."""
+    place = JobPlace(SessionKey("matrix", "!r"), "matrix", "@ann:hs.test", Audience.GROUP)
+    with pytest.raises(NotATime, match="I do not understand 'tomorow' before 'at 9'"):
+        await read_argument(cast("JobService", _People()), "tomorow at 9 milk", place)
+    found = await read_argument(cast("JobService", _People("frieda")), "Frieda at 9 milk", place)
+    assert found == ("Frieda", (TriggerRequest(at="at 9"), "milk"))
+
+
+@pytest.mark.parametrize("said", ["every first monday", "jeden 2. Freitag", "on friday at 9"])
+async def test_a_time_alone_says_nothing(said: str) -> None:
+    """A part of it is no other time, and what is before that is nobody."""
+    for audience in (Audience.GROUP, Audience.DIRECT):
+        place = JobPlace(SessionKey("matrix", "!r"), "matrix", "@ann:hs.test", audience)
+        with pytest.raises(NotATime, match=f"what to say '{said}'"):
+            await read_argument(cast("JobService", _People()), said, place)
 
 
 async def test_a_name_and_a_time_say_nothing() -> None:
