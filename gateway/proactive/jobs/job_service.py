@@ -391,5 +391,5 @@ def _elsewhere(job: Job, place: JobPlace, name: str) -> str:
     if job.audience is Audience.DIRECT:
         return f" (comes in another conversation, by {job.session.channel})"
     called = one_line(name.translate(_NO_MARKS), 60)
-    room = f"“{called}”" if called else job.session.conversation
-    return f" (comes in the room {room}, by {job.session.channel})"
+    room = f"the room “{called}”" if called else "another room"
+    return f" (comes in {room}, by {job.session.channel})"

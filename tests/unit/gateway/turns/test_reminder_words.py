@@ -254,9 +254,9 @@ async def test_a_direct_list_says_where_a_job_of_another_place_comes() -> None:
     plans: Any = SimpleNamespace(jobs=jobs)
     place = JobPlace(here, "@bot:hs.test", ann, persons=[ann])
     for for_model, name, shown in (
-        (False, "", "!club:hs.test"),
-        (False, "The `[Club](x)`", "“The Club(x)”"),
-        (True, "Club", "!club:hs.test"),
+        (False, "", "another room"),
+        (False, "The `[Club](x)`", "the room “The Club(x)”"),
+        (True, "Club", "another room"),
     ):
         service = JobService(
             plans,
@@ -268,6 +268,6 @@ async def test_a_direct_list_says_where_a_job_of_another_place_comes() -> None:
         lines = list(await service.jobs_with_lines(place, for_model=for_model))
         assert [line.partition(" (comes")[2] for line in lines] == [
             "",
-            f" in the room {shown}, by matrix)",
+            f" in {shown}, by matrix)",
             " in another conversation, by email)",
         ]
