@@ -26,6 +26,7 @@ Khmer), for a class of a regular expression.
 """
 _WITHOUT_BLANKS = re.compile(f"[{UNSPACED}]+")
 
+_HASH = re.compile(r"(SHA-256 [0-9a-f]{16})[0-9a-f]{48}\b")
 _SENTENCE_END = re.compile(r"(?<=[.!?…]) |(?<=[。！？])")
 # The beginning of a word, so that its other forms are found; two characters of scripts without blanks.
 _WORDS = re.compile(r"\b[^\W_\u0e00-\uffff]{3,4}|[\u0e00-\uffff]{2}")
@@ -62,6 +63,11 @@ def read_number(text: str) -> int | None:
 def short_hash(digest: str) -> str:
     """The beginning of a SHA-256, as much as a line of a phone has room for and nobody can imitate."""
     return f"{digest[:16]}…"
+
+
+def shorten_hashes(text: str) -> str:
+    """The text with `short_hash` in the place of each "SHA-256" with its digest."""
+    return _HASH.sub(r"\1…", text)
 
 
 def is_visible(text: str) -> bool:

@@ -27,7 +27,6 @@ from agent_core.ports import AttachmentPort, Clock
 from agent_core.prompt import attachment_lines, fence
 from agent_core.prompt_budget import is_picture
 from agent_core.provenance import Origins, untrusted_origin
-from agent_core.text import short_hash
 from agent_core.tools.effects import Effect, Review, approved_state
 from agent_core.tools.files.change_tools import ReceivedFile
 from agent_core.tools.plain_text import looks_like_html, text_in
@@ -240,7 +239,7 @@ class SendFileTool:
             size, digest = await anyio.to_thread.run_sync(self._hashed, wanted)
         except (ValueError, LookupError, OSError):
             return Review("", "none")
-        return Review(f"{wanted}\n{size} bytes, SHA-256 {short_hash(digest)}", digest)
+        return Review(f"{wanted}\n{size} bytes, SHA-256 {digest}", digest)
 
     def _hashed(self, wanted: str) -> tuple[int, str]:
         folder, inside = self._place(wanted)

@@ -17,8 +17,10 @@ from agent_core.tools.effects import Effect, Wording
 
 _LONGEST_TEXT = 4000
 _REPEATS = re.compile(
-    r"\s*(?:(?:on|am)\s+)?(?:every|each|hourly|daily|weekly|jede[nrs]?|alle|stündlich|t(?:ä|ae)glich|wöchentlich"
-    r"|\w+days|\w+ends|\w+tags|mittwochs|work(?:ing)? days)\b",
+    r"\b(?:every|each|(?:hour|dai|week|month|quarter|year|annual)ly|jede[nrs]?|alle|quartalsweise"
+    r"|(?:stünd|t(?:ä|ae)g|wöchent|monat|viertelj(?:ä|ae)hr|halbj(?:ä|ae)hr|j(?:ä|ae)hr)lich"
+    r"|(?:mon|tues|wednes|thurs|fri|satur|sun|week|work)days|work(?:ing)? days|week-?ends"
+    r"|(?:mon|diens|donners|frei|sams|sonn|werk|wochen)tags|mittwochs|sonnabends)\b",
     re.IGNORECASE,
 )
 _BETWEEN = re.compile(r"[,;&]| and ")
@@ -96,7 +98,7 @@ class ScheduleTool:
         """The text and the time of a reminder that comes once, and for whom it is."""
         repeats = any(arguments.get(name) for name in ("every_minutes", "cron", "timezone"))
         at, whom = str(arguments.get("at") or ""), str(arguments.get("whom") or "")
-        repeats = repeats or _REPEATS.match(at) is not None
+        repeats = repeats or _REPEATS.search(at) is not None
         if arguments.get("action") != "add" or arguments.get("kind") == "ask" or repeats:
             return None
         times = at.split()

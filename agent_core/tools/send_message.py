@@ -15,7 +15,6 @@ from typing import Any, Protocol
 from agent_core.messages import Attachment
 from agent_core.models import ToolResult
 from agent_core.provenance import Origins, origins_of_call
-from agent_core.text import short_hash
 from agent_core.tools.attachment_tools import ConversationFiles, SendFileTool
 from agent_core.tools.effects import Effect, Review, approved_state, approving
 from agent_core.tools.execution import step_of_call
@@ -140,7 +139,7 @@ class SendMessageTool:
         """A file in words, and its hash; nothing is kept of it yet."""
         file = await self._known.find(path.lower()) if _ID.fullmatch(path.lower()) else None
         if file is not None:
-            return f"{file.name}, {file.size_bytes} bytes, SHA-256 {short_hash(file.sha256)}", file.sha256
+            return f"{file.name}, {file.size_bytes} bytes, SHA-256 {file.sha256}", file.sha256
         seen = await self._sending.review(path=path)
         return seen.text.replace("\n", ", ") or f"{path}, which cannot be read", seen.state
 

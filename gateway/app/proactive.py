@@ -24,6 +24,7 @@ from gateway.app.agent import AgentParts, sendable_files
 from gateway.app.background_start import BackgroundParts, build_background
 from gateway.app.environment import Configured, Environment
 from gateway.budget.budget_alerts import BudgetAlerts
+from gateway.operations.operation_views import room_name
 from gateway.proactive.heartbeat_monitor import HeartbeatMonitor
 from gateway.proactive.jobs.job_permissions import role_now
 from gateway.proactive.jobs.job_service import JobPlace, JobService, SessionJobs
@@ -78,6 +79,7 @@ def build_proactive(
         clock=clock,
         crowd=access.server_group,
         people=partial(_people_in, channels),
+        room_name=partial(room_name, channels=channels),
     )
     watcher = Watcher(queue, env.conversations, clock, partial(web_client, env.settings.tools.web))
     scheduler = _scheduler(env, queue, channels, watcher)

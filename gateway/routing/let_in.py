@@ -71,6 +71,8 @@ def was_refused(row: InboxRow, access: Access) -> bool:
     if row.state is InboxState.QUARANTINED:
         return True
     reason, message = row.error or "", row.message
+    if reason in (UNINVITED, "invitation_not_allowed") and access.decide(message).role is not Role.STRANGER:
+        return False  # they have been let in since
     is_for_us = message.addressed or not access.has_rooms(message.channel)
     return row.state is InboxState.IGNORED and (
         reason.startswith("unreadable_")

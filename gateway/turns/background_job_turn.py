@@ -17,6 +17,7 @@ import structlog
 
 from agent_core.agent import TurnLimits
 from agent_core.errors import AgentError, BudgetSpent, CreditSpent
+from agent_core.memory.scopes import OWNER
 from agent_core.messages import (
     Attachment,
     Audience,
@@ -259,15 +260,18 @@ class BackgroundTurns:
 
     async def defer_to_budget(self, turn: Turn, error: BudgetSpent) -> None:
         """Defer the job until the budget opens again, and notify its person."""
-        order, notice = order_of(turn.head.message), []
+        order, notice, once = order_of(turn.head.message), [], None
         if order is not None and not order.by_heartbeat:
             why = f"the share of today's budget for jobs is spent. It continues {self.deferral.opens()}."
             if isinstance(error, CreditSpent):
                 why = error.public
             text = f"The background job {order.label} waits: {why}"
+            is_of_owner = session_of(turn, self.access, Purpose.BACKGROUND).scope == OWNER
+            if is_of_owner and isinstance(error, CreditSpent):
+                text, once = self.deferral.owners_notice(error)
             found = await self._perhaps(turn, order, text)
             notice = [] if found is None else list(found.outbound)
-        await self.deferral.defer_to_budget(turn, error, notice)
+        await self.deferral.defer_to_budget(turn, error, notice, once=once)
 
     async def report_failure(self, turn: Turn, failure: TurnFailureText) -> None:
         """Notify the person of the job, and record it in the conversation."""

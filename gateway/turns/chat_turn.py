@@ -12,7 +12,6 @@ from agent_core.messages import Audience, InboundMessage, OutboundKind
 from agent_core.models import Purpose, TurnResult
 from channels.heartbeat.silence import without_thoughts
 from gateway.budget.metering import UsageMeter
-from gateway.proactive.owner_alerts import credit_alert
 from gateway.proactive.owner_contact import OwnerContact
 from gateway.store.stores import Completion, NewOutbound, StoreUnavailable, Turn
 from gateway.turns.commands.command_service import CommandService
@@ -86,10 +85,9 @@ class ChatTurns:
         last, once = turn.rows[-1].message, None
         text, whom = self.deferral.budget_text(error), [last.sender.address]
         if isinstance(error, CreditSpent) and self._is_of_owner_alone(turn):
-            alert = credit_alert(error, self.deferral.clock.now())
+            text, key = self.deferral.owners_notice(error)
             await self._learn(last)
-            is_told_here = await self.target.is_owner_session(turn.place)
-            text, once = alert.text, alert.key if is_told_here else None
+            once = key if await self.target.is_owner_session(turn.place) else None
         notice = self.turn_commit.replies(turn, text, OutboundKind.NOTICE, rings_for=whom)
         await self.deferral.defer_to_budget(turn, error, notice, once=once)
 

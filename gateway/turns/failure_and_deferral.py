@@ -26,6 +26,7 @@ from gateway.budget.budget_policy import BudgetLimits, day_of, notice_name, open
 from gateway.budget.metering import UsageMeter
 from gateway.errors import describe
 from gateway.proactive.jobs.job_permissions import PlaceUnknown
+from gateway.proactive.owner_alerts import credit_alert
 from gateway.routing.access import Access, Role
 from gateway.routing.crash_isolation import CRASH_APOLOGY, CrashIsolation
 from gateway.store.states import BUDGET, PLACE, QUARANTINE_S, link_wait
@@ -83,6 +84,13 @@ class Deferral:
             "My budget for today is spent, so I cannot answer this now. Your message waits, and so does "
             f"what you write until then. I continue {self.opens()}."
         )
+
+    def owners_notice(self, error: BudgetSpent) -> tuple[str, tuple[str, str] | None]:
+        """The notice for the owner, and the name under which a spent credit is told once, as by its alert."""
+        if not isinstance(error, CreditSpent):
+            return self.budget_text(error), None
+        alert = credit_alert(error, self.clock.now())
+        return alert.text, alert.key
 
     async def defer_to_budget(
         self,

@@ -16,6 +16,7 @@ from typing import Any
 import structlog
 
 from agent_core.errors import BudgetSpent
+from agent_core.memory.scopes import OWNER
 from agent_core.messages import (
     EVERYBODY,
     Attachment,
@@ -219,8 +220,10 @@ class JobTurns:
 
     async def defer_to_budget(self, turn: Turn, error: BudgetSpent) -> None:
         """Defer the job until the budget opens again, and notify its person once a day."""
-        notice = self._notice(turn, self.deferral.budget_text(error))
-        await self.deferral.defer_to_budget(turn, error, notice)
+        text, once = self.deferral.budget_text(error), None
+        if session_of(turn, self.access, Purpose.JOB).scope == OWNER:
+            text, once = self.deferral.owners_notice(error)
+        await self.deferral.defer_to_budget(turn, error, self._notice(turn, text), once=once)
 
     async def report_failure(self, turn: Turn, failure: TurnFailureText) -> None:
         """Notify the person of the job."""

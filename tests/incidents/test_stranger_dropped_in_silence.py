@@ -200,6 +200,9 @@ async def test_what_people_say_to_each_other_in_a_room_is_not_kept(tmp_path: Pat
             "d": "quarantined",
         }
         assert [row.message.native_id for row in rows if let_in.was_refused(row, matrix)] == ["d", "m"]
+        matrix = Access([Alias("matrix", "@a:hs.test")], {"matrix": ("@s:hs.test",)})
+        refused = [row.message.native_id for row in rows if let_in.was_refused(row, matrix)]
+        assert refused == ["d"], "what was only listed is not, once its sender may write; the other is kept"
 
 
 async def test_each_way_of_being_refused_leaves_a_trace_and_robots_only_a_count(house: Harness) -> None:

@@ -120,5 +120,9 @@ async def test_the_question_shows_the_script(tmp_path: Path) -> None:
         notice, _ = await question(one, DM)
         digest = hashlib.sha256(text.encode()).hexdigest()
         assert f"work/run.sh, {len(text)} bytes, SHA-256 {digest[:16]}…" in notice.text
+        (row,) = await one.built.store.approvals.questions()
+        assert f"SHA-256 {digest}\n" in str(row.calls[0][1]), (
+            "the console and `inbox list --held --json` have all of it"
+        )
         assert "| echo one" in notice.text
         assert "| work/other.sh, 3 bytes" in notice.text

@@ -253,7 +253,7 @@ class TestRemind:
             none = (await asked(one, "!remind cancel 7")).text
             (left,) = await one.built.store.jobs.jobs()
         assert [line[:2] for line in listed.splitlines() if line[:1].isdigit()] == ["1.", "2.", "3.", "4."]
-        assert "`!remind cancel 2`" in listed
+        assert "`!remind cancel 4`" in listed
         assert two.startswith("Which one?")
         assert "`!remind cancel 1`" in two
         assert "`!remind cancel 4`" in two

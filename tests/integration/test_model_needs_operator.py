@@ -7,7 +7,10 @@ from typing import Any
 
 import anyio
 
-from agent_core.messages import OutboundKind
+from agent_core.messages import OutboundKind, SessionKey
+from gateway.proactive.jobs.job_service import JobPlace
+from gateway.proactive.jobs.trigger_parsing import TriggerRequest
+from gateway.store.model import JobKind
 from gateway.store.states import BUDGET
 from tests.doubles.openai_server import FakeOpenAI, Say, Status
 from tests.integration.command_world import ANN, BOB, CID, DM, SETTINGS
@@ -80,6 +83,28 @@ async def test_somebody_elses_question_alerts_the_owner(tmp_path):
         there.server.say(BOB, "second")
         assert (await there.server.answers(1, conversation=f"dm-{BOB}"))[0].kind is OutboundKind.NOTICE
         assert (await there.server.answers(2, conversation=DM))[-1].kind is OutboundKind.ALERT
+
+
+async def test_a_job_of_the_owner_that_waits_for_credit_adds_no_second_notice(tmp_path):
+    """The control is a job of somebody else, who does not read the owner's alert."""
+    async with FakeOpenAI() as fake, asking(tmp_path, fake) as there:
+        await there.asked("hello", person=ANN)
+        await there.asked("hello", person=BOB)
+        fake.plan(*[Status(400, CREDIT)] * 2)
+        for person in (ANN, BOB):
+            place = JobPlace(SessionKey("matrix", f"dm-{person}"), "bot", person, persons=[person])
+            wish = TriggerRequest(in_minutes=0.001)
+            await there.built.proactive.jobs.add(place, wish, text="what is new?", kind=JobKind.ASK)
+        with anyio.fail_after(60):
+            while await there.inbox() != {"ready": 2, "settled": 2}:
+                await anyio.sleep(0.02)
+            while not (to_owner := there.server.seen(DM)[1:]):
+                await anyio.sleep(0.02)
+        assert (await there.server.answers(2, conversation=f"dm-{BOB}"))[-1].text.startswith("My account")
+        await there.built.store.maintenance.due_now(BUDGET)
+        await there.server.answers(3, conversation=DM)
+        assert [CREDIT.rstrip(".") in one.text for one in there.server.seen(DM)] == [False, True, False]
+        assert len(to_owner) == 1
 
 
 async def waiting_for_credit(there, fake):

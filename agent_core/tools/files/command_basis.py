@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from agent_core.confined_files import open_below
-from agent_core.text import short_hash
 from agent_core.tools.files.change_journal import WORK
 from agent_core.tools.files.command_origins import TooMuchError, identity_of_file, walk
 
@@ -158,7 +157,7 @@ def _shown(named: Sequence[str], entries: Mapping[str, _Entry], found: dict[str,
     for path in regular[:_MOST_SHOWN]:
         entry = entries[path]
         shown = path if path.isprintable() else ascii(path)
-        yield f"{shown}, {entry.status.st_size} bytes, SHA-256 {short_hash(found[path])}"
+        yield f"{shown}, {entry.status.st_size} bytes, SHA-256 {found[path]}"
         if entry.inside and 0 < entry.status.st_size <= _SHOWN_BYTES:
             content = _content(entry, _SHOWN_BYTES) or b""
             # What is shown must be what the hash is of.

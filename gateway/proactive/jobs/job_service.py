@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from functools import partial
 from itertools import count
 from typing import Any, TypeVar
 
@@ -52,6 +53,7 @@ MOST_MENTIONED = 10
 """Only a moderator can have more people notified in a room: all of them."""
 EVERYBODY_HERE = frozenset({"all", "all of us", "everybody", "everyone", "us", "alle", "uns"})
 _BETWEEN = re.compile(r",|&|;|\band\b", re.IGNORECASE)
+_NO_MARKS = dict.fromkeys(map(ord, "[]<>`“”"))
 _CROWD = 10
 """So many times as much as one person may all have together whom one pattern lets in."""
 _T = TypeVar("_T")
@@ -104,7 +106,8 @@ class JobService:
     Adds, lists and changes jobs.
 
     ``zone`` is the default zone; ``crowd`` returns the server group of a person not allowed by name;
-    ``people`` returns a conversation's people and raises `ChannelUnavailable`.
+    ``people`` returns a conversation's people and raises `ChannelUnavailable`; ``room_name`` names its
+    room.
     """
 
     def __init__(
@@ -116,7 +119,9 @@ class JobService:
         clock: Clock,
         crowd: Callable[[str, str], str] = lambda _channel, _address: "",
         people: Callable[[SessionKey], Awaitable[Mapping[str, str]]] | None = None,
+        room_name: Callable[[SessionKey], str] = lambda _: "",
     ) -> None:
+        self._room_name = room_name
         self._people = people
         self._crowd_of = crowd
         self.plans = plans
@@ -248,13 +253,19 @@ class JobService:
         """The jobs that the person may change at a place."""
         return [job for job in await self.plans.jobs() if place.owns(job)]
 
-    async def jobs_with_lines(self, place: JobPlace) -> dict[str, Job]:
-        """The jobs that may be listed at a place, each with its line; in a shared room those of everybody."""
-        return {self._line(job, place): job for job in await self.plans.jobs() if place.shows(job)}
+    async def jobs_with_lines(self, place: JobPlace, *, for_model: bool = False) -> dict[str, Job]:
+        """
+        The jobs that may be listed at a place, each with its line; in a shared room those of everybody.
 
-    def _line(self, job: Job, place: JobPlace) -> str:
+        A model is not told the names of rooms, which others choose.
+        """
+        jobs = [job for job in await self.plans.jobs() if place.shows(job)]
+        return {self._line(job, place, for_model=for_model): job for job in jobs}
+
+    def _line(self, job: Job, place: JobPlace, *, for_model: bool) -> str:
         if place.audience is Audience.DIRECT:
-            return f"{self.describe(job)}{_elsewhere(job, place)}"
+            name = "" if for_model else self._room_name(job.session)
+            return f"{self.describe(job)}{_elsewhere(job, place, name)}"
         before = place.since is not None and job.created_at < place.since and not place.owns(job)
         private = job.audience is Audience.DIRECT  # made before others came in
         named = job.context.notes.mentions
@@ -360,7 +371,7 @@ class SessionJobs:
         return f"{job.id} is {'paused' if action == 'pause' else 'active again'}."
 
     async def _shown(self) -> dict[str, Job]:
-        return await self._read(self._service.jobs_with_lines)
+        return await self._read(partial(self._service.jobs_with_lines, for_model=True))
 
     async def _jobs(self) -> list[Job]:
         return await self._read(self._service.own_jobs)
@@ -372,10 +383,12 @@ class SessionJobs:
             raise ToolFailed("The jobs cannot be read now.") from error
 
 
-def _elsewhere(job: Job, place: JobPlace) -> str:
-    """Return the place where a job will be told, if that is not this one."""
+def _elsewhere(job: Job, place: JobPlace, name: str) -> str:
+    """Return the place where a job will be told, if that is not this one; ``name`` is its room's."""
     if job.session == place.session:
         return ""
     if job.audience is Audience.DIRECT:
         return f" (comes in another conversation, by {job.session.channel})"
-    return f" (comes in the room {job.session.conversation}, by {job.session.channel})"
+    called = one_line(name.translate(_NO_MARKS), 60)
+    room = f"the room “{called}”" if called else "another room"
+    return f" (comes in {room}, by {job.session.channel})"

@@ -10,14 +10,12 @@ none reads "halb sieben".
 from __future__ import annotations
 
 import re
-import unicodedata
-from collections.abc import Callable, Container, Mapping
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
-from typing import TypeVar
 
 from gateway.proactive.jobs import time_words as words
+from gateway.proactive.jobs.time_reader import TokenReader
 from gateway.proactive.jobs.time_syntax import (
     Ambiguous,
     Calendar,
@@ -34,7 +32,6 @@ from gateway.proactive.jobs.time_syntax import (
     month_and_day,
 )
 
-_T = TypeVar("_T")
 _BETWEEN = " \t\r\n:,."
 _DEFAULT = (TimeOfDay(*words.MORNING),)
 
@@ -63,11 +60,11 @@ def split_when(text: str) -> tuple[str, str]:
         return time, said
     if reader.can_continue(when):
         with_at = f"{time} at {said.partition(' ')[0]}"
-        example = f"{time} at {said}" if _is_time(with_at) else with_colon
+        example = f"{time} at {said}" if is_time(with_at) else with_colon
         raise NotATime(f"I am not sure whether {said[:40]!r} belongs to the time {time!r}", example)
     if (found := reader.clock_in_text(when)) is not None:
         clock, others = found
-        example = f"{time} {clock} {others}" if _is_time(f"{time} {clock}") else with_colon
+        example = f"{time} {clock} {others}" if is_time(f"{time} {clock}") else with_colon
         raise NotATime(f"I am not sure whether {clock!r} belongs to the time {time!r}", example)
     return time, said
 
@@ -96,7 +93,7 @@ def _time_behind(text: str) -> tuple[str, str]:
     """The longest time at the end of a text, and what is before it; two empty texts if there is none."""
     reader = _Reader(text)
     for token in reader.tokens[1:] if len(reader.tokens) < words.MOST_TOKENS else ():
-        if _is_time(reader.text[token.start :]):
+        if is_time(reader.text[token.start :]):
             return reader.text[token.start :], reader.text[: token.start].strip(_BETWEEN)
     return "", ""
 
@@ -108,7 +105,8 @@ def _example(time: str, said: str) -> str:
     return f"{NotATime('').example} call Tom"
 
 
-def _is_time(text: str) -> bool:
+def is_time(text: str) -> bool:
+    """Return True if a text is a time and nothing else."""
     try:
         read_when(text)
     except (NotATime, Ambiguous):
@@ -116,24 +114,13 @@ def _is_time(text: str) -> bool:
     return True
 
 
-class _Reader:
-    """Reads one text from left to right; a rule that does not fit leaves the position as it was."""
+def _of_every_month(day: Calendar) -> str:
+    """A repetition that can be read, for a day such as the last Friday."""
+    return f"the {words.NTH_NAMES[day.nth]} {words.WEEK[day.weekdays[0]].lower()} of every month"
 
-    def __init__(self, text: str) -> None:
-        text = text.strip()
-        self.text = unicodedata.normalize("NFC", text[:1000]) + text[1000:]
-        self.tokens, self.at = words.tokens_of(self.text), 0
-        self._clock_was_said = self._ends_in_hours = self._is_bare = False
 
-    @property
-    def end(self) -> int:
-        """The place behind the last token that was taken."""
-        return self.tokens[self.at - 1].end if self.at else 0
-
-    @property
-    def rest(self) -> str:
-        """The text that is not read yet."""
-        return self.text[self.end :]
+class _Reader(TokenReader):
+    """The rules."""
 
     def when(self) -> When:
         """The longest time that begins here. Raises `NotATime`."""
@@ -144,6 +131,8 @@ class _Reader:
 
     def can_continue(self, when: When) -> bool:
         """Return True if the next words may belong to it: ``every monday 9``, ``18:00 CET``."""
+        if self._is_unsure_day:
+            return True
         first, second, *_ = *self.tokens[self.at :], words.NOTHING, words.NOTHING
         is_text = second.kind == "word" and second.text not in words.TIME_WORDS
         if first.text in words.INTRODUCES or (first.text == "to" and is_text):
@@ -185,58 +174,8 @@ class _Reader:
         except NotATime:
             return False
         except Ambiguous:
-            pass
-        return True
-
-    # ── tokens ──
-
-    @property
-    def _next(self) -> words.Token:
-        return self.tokens[self.at] if self.at < len(self.tokens) else words.NOTHING
-
-    def _take(self, table: Mapping[str, _T]) -> _T | None:
-        """The value of the longest phrase of the table that comes next."""
-        for count in range(5, 0, -1):
-            phrase = self.tokens[self.at : self.at + count]
-            key = " ".join(each.text for each in phrase)
-            if len(phrase) == count and key in table and not any(each.has_comma for each in phrase[1:]):
-                self.at += count
-                return table[key]
-        return None
-
-    def _skip(self, known: Container[str]) -> str:
-        """The next word, if it is a known one, or nothing."""
-        found = self._next.text
-        if not found or found not in known:
-            return ""
-        self.at += 1
-        return found
-
-    def _kind(self, kind: str) -> str:
-        return self._skip((self._next.text,)) if self._next.kind == kind else ""
-
-    def _dot(self) -> None:
-        if self._next.is_glued:
-            self._skip(".")
-
-    def _and(self) -> bool:
-        comma = self._next.has_comma
-        return bool(self._skip(words.AND)) or comma
-
-    def _attempt(self, rule: Callable[[], _T | None]) -> _T | None:
-        start = self.at
-        found = rule()
-        if found is None:
-            self.at = start
-        return found
-
-    def _first(self, *rules: Callable[[], When | None]) -> When | None:
-        start = self.at
-        for rule in rules:
-            if (found := rule()) is not None:
-                return found
-            self.at = start
-        return None
+            return True
+        return not self._is_unsure_day
 
     # ── in … ──
 
@@ -305,25 +244,24 @@ class _Reader:
             return None
         return (implied or 1.0 if count is None else count) + half, unit
 
-    def _count(self) -> float | None:
-        if self._next.kind == "number" or (self._next.kind == "clock" and "." in self._next.text):
-            return float(self._kind(self._next.kind).replace(",", "."))
-        return self._take(words.COUNTS)
-
     # ── every … ──
 
     def _repeated(self) -> When | None:
         if (unit := self._take(words.ADVERBS)) is not None:
             found = self._calendar(words.SECONDS[unit], in_days=unit != "h")
             return Calendar(_DEFAULT) if unit == "d" and isinstance(found, Every) else found
-        if self._take(words.MONTHLY):
-            return self._monthly(self._ordinal())
+        if (months := self._take(words.MONTHS_BETWEEN)) is not None:
+            return self._by_months(months)
         if self._skip(words.EVERY):
             return self._first(
-                self._each_month, self._each_year, self._each_weekdays, self._each_part, self._each_count
+                self._each_months,
+                self._each_in_month,
+                self._each_weekdays,
+                self._each_part,
+                self._each_count,
             )
         self._skip(words.ON)
-        if (dated := self._first(self._of_each_month, self._each_year)) is not None:
+        if (dated := self._first(self._of_each_month)) is not None:
             return dated
         start, is_plural = self.at, self._take(words.PLURALS) is not None
         self.at = start
@@ -333,27 +271,98 @@ class _Reader:
         part = self._part()
         return Calendar(part) if part else None
 
-    def _each_month(self) -> When | None:
-        return self._monthly(self._ordinal() if self._take(words.ON_THE_DAY) else self._marked_ordinal())
+    # ── in some months ──
 
-    def _of_each_month(self) -> When | None:
-        self._skip(words.ARTICLES)
-        dom = self._ordinal()
-        return self._monthly(dom) if dom and self._take(words.OF_EACH_MONTH) else None
+    def _each_months(self) -> When | None:
+        """``month``, ``3 months``, ``other year``, behind "every"."""
+        other: float | None = 2 if self._skip(words.OTHER) else self._attempt(self._counted)
+        count = self._count() if other is None else other
+        unit = self._take(words.MONTH_UNITS)
+        months = (1 if count is None else count) * (unit or 0)
+        is_span = not months or months % 1 or self._next.text in words.OF  # "quarter of an hour"
+        return None if is_span else self._by_months(int(months))
 
-    def _monthly(self, dom: int) -> When | None:
-        return Calendar(self._clocks() or _DEFAULT, day_of_month=dom) if 1 <= dom <= 31 else None
+    def _by_months(self, count: int) -> When:
+        on = self._attempt(self._on_a_date if count % 12 == 0 else self._on_days)
+        found = on or self._attempt(self._on_days) or Calendar(_DEFAULT)
+        self._ordinal_end = 0
+        each = 1 if found.month and count == 12 else count
+        return replace(found, clocks=self._times_of_day() or _DEFAULT, count=each, unit="months")
 
-    def _each_year(self) -> When | None:
-        if not self._take(words.EACH_YEAR):
-            return None
+    def _on_a_date(self) -> Calendar | None:
         self._skip(words.ON)
         day = self._calendar_day()
         year, month, dom = (day and day.date) or (None, None, 0)
         if year is not None or month is None:
             return None
         check_day(month, dom)
-        return Calendar(self._clocks(after_day=True) or _DEFAULT, day_of_month=dom, month=month)
+        return Calendar(_DEFAULT, days_of_month=(dom,), month=month)
+
+    def _on_days(self) -> Calendar | None:
+        return self._days_in_month() if self._skip(words.ON) else self._nth_weekday()
+
+    def _days_in_month(self) -> Calendar | None:
+        return self._attempt(self._nth_weekday) or self._attempt(self._days_of_month)
+
+    def _nth_weekday(self) -> Calendar | None:
+        """``first monday``, ``letzten Freitag``."""
+        self._skip(words.ARTICLES)
+        nth, days = self._marked_numeral(), self._take(words.EACH_DAYS) or ()
+        is_one = -1 <= nth <= 5 and nth and len(days) == 1
+        return Calendar(_DEFAULT, unit="months", weekdays=days, nth=nth) if is_one else None
+
+    def _days_of_month(self) -> Calendar | None:
+        """``the 1st and 15th``, ``day 3``, ``last day``."""
+        found: tuple[int, ...] = ()
+        while (dom := self._attempt(partial(self._more_days_of_month, more=bool(found)))) is not None:
+            found += (dom,)
+        return Calendar(_DEFAULT, unit="months", days_of_month=found) if found else None
+
+    def _more_days_of_month(self, *, more: bool) -> int | None:
+        if more and not self._and():
+            return None
+        self._skip(words.ARTICLES)
+        self._skip(words.DAY)
+        dom = self._numeral()
+        is_sure = not more or self._ordinal_end == self.at
+        self._skip(words.DAY)
+        is_counted = self._next.text in (*words.EACH_DAYS, *words.UNITS, *words.MONTHS_AHEAD)
+        dom = 31 if dom == -1 else dom
+        return dom if is_sure and not is_counted and 1 <= dom <= 31 else None
+
+    def _each_in_month(self) -> When | None:
+        """``first monday``, ``1st of the month``, behind "every"."""
+        found = self._days_in_month()
+        if found is None:
+            return None
+        said = self.text[: self.end]
+        of_month = self._take(words.OF_THE_MONTH) or self._take(words.OF_EACH_MONTH)
+        is_by_count = found.nth == 2 or not (found.nth or self._ordinal_end == self.at)
+        if not of_month and is_by_count:
+            return None
+        if not of_month and found.nth > 2:
+            weekday = words.WEEK[found.weekdays[0]].lower()
+            raise Ambiguous(
+                f"{said!r} can be 'every {found.nth} weeks on {weekday}' or {_of_every_month(found)!r}; "
+                "write the one that you mean like this"
+            )
+        return self._with_clocks(found)
+
+    def _of_each_month(self) -> When | None:
+        found = self._days_in_month()
+        if found is not None and self._take(words.OF_EACH_MONTH):
+            return self._with_clocks(found)
+        if found is not None and found.nth:
+            self._take(words.OF_THE_MONTH)
+            said = self.text[: self.end]
+            raise Ambiguous(f"{said!r} can be {_of_every_month(found)!r} or one day; write this or the date")
+        return None
+
+    def _with_clocks(self, found: Calendar) -> Calendar:
+        clocks = self._times_of_day() if found.nth else self._clocks()
+        return replace(found, clocks=clocks or _DEFAULT)
+
+    # ── in some weeks, or after some days ──
 
     def _each_weekdays(self) -> When | None:
         days = self._weekdays()
@@ -372,16 +381,16 @@ class _Reader:
         return None if more and not self._and() else self._take(words.EACH_DAYS)
 
     def _each_count(self) -> When | None:
-        other = bool(self._skip(words.OTHER)) or self._attempt(self._second) is not None
-        if other and (weekdays := self._weekdays()):
-            return Calendar(self._times_of_day() or _DEFAULT, 2, in_weeks=True, weekdays=weekdays)
-        seconds, in_days = self._span(implied=2.0 if other else 1.0)
+        count = 2 if self._skip(words.OTHER) else self._attempt(self._counted)
+        if count == 2 and (weekdays := self._weekdays()):
+            return Calendar(self._times_of_day() or _DEFAULT, 2, "weeks", weekdays=weekdays)
+        seconds, in_days = self._span(implied=float(count or 1))
         return self._calendar(seconds, in_days=in_days) if seconds else None
 
-    def _second(self) -> bool | None:
-        """``2nd`` or ``2.`` for "other"."""
-        start, number = self.at, self._ordinal()
-        return True if number == 2 and self.at - start > 1 else None
+    def _counted(self) -> int | None:
+        """``2nd``, ``2.`` or ``second`` of every so many."""
+        number = self._marked_numeral()
+        return number if number > 1 else None
 
     def _calendar(self, seconds: float, *, in_days: bool) -> When | None:
         days = round(seconds / words.SECONDS["d"])
@@ -390,7 +399,7 @@ class _Reader:
         on_days = self._attempt(lambda: (is_on and self._weekdays()) or None)
         if on_days:
             clocks = self._times_of_day() or _DEFAULT
-            return Calendar(clocks, days // 7, in_weeks=True, weekdays=on_days) if in_weeks else None
+            return Calendar(clocks, days // 7, "weeks", weekdays=on_days) if in_weeks else None
         clocks = self._times_of_day() if in_days else ()
         return Calendar(clocks, days) if clocks else Every(seconds)
 
@@ -471,15 +480,10 @@ class _Reader:
         """``on the 3rd``, ``am 3.``; without a word in front it is an item of a list."""
         is_led = self.at > 0 and self.tokens[self.at - 1].text in words.ON
         self._skip(words.ARTICLES)
-        dom = self._marked_ordinal()
-        return Day(date=(None, None, dom)) if is_led and 1 <= dom <= 31 else None
-
-    def _marked_ordinal(self) -> int:
-        """An ordinal that shows its ending and counts days of the month; 0: there is none."""
-        start, dom = self.at, self._ordinal()
-        is_marked = self.at - start > 1
+        dom = self._numeral()
+        is_marked = self._ordinal_end == self.at
         of_month = self._take(words.OF_THE_MONTH)
-        return 0 if not is_marked or (self._next.text in words.COUNTED and not of_month) else dom
+        return Day(date=(None, None, dom)) if is_led and (is_marked or of_month) and 1 <= dom <= 31 else None
 
     def _weekday(self) -> Day | None:
         which = self._take(words.WHICH) or ""
@@ -513,87 +517,3 @@ class _Reader:
             return None
         is_year = self._next.kind == "number" and re.fullmatch(r"\d{4}", self._next.text)
         return Day(date=(int(self._kind("number")) if is_year else None, month, dom))
-
-    def _ordinal(self) -> int:
-        """A number of one or two digits, with an ending or without; 0: there is none."""
-        number = self._digits() or 0
-        if number and self._next.is_glued:
-            self._skip(words.ORDINALS)
-            self._dot()
-        return number
-
-    def _digits(self) -> int | None:
-        is_short = self._next.kind == "number" and re.fullmatch(r"\d\d?", self._next.text, re.ASCII)
-        return int(self._kind("number")) if is_short else None
-
-    # ── times of day ──
-
-    def _part(self) -> tuple[TimeOfDay, ...]:
-        """``morning``, ``evening at 8``."""
-        part = self._take(words.PARTS)
-        return self._within(part) if part else ()
-
-    def _within(self, part: tuple[int, int]) -> tuple[TimeOfDay, ...]:
-        return self._clocks(earliest=words.EARLIEST[part]) or (TimeOfDay(*part),)
-
-    def _clocks(self, *, earliest: int | None = None, after_day: bool = False) -> tuple[TimeOfDay, ...]:
-        """Times of day; ``earliest``: the first hour that they can mean, from 12 on those after noon."""
-        found: list[TimeOfDay] = []
-        read = partial(self._clock, earliest=earliest, after_day=after_day)
-        while (clock := self._attempt(partial(read, more=bool(found)))) is not None:
-            found.append(clock)
-        self._clock_was_said = self._clock_was_said or bool(found)
-        return tuple(dict.fromkeys(found))
-
-    def _clock(self, *, more: bool, earliest: int | None, after_day: bool) -> TimeOfDay | None:
-        if more and not self._and():
-            return None
-        at = self._skip(words.AT)
-        if (named := self._take(words.NAMED_TIMES)) is not None:
-            return TimeOfDay(*named)
-        around = self._attempt(self._minutes_around)
-        figures = self._kind("clock") if around is None else ""
-        is_number = self._next.kind == "number"
-        is_spoken = not figures and not self._next.text.startswith("0")
-        hour, minute = map(int, re.split("[:.]", figures)) if figures else (self._hour(), around or 0)
-        if hour is None:
-            return None
-        half = self._half(at)
-        uhr = self._next.text == "uhr"
-        oclock = self._take(words.OCLOCK)
-        if uhr and around is None:
-            is_spoken = is_spoken and not is_number
-            minute = minute if figures else self._attempt(self._minutes_behind) or 0
-        is_dotted = "." in figures and not after_day
-        if not (at or half or oclock or around is not None) and (not figures or is_dotted):
-            return None
-        if not half and (behind := self._take(words.PARTS_BEHIND)) is not None:
-            earliest = behind
-        return clock_of(hour, minute, half, earliest=earliest, is_spoken=is_spoken)
-
-    def _half(self, at: str) -> str:
-        """Return ``a`` or ``p``; in "um 8 am Bahnhof" it is a word of its own."""
-        is_word = at == "um" and self._next.text == "am" and not self._next.is_glued
-        return "" if is_word else self._take(words.HALVES) or ""
-
-    def _hour(self) -> int | None:
-        return self._take(words.HOURS) if (hour := self._digits()) is None else hour
-
-    def _minutes_around(self) -> int | None:
-        """The minutes of ``half past``, ``quarter to``, ``ten past``, ``fünf vor``, before an hour."""
-        minutes = self._take(words.TO_THE_HOUR)
-        if minutes is None:
-            in_words = self._next.kind == "word"
-            count = self._count()
-            if count is None or count not in range(1, 30):
-                return None
-            # "at 9 to 10" is more likely from 9 to 10.
-            sign = self._take(words.PAST) or self._take(words.MINUTES_BEFORE)
-            minutes = int(count) * (sign or (in_words and self._take(words.BEFORE)) or 0)
-        start, hour = self.at, self._hour()
-        self.at = start
-        return minutes if minutes and hour is not None else None
-
-    def _minutes_behind(self) -> int | None:
-        """The minutes of ``18 Uhr 30``."""
-        return self._digits() if is_minutes(self._next.text) else None

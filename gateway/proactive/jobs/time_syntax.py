@@ -56,13 +56,19 @@ class Every:
 
 @dataclass(frozen=True, slots=True)
 class Calendar:
-    """Repeated by the calendar: each ``count`` days (weeks) on ``weekdays``, or a day of month or year."""
+    """
+    Repeated by the calendar: each ``count`` of a ``unit`` ("days", "weeks", "months").
+
+    ``weekdays``: on these, in months only the ``nth`` (-1: the last). ``days_of_month`` and ``month``: the
+    days; 31 is the last one of each month. A month without any of these is counted from today.
+    """
 
     clocks: tuple[TimeOfDay, ...]
     count: int = 1
-    in_weeks: bool = False
+    unit: str = "days"
     weekdays: tuple[int, ...] = ()
-    day_of_month: int = 0
+    nth: int = 0
+    days_of_month: tuple[int, ...] = ()
     month: int = 0
 
 

@@ -118,6 +118,9 @@ COUNTS = {word: float(hour) for word, hour in HOURS.items()} | _table(
     }
 )  # fmt: skip
 MONTHS_AHEAD = _table({1: "month|months|monat|monate|monaten", 12: "year|years|jahr|jahre|jahren"})
+MONTH_UNITS = MONTHS_AHEAD | _table(
+    {3: "quarter|quarters|quartal|quartale|vierteljahr", 6: "half year|halbe jahr|halbes jahr|halbjahr"}
+)
 HALF_A_YEAR = _table({6: "half a year|half year|halben jahr|einem halben jahr"})
 SPANS = _table(
     {
@@ -181,23 +184,31 @@ IN, AT, ON, OF = _set("in"), _set("at|um"), _set("on|am"), _set("of")
 AND = _set("and|und|&")
 EVERY = _set("every|each|jede|jeder|jedes|jeden|alle")
 OTHER = _set("other|second|zweite|zweiten|zweiter|zweites")
-ON_THE_DAY = _table({True: "month on the|month on day|monat am"})
-MONTHLY = _table({True: "monthly on the|monthly on|monatlich am"})
-EACH_YEAR = _table({True: "year|jahr|yearly|annually|jaehrlich"})
-OF_THE_MONTH = _table({True: "of the month|of this month|des monats|im monat|dieses monats"})
-OF_EACH_MONTH = _table({True: "of every month|of each month|every month|each month|jedes monats|jeden monat"})
-ORDINALS = _set("st|nd|rd|th")
-COUNTED = OF.union(
-    EACH_DAYS,
-    MONTHS_AHEAD,
-    UNITS,
-    _set(
-        "floor|storey|story|door|house|row|seat|gate|try|attempt|time|place|round|page|chapter|lesson|person"
-    ),
-    _set("stock|etage|stockwerk|tuer|haus|reihe|versuch|mal|platz|runde|seite|kapitel|lektion|gleis"),
+DAY = _set("day|tag")
+NTH_NAMES = {1: "first", 2: "second", 3: "third", 4: "fourth", 5: "fifth", -1: "last"}
+NTH = _table(
+    {
+        1: "first|erste|ersten|erster|erstes", 2: "second|zweite|zweiten|zweiter|zweites",
+        3: "third|dritte|dritten|dritter|drittes", 4: "fourth|vierte|vierten|vierter|viertes",
+        5: "fifth|fuenfte|fuenften|fuenfter|fuenftes", -1: "last|letzte|letzten|letzter|letztes",
+    }
+)  # fmt: skip
+MONTHS_BETWEEN = _table(
+    {
+        1: "monthly|monatlich",
+        3: "quarterly|vierteljaehrlich|quartalsweise",
+        6: "half yearly|half - yearly|halbjaehrlich",
+        12: "yearly|annually|jaehrlich",
+    }
 )
-"""Behind an ordinal, which is then no day of the month: "on the 3rd floor"."""
-
+OF_THE_MONTH = _table({True: "of the month|in the month|of this month|des monats|im monat|dieses monats"})
+OF_EACH_MONTH = _table(
+    {
+        True: "of every month|of each month|in every month|in each month|every month|each month"
+        "|jedes monats|jeden monats|eines jeden monats|jeden monat|in jedem monat"
+    }
+)
+ORDINALS = _set("st|nd|rd|th")
 JOINS = AND | _set(":|or|until|till|to|at|from|for|oder|bis|um|ab|-|–|+|/")
 """Before a number behind a time, which is then a part of the time."""
 LEADS = JOINS | _set("in|on|am|of|through|starting|except|von|vor|nach|fuer|ausser")
@@ -210,7 +221,18 @@ TIME_WORDS = _set(
     "so|half|halb|quarter|viertel|month|months|monat|monats|past|ago|nacht|nachts"
     "|yesterday|gestern|someday|advent|weihnachtstag|weihnachtsfeiertag|feiertag"
     "|utc|gmt|z|cet|cest|mez|mesz|bst|est|edt|cst|cdt|mst|mdt|pst|pdt|ist"
-).union(EACH_DAYS, EVERY, ADVERBS, FROM_TODAY, NAMED_TIMES, PARTS, PARTS_BEHIND, PARTS_OF_TODAY, OCLOCK)
+).union(
+    EACH_DAYS,
+    EVERY,
+    ADVERBS,
+    MONTHS_BETWEEN,
+    FROM_TODAY,
+    NAMED_TIMES,
+    PARTS,
+    PARTS_BEHIND,
+    PARTS_OF_TODAY,
+    OCLOCK,
+)
 """Behind a time, they may belong to it."""
 BEFORE_A_TIME = LEADS.union(
     ARTICLES,

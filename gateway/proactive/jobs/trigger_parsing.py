@@ -30,7 +30,7 @@ from gateway.proactive.jobs.time_syntax import (
     Span,
     TimeOfDay,
 )
-from gateway.proactive.jobs.time_words import WEEK
+from gateway.proactive.jobs.time_words import NTH_NAMES, WEEK
 from gateway.proactive.jobs.triggers import (
     Cron,
     Hook,
@@ -49,11 +49,13 @@ from gateway.system.terminal_text import spoken
 
 _FIELDS = re.compile(
     r"(?P<minute>\d{1,2}) (?P<hours>\d{1,2}(?:,\d{1,2})*) "
-    r"(?P<dom>\*|\d{1,2}) (?P<month>\*|\d{1,2}) (?P<days>\*|1-5|[0-7](?:,[0-7])*)"
+    r"(?P<dom>\*|(?:\d{1,2}|L)(?:,(?:\d{1,2}|L))*) (?P<month>\*|\d{1,2}) "
+    r"(?P<days>\*|1-5|[0-7](?:,[0-7])*|[0-7](?:#[1-5]|L))"
 )
 _LONGEST_PART = 60
 _SLACK = timedelta(minutes=1)
 _FURTHEST = timedelta(days=366 * 10)
+_MOST_MONTHS = 120
 _EARLY = 6
 """An hour before it, without am, pm and minutes in figures, is one of the afternoon."""
 
@@ -171,25 +173,44 @@ def timing_of(text: str, now: datetime, zone: str) -> Timing:
 
 def _repeated(when: Calendar, now: datetime, zone: str) -> Cron:
     """Raise `TriggerInvalid`: midnight of a certain day is the beginning of another one."""
-    on_some_days = when.weekdays or when.day_of_month or when.count > 1
+    on_some_days = when.weekdays or when.unit == "months" or when.count > 1
     if on_some_days and any(clock.hour == 24 for clock in when.clocks):
         raise TriggerInvalid("midnight is at the end of a day; write 00:00 with the day that begins then")
+    in_months = when.unit == "months"
+    if in_months and not 1 <= when.count <= _MOST_MONTHS:
+        raise TriggerInvalid("the time between two of them must be more than 0, and less than ten years")
+    today = now.astimezone(zone_of(zone))
+    is_from_today = in_months and not (when.days_of_month or when.weekdays)
     hours: dict[int, list[int]] = {}
     for hour, minute in sorted((_by_day(clock) % 24, clock.minute) for clock in when.clocks):
         hours.setdefault(minute, []).append(hour)
-    days = ",".join(str((day + 1) % 7) for day in when.weekdays) or "*"
-    if when.weekdays == tuple(range(5)):
-        days = "1-5"
-    behind = f"{when.day_of_month or '*'} {when.month or '*'} {days}"
-    expressions = (f"{minute} {','.join(map(str, each))} {behind}" for minute, each in hours.items())
+    days = _days_of_cron(replace(when, days_of_month=(today.day,)) if is_from_today else when)
+    expressions = (
+        f"{minute} {','.join(map(str, each))} {behind}" for minute, each in hours.items() for behind in days
+    )
     timing = checked_cron(" | ".join(expressions), zone)
     if when.count == 1:
         return timing
-    first = next_after(timing, now)
-    since = (first or now).astimezone(zone_of(zone)).date()
-    if when.in_weeks:
+    since = (next_after(timing, now) or now).astimezone(today.tzinfo).date()
+    if is_from_today:
+        since = _months_later(today.replace(day=1), when.count).date()
+    elif when.unit == "weeks":
         since -= timedelta(days=since.weekday())
-    return replace(timing, count=when.count, in_weeks=when.in_weeks, since=since)
+    return replace(timing, count=when.count, unit=when.unit, since=since)
+
+
+def _days_of_cron(when: Calendar) -> list[str]:
+    """The last three fields of each expression; a day that a month has not is the last that it has."""
+    nth = {0: "", -1: "L"}.get(when.nth, f"#{when.nth}")
+    days = ",".join(f"{(day + 1) % 7}{nth}" for day in when.weekdays) or "*"
+    if when.weekdays == tuple(range(5)):
+        days = "1-5"
+    if when.month:
+        (dom,) = when.days_of_month
+        return [f"{'L' if (when.month, dom) == (2, 29) else dom} {when.month} *"]
+    doms = sorted(set(when.days_of_month))
+    said = ",".join("L" if dom == 31 else str(dom) for dom in doms) or "*"
+    return [f"{said} * {days}", *(["L 2 *"] if {29, 30}.intersection(doms) and 31 not in doms else [])]
 
 
 def _instants(when: Moments, text: str, now: datetime, zone: tzinfo) -> list[datetime]:
@@ -319,24 +340,42 @@ def _in_words(timing: Cron) -> str:
     """``every 2 weeks on Monday at 09:00``; an expression of another form as it is."""
     found = [_FIELDS.fullmatch(each) for each in timing.expressions]
     fields = [each for each in found if each is not None]
+    if len(fields) == len(found) and any(
+        {"29", "30"}.intersection(each["dom"].split(",")) for each in fields
+    ):
+        # In February it is the last day instead.
+        fields = [each for each in fields if each.group("dom", "month") != ("L", "2")]
+        found = [*fields]
     if len(fields) < len(found) or len({each.group("dom", "month", "days") for each in fields}) > 1:
         return f"at {timing.expression}"
-    clocks = sorted(
+    times = sorted(
         f"{int(hour):02}:{int(each['minute']):02}" for each in fields for hour in each["hours"].split(",")
     )
     dom, month, days = fields[0].group("dom", "month", "days")
     if (dom != "*" and days != "*") or (month != "*" and (dom == "*" or not 1 <= int(month) <= 12)):
         return f"at {timing.expression}"
+    return f"{_days_in_words(timing, dom, month, days)} at {' and '.join(times)}"
+
+
+def _days_in_words(timing: Cron, dom: str, month: str, days: str) -> str:
+    count, unit = timing.count, timing.unit
+    if dom != "*" and unit == "months" and count % 12 == 0:
+        count, month = count // 12, str(timing.since.month)
     if month != "*":
-        return f"every year on {dom} {calendar.month_name[int(month)]} at {' and '.join(clocks)}"
+        each = "every year" if count == 1 else f"every {count} years"
+        name = calendar.month_name[int(month)]
+        return f"{each} on {'the last day of' if dom == 'L' else dom} {name}"
     which = {"*": "day", "1-5": "weekday"}.get(days) or " and ".join(
-        WEEK[(int(day) - 1) % 7] for day in days.split(",")
+        WEEK[(int(day[0]) - 1) % 7] for day in days.split(",")
     )
-    if timing.count > 1:
-        unit = "weeks" if timing.in_weeks else "days"
-        on = f" on {which}" if days != "*" else ""
-        return f"every {timing.count} {unit}{on} at {' and '.join(clocks)}"
-    return f"{f'on day {dom} of every month' if dom != '*' else f'every {which}'} at {' and '.join(clocks)}"
+    in_month = [f"day {day}" if day != "L" else "the last day" for day in dom.split(",") if day != "*"]
+    if (nth := days[1:].removeprefix("#")) and days[1] in "#L":
+        in_month = [f"the {NTH_NAMES[-1 if nth == 'L' else int(nth)]} {which}"]
+    on = " and ".join(in_month)
+    if count > 1:
+        on = on or (which if days != "*" else "")
+        return f"every {count} {unit}{' on ' if on else ''}{on}"
+    return f"on {on} of every month" if on else f"every {which}"
 
 
 def zone_name(*names: str) -> str:

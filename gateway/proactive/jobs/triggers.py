@@ -12,8 +12,8 @@ A timing is kept as a text that people can read:
 ``hook grafana``                               whenever the webhook of this name is called
 ``watch 3600 from 2026-11-22T08:00:00Z of …``  each so many seconds a feed or page, or a part of it, is
                                                looked at
-``cron … in … each 2 weeks from 2026-11-30``   only on these of its days: in each second week, or on each
-                                               second day (``each 2 days from …``), counted from there
+``cron … in … each 2 weeks from 2026-11-30``   only on these of its days: in each second week, on each second
+                                               day or in each second month, counted from there
 =============================================  =========================================================
 
 The scheduled instant is the identity of a run. Of all instants that were missed the newest runs, once.
@@ -51,7 +51,7 @@ _EVERY = re.compile(r"every (\d{1,10}) from (\S+)", re.ASCII)
 _WATCH = re.compile(r"watch (\d{1,10}) from (\S+) of (\S{1,4000})(?: part (.{1,1000}))?", re.ASCII)
 _CRON = re.compile(
     rf"cron (.{{1,{_LONGEST_EXPRESSION}}}?) in (\S{{1,{_LONGEST_ZONE}}})"
-    r"(?: each (\d{1,4}) (days|weeks) from (\d{4}-\d\d-\d\d))?",
+    r"(?: each (\d{1,4}) (days|weeks|months) from (\d{4}-\d\d-\d\d))?",
     re.ASCII,
 )
 _MONDAY = date(1970, 1, 5)
@@ -90,17 +90,18 @@ class Cron:
     """
     Five-field cron expressions, joined by ``|``, on the wall clock of an IANA zone.
 
-    With a ``count`` above 1 only each such day or week from ``since`` counts; weeks begin on Monday.
+    With a ``count`` above 1 only each such day, week or month from ``since`` counts, as ``unit`` says; weeks
+    begin on Monday.
     """
 
     expression: str
     zone: str
     count: int = 1
-    in_weeks: bool = False
+    unit: str = "days"
     since: date = _MONDAY
 
     def __str__(self) -> str:
-        each = f" each {self.count} {'weeks' if self.in_weeks else 'days'} from {self.since}"
+        each = f" each {self.count} {self.unit} from {self.since}"
         return f"cron {self.expression} in {self.zone}{each if self.count > 1 else ''}"
 
     @property
@@ -109,8 +110,11 @@ class Cron:
         return self.expression.split(" | ")
 
     def counts(self, day: date) -> bool:
-        """Return True if it runs in the week of this day, or on this day."""
-        days = 7 if self.in_weeks else 1
+        """Return True if it runs in the week or month of this day, or on this day."""
+        if self.unit == "months":
+            months = (day.year - self.since.year) * 12 + day.month - self.since.month
+            return months >= 0 and months % self.count == 0
+        days = 7 if self.unit == "weeks" else 1
         return (day - self.since).days % (self.count * days) < days
 
 
@@ -157,7 +161,7 @@ def parse_timing(text: str) -> Timing:
         if cron[3] is None:
             return timing
         since = _instant(f"{cron[5]}T00:00:00Z").date()
-        return replace(timing, count=max(int(cron[3]), 1), in_weeks=cron[4] == "weeks", since=since)
+        return replace(timing, count=max(int(cron[3]), 1), unit=cron[4], since=since)
     raise TriggerInvalid(f"not a trigger: {text!r}")
 
 

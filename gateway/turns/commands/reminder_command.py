@@ -8,7 +8,7 @@ from collections.abc import Callable
 from agent_core.messages import EVERYBODY, Audience
 from agent_core.text import one_line
 from gateway.proactive.jobs.job_service import EVERYBODY_HERE, JobPlace, JobService
-from gateway.proactive.jobs.time_grammar import is_free_of_times, split_time_behind, split_when
+from gateway.proactive.jobs.time_grammar import is_free_of_times, is_time, split_time_behind, split_when
 from gateway.proactive.jobs.time_syntax import Ambiguous, NotATime
 from gateway.proactive.jobs.trigger_parsing import TriggerRequest
 from gateway.proactive.jobs.triggers import TriggerInvalid
@@ -19,7 +19,6 @@ from gateway.turns.commands.asked import CommandContext
 from gateway.turns.questions.question_text import safe_line
 
 _HOW = "`!remind tomorrow at 8 call Tom` makes one"
-_REMOVED = "`!remind cancel 2` or `!remind cancel call Tom` removes one"
 _FOR_ME = re.compile(r"\A(?:me|mich)\s+(?:(?:to|that|dass)\s+)?", re.IGNORECASE)
 _FILLING = re.compile(r"\A(?:to|that|dass)\s+", re.IGNORECASE)
 _NOT_PROVEN = "Your address is not verified, so you cannot schedule anything. Nothing was done."
@@ -85,9 +84,16 @@ async def _make(jobs: JobService, place: JobPlace, argument: str, *, key: str) -
 async def read_argument(
     jobs: JobService, argument: str, place: JobPlace
 ) -> tuple[str, tuple[TriggerRequest, str]]:
-    """The people, the time and the text, in either order. Raises `NotATime` or `Ambiguous`."""
+    """The people, the time and the text, in either order. Raises `NotATime` or what `reminder_of` raises."""
     try:
-        return _parse_argument(argument, place)
+        whom, what = _parse_argument(argument, place)
+        if whom and not is_free_of_times(whom):  # perhaps "Ben tomorow", perhaps somebody called Frieda
+            try:
+                await jobs.mentioned_addresses(place, whom)
+            except TriggerInvalid as error:
+                said = f"I do not understand {whom!r} before {what[0].at!r}"
+                raise NotATime(said, f"tomorrow at 8 {what[1]}") from error
+        return whom, what
     except NotATime as problem:
         try:
             return await _parse_time_behind(jobs, argument, place)
@@ -101,7 +107,7 @@ def _parse_argument(argument: str, place: JobPlace) -> tuple[str, tuple[TriggerR
         return "", reminder_of(argument)
     except NotATime as error:
         problem = error
-    words = argument.split(" ")
+    words = argument.split(" ") if not is_time(argument) else []
     for number in range(1, min(len(words), _MOST_WORDS)):
         try:
             request, text = reminder_of(" ".join(words[number:]))
@@ -141,7 +147,10 @@ async def _listed(jobs: JobService, place: JobPlace) -> str:
         return f"Nothing is scheduled for you here. {_HOW}."
     whose = "your scheduled jobs" if place.audience is Audience.DIRECT else "the scheduled jobs of this room"
     numbered = [f"{number}. {line}" for number, line in enumerate(lines, start=1)]
-    return "\n".join([f"These are {whose}:", "", *numbered, "", f"{_REMOVED}."])
+    how = (
+        f"`!remind cancel {len(lines)}` (or its words) removes {'it' if len(lines) == 1 else 'the last one'}."
+    )
+    return "\n".join([f"These are {whose}:", "", *numbered, "", how])
 
 
 def _list_line(line: str) -> str:

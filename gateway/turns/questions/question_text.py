@@ -16,7 +16,7 @@ from typing import Any
 from agent_core.messages import InboundMessage, OutboundMessage
 from agent_core.models import ToolCall
 from agent_core.provenance import KEPT, Origins, describe
-from agent_core.text import one_line, short_hash
+from agent_core.text import one_line, short_hash, shorten_hashes
 from agent_core.tools.forms import Form
 from agent_core.tools.grants import Scope
 from agent_core.tools.grants import describe_scope as grant_text
@@ -236,13 +236,13 @@ def asking_text(
     Render a question. ``spared_by`` names commands that end its reason for the reader.
 
     ``review`` replaces the bare arguments; ``offer`` is what can be granted; ``is_attached``: `attached_text`
-    goes with it, instead of all in the question; ``is_again``: the subject changed after a yes; ``also`` are
-    further calls of the same answer. ``people`` asked for it; ``asked_by`` tells the owner who they are. In a
-    group a word counts only as a reply.
+    goes with it, with whole hashes; ``is_again``: the subject changed after a yes; ``also`` are further calls
+    of the same answer. ``people`` asked for it; ``asked_by`` tells the owner who they are. In a group a word
+    counts only as a reply.
     """
-    told = _form_lines(call, review, also)
     whole = attached_text(call, review, also)
-    is_short = bool(whole) and is_attached
+    review, also = shorten_hashes(review), [(each, shorten_hashes(known)) for each, known in also]
+    told, is_short = _form_lines(call, review, also), bool(whole) and is_attached
     room = max(_QUOTED_CHARS, 2 * len(whole) * max(1, len(told)))
     everything = fenced_arguments(told, room, most=len(told))
     shown = fenced_arguments(told, _QUOTED_CHARS, hashed=False) if is_short else everything

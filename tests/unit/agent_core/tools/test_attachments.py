@@ -183,7 +183,7 @@ async def test_what_was_approved_is_what_is_sent(store, memory, workspace):
     tool = sender(store, memory, workspace)
     review = await review_of(tool, {"path": "plan.txt"})
     assert review == Review(
-        f"plan.txt\n6 bytes, SHA-256 {hashlib.sha256(b'a plan').hexdigest()[:16]}…",
+        f"plan.txt\n6 bytes, SHA-256 {hashlib.sha256(b'a plan').hexdigest()}",
         hashlib.sha256(b"a plan").hexdigest(),
     )
     with approving(review.state):

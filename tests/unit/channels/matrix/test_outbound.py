@@ -2,7 +2,7 @@
 
 import pytest
 
-from agent_core.messages import OutboundKind, OutboundMessage, SessionKey
+from agent_core.messages import MessageNotes, OutboundKind, OutboundMessage, SessionKey
 from channels.matrix.events.inbound_events import MARK
 from channels.matrix.events.outbound_events import (
     MAX_CONTENT_BYTES,
@@ -185,6 +185,15 @@ def test_a_long_list_calls_nobody():
     assert five["m.mentions"] == {"user_ids": ["@alice:hs.test", *list(many)[:5]]}
     assert six["m.mentions"] == {"user_ids": ["@alice:hs.test"]}
     assert six["formatted_body"].count("matrix.to") == 6
+
+
+def test_an_answer_to_a_command_mentions_only_who_gave_it():
+    """A list of everybody's reminders rings for nobody else; the ids in it are pills all the same."""
+    for is_command, expected in ((True, ["@alice:hs.test"]), (False, ["@alice:hs.test", BOB])):
+        asked = ASKED | {"notes": MessageNotes(is_command=is_command)}
+        content = build_content(outbound(f"tea (for {BOB})", context=asked), members=MEMBERS)
+        assert content["m.mentions"] == {"user_ids": expected}
+        assert pill(BOB, "Bob &lt;b&gt;") in content["formatted_body"]
 
 
 def test_the_gateway_says_for_whom_it_is():

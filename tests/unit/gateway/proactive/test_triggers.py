@@ -189,7 +189,8 @@ class TestText:
             Cron("0 9 * * 1-5", "Europe/Berlin"),
             Once(utc(2026, 5, 1, 9), utc(2026, 5, 1, 21)),
             Cron("30 8 * * * | 0 21 * * *", "UTC"),
-            Cron("0 9 * * 1", "Europe/Berlin", 2, in_weeks=True, since=date(2026, 11, 30)),
+            Cron("0 9 * * 1", "Europe/Berlin", 2, "weeks", since=date(2026, 11, 30)),
+            Cron("0 9 * * 5L", "Europe/Berlin", 3, "months", since=date(2026, 11, 27)),
             Cron("0 9 * * *", "Europe/Berlin", 3, since=date(2026, 11, 28)),
             Cron("*/5 1-3 * * MON#1", "America/Argentina/Buenos_Aires"),
         ],
@@ -209,7 +210,7 @@ class TestText:
             "every 0 from 2026-01-01T00:00:00Z",
             "every x",
             "cron 0 9 * * * in UTC each 2 weeks from 2026-13-01",
-            "cron 0 9 * * * in UTC each 2 months from 2026-12-01",
+            "cron 0 9 * * * in UTC each 2 years from 2026-12-01",
             "cron 0 9",
         ],
     )
@@ -387,7 +388,15 @@ def test_tonight_after_its_hour_is_in_an_hour() -> None:
 
 
 @pytest.mark.parametrize(
-    "said", ["on mondays 9:00", "jeden Tag um 8", "alle 2 Tage 9:00", "weekly on friday"]
+    "said",
+    [
+        "on mondays 9:00",
+        "jeden Tag um 8",
+        "alle 2 Tage 9:00",
+        "weekly on friday",
+        "on the 1st of every month",
+        "am letzten Freitag jedes Monats",
+    ],
 )
 async def test_no_repetition_passes_for_a_reminder_that_comes_once(said: str) -> None:
     """What the owner worded is done unasked if it comes once; the tool knows every word that repeats."""
@@ -397,7 +406,7 @@ async def test_no_repetition_passes_for_a_reminder_that_comes_once(said: str) ->
     assert await ScheduleTool(Mock()).wording(once) is not None
 
 
-@pytest.mark.parametrize("word", [*words.EVERY, *words.ADVERBS, *words.PLURALS])
+@pytest.mark.parametrize("word", [*words.EVERY, *words.ADVERBS, *words.PLURALS, *words.MONTHS_BETWEEN])
 async def test_the_tool_knows_each_word_that_repeats(word: str) -> None:
     """Also those that nobody has listed here."""
     word = word.replace("ae", "ä").replace("oe", "ö").replace("ue", "ü") if "lich" in word else word
