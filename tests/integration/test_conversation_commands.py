@@ -147,6 +147,17 @@ class TestSearch:
             *("heron four", "heron three", "heron two", "heron one"),
         ]
 
+    async def test_of_a_long_message_the_sentence_is_shown_that_was_found(self, tmp_path):
+        """And not where words begin like those of the command."""
+        talk = "It rained all day and we stayed at home. " * 20
+        async with talking(tmp_path, Mind()) as one:
+            await asked(
+                one, f"{talk}I read a catalogue while calling them. {talk}Our cat is called Minka. {talk}"
+            )
+            found = await asked(one, "!search cat called")
+        assert "Our cat is called Minka." in found.text
+        assert "catalogue" not in found.text
+
     async def test_the_newest_line_is_found_while_the_index_has_no_time_for_it(self, tmp_path, monkeypatch):
         """Once it had all, nothing is indexed any more; without being told of new lines a search misses them."""
 

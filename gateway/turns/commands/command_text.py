@@ -8,6 +8,7 @@ from typing import Any
 
 from agent_core.models import Message
 from agent_core.prompt import words_for_people
+from agent_core.text import excerpt
 from gateway.store.model import EffectReceipt, ReceiptOutcome
 from gateway.system.terminal_text import LOCAL_PARTS
 
@@ -85,3 +86,9 @@ def for_people(said: Message) -> str:
     """Return a message's text without what was added for the model."""
     is_model = said.role == "assistant" and "<taken_over>" not in said.content
     return said.content if is_model else words_for_people(said.content, said.sender or "")
+
+
+def excerpt_for_people(said: Message, words: str, limit: int, found: str) -> str:
+    """Return the part of a message that was ``found`` with what is beside it, as `for_people` shows it."""
+    part = for_people(said.model_copy(update={"content": found})) if found else ""
+    return excerpt(for_people(said), words, limit, part)

@@ -10,8 +10,16 @@ from typing import Any
 import pytest
 
 from agent_core.memory.manager import MemoryManager
+from agent_core.messages import Attachment
 from agent_core.models import MemoryScope, Message
-from agent_core.prompt import background_text, searched_words, turn_facts
+from agent_core.prompt import (
+    attachment_lines,
+    background_text,
+    email_text,
+    searched_words,
+    transcript_line,
+    turn_facts,
+)
 from agent_core.provenance import Origin, person, untrusted_origin
 from agent_core.storage.search_index import SearchIndex
 from tests.clock import EPOCH
@@ -19,6 +27,7 @@ from tests.search_house import BOB, OWNER, A, B, Harness, R
 
 HERE = "matrix/!here"
 ASKED = "What is our cat called, please?"
+BILL = Attachment(id="a1", name="plumber-bill-2026.pdf", path="x", media_type="application/pdf", size_bytes=1)
 
 
 class LookedUp(Harness):
@@ -202,6 +211,33 @@ async def test_of_a_long_message_the_sentence_is_shown_that_was_found(house: Loo
     (found,) = await house.found()
     assert "… Two cats were called by the vet. They are well. It rained" in found
     assert len(found) < 400
+
+
+TALK = "It rained all day and we stayed at home. " * 10
+SERVICED = "The boiler is serviced by Mr Hartley from the shop at the corner of Mill Lane in March."
+
+
+@pytest.mark.parametrize(
+    ("text", "question", "shown"),
+    [
+        (transcript_line("voice-message-2026-03-01.ogg", text=SERVICED), "Who services our boiler?", SERVICED),
+        (transcript_line("voice.ogg", text=f"{TALK}{SERVICED} {TALK}"), "Who services our boiler?", SERVICED),
+        (f"{TALK}\n\n{attachment_lines([BILL])}", "Where is the bill of the plumber?", BILL.name),
+        (f"My answer.\n\nOn Monday Ann wrote:\n> {TALK}\n> {SERVICED}\n> Ann", "Who services our boiler?", SERVICED),
+        (email_text(f"{TALK}\n> {SERVICED}", subject="Heating"), "Who services our boiler?", SERVICED),
+    ],
+    ids=["voice", "long voice", "file name", "quoted part", "mail"],
+)  # fmt: skip
+async def test_what_is_not_typed_text_is_remembered(
+    house: LookedUp, text: str, question: str, shown: str
+) -> None:
+    """A transcript, the name of a file, what a mail quotes: for its person, and for a question about it."""
+    await house.say(A, text, "I see.")
+    (found,) = await house.found(question)
+    assert shown in found
+    assert len(found) < 500
+    assert await house.found("Where did I leave my bicycle?") == []
+    assert await house.found(question, scope=BOB) == []
 
 
 async def test_passages_cannot_leave_their_fence(house: LookedUp) -> None:
