@@ -110,13 +110,12 @@ def _turn_of(hit: SearchHit) -> Sequence[Message]:
 
 
 def _passage(hit: SearchHit, turn: Sequence[Message], words: str, place: str) -> Passage:
-    """Return the sentence found in a turn, with its answer if that was found too or a question was."""
+    """Return the sentence found in a turn, with its question or answer if found; its answer also to one."""
     line = hit.messages[hit.at]
     found = {id(one): part for one, part in zip(hit.messages, hit.parts, strict=True)}
-    is_asked = line.role == "assistant" or asks(found[id(line)])
     said = []
     for one in turn:
-        if one is line or is_asked or found[id(one)]:
+        if one is line or found[id(one)] or (one.role == "assistant" and asks(found[id(line)])):
             most = _CHARS if found[id(one)] else _ANSWER_CHARS
             most = most if one is line or one.role == "assistant" else _QUESTION_CHARS
             said.append((_who(one), excerpt(without_tags(one.content), words, most, found[id(one)])))

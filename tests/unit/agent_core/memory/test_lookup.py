@@ -204,6 +204,17 @@ async def test_the_answer_to_a_long_question_is_shown(house: LookedUp) -> None:
     )
 
 
+@pytest.mark.parametrize(("question", "shown"), [("What do you call our cat?", True), ("Go on!", False)])
+async def test_the_question_of_an_answer_is_shown_if_it_was_found(
+    house: LookedUp, question: str, shown: bool
+) -> None:
+    """One without anything of what is asked says nothing about the answer, and makes a prompt long."""
+    await house.say(A, question, "Our cat is called Minka.")
+    (found,) = await house.found()
+    assert "you: Our cat is called Minka." in found
+    assert (question in found) is shown
+
+
 async def test_of_a_long_message_the_sentence_is_shown_that_was_found(house: LookedUp) -> None:
     """Also where it has the query's words in another form, and with the sentence after it."""
     talk = "It rained all day and we stayed at home. " * 10
@@ -250,7 +261,7 @@ async def test_passages_cannot_leave_their_fence(house: LookedUp) -> None:
 
 
 async def test_passages_have_a_bounded_share(house: LookedUp) -> None:
-    """A sixteenth of the prompt and six turns, however much fits the question."""
+    """A sixteenth of the prompt and five turns, however much fits the question."""
     for number in range(12):
         await house.say(A, f"Our cat {number} is called {'Minka ' * 200}", "x", "x")
     (found,) = await house.found()
