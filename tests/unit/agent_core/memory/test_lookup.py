@@ -224,6 +224,20 @@ async def test_of_a_long_message_the_sentence_is_shown_that_was_found(house: Loo
     assert len(found) < 400
 
 
+async def test_a_long_sentence_that_was_found_is_shown_whole(house: LookedUp) -> None:
+    """Though what stands beside one must fit into less; the control is one that is longer still."""
+    long = f"Our cat is called Minka, {'and that is ' * 8}so."
+    assert 100 < len(long) < 136
+    await house.say(A, f"{long} {TALK}")
+    (found,) = await house.found()
+    assert f"  @x:hs: {long} …\n" in found
+    longer = f"Our cat is called Luna, {'and that is ' * 12}so."
+    await house.say(B, longer)
+    (found,) = await house.found()
+    assert "Our cat is called Luna, and that is" in found
+    assert longer not in found
+
+
 TALK = "It rained all day and we stayed at home. " * 10
 SERVICED = "The boiler is serviced by Mr Hartley from the shop at the corner of Mill Lane in March."
 
@@ -261,11 +275,11 @@ async def test_passages_cannot_leave_their_fence(house: LookedUp) -> None:
 
 
 async def test_passages_have_a_bounded_share(house: LookedUp) -> None:
-    """A sixteenth of the prompt and five turns, however much fits the question."""
+    """A sixteenth of the prompt and six turns, however much fits the question."""
     for number in range(12):
         await house.say(A, f"Our cat {number} is called {'Minka ' * 200}", "x", "x")
     (found,) = await house.found()
-    assert found.count(f", {A}:") == 5
+    assert found.count(f", {A}:") == 6
     assert await house.found(context_tokens=1000) == []
 
 
