@@ -30,7 +30,7 @@ class Harness:
         self.clock = ManualClock()
         self.home = home
         self.said = 0
-        self.memory = JsonlMemory(home, clock=self.clock)
+        self.memory = JsonlMemory(home, clock=self.clock, on_append=lambda name: self.index.note_growth(name))
         self.index = self.opened()
 
     def opened(self) -> SearchIndex:

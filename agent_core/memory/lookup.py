@@ -20,10 +20,11 @@ from agent_core.text import asks, excerpt, one_line, word_count
 
 SHARE = 16
 """Passages take this part of a prompt at most."""
-_MOST = 5
+_MOST = 6
 _LOOKED_AT = 15
 _LEAST = 0.6  # of the best one's worth: others make a prompt long and are rarely what was meant
-_CHARS = 140  # the sentence that was found, mostly with the one after it
+_CHARS = 140  # of the sentence that was found
+_CHARS_WITH_BESIDE = 100  # of it with those beside it: more of them hide other turns
 _ANSWER_CHARS = 400  # it has no word of the question, so nobody knows which part was meant
 _QUESTION_CHARS = 60
 _FEW_WORDS = 4  # “And when was that?” says only together with the question before it what it is about
@@ -109,16 +110,16 @@ def _turn_of(hit: SearchHit) -> Sequence[Message]:
 
 
 def _passage(hit: SearchHit, turn: Sequence[Message], words: str, place: str) -> Passage:
-    """Return the sentence found in a turn, with its answer if that was found too or a question was."""
+    """Return the sentence found in a turn, with its question or answer if found; its answer also to one."""
     line = hit.messages[hit.at]
     found = {id(one): part for one, part in zip(hit.messages, hit.parts, strict=True)}
-    is_asked = line.role == "assistant" or asks(found[id(line)])
     said = []
     for one in turn:
-        if one is line or is_asked or found[id(one)]:
-            most = _CHARS if found[id(one)] else _ANSWER_CHARS
+        if one is line or found[id(one)] or (one.role == "assistant" and asks(found[id(line)])):
+            part = found[id(one)]
+            most = min(_CHARS, max(_CHARS_WITH_BESIDE, len(part) + 4)) if part else _ANSWER_CHARS
             most = most if one is line or one.role == "assistant" else _QUESTION_CHARS
-            said.append((_who(one), excerpt(without_tags(one.content), words, most, found[id(one)])))
+            said.append((_who(one), excerpt(without_tags(one.content), words, most, part)))
     return f"{_day(turn[0])}, {place}", said
 
 

@@ -121,6 +121,7 @@ class JsonlMemory:
     read_at, sync: Replace ``os.pread`` and ``os.fdatasync`` in tests.
         held_bytes: The memory limit of decoded lines.
         on_set_aside: Called if a non-history in a history's place was moved.
+        on_append: Called with a session's id when its history may have grown.
     """
 
     def __init__(
@@ -133,9 +134,11 @@ class JsonlMemory:
         sync: Callable[[int], None] = os.fdatasync,
         held_bytes: float = HELD_BYTES,
         on_set_aside: Callable[[str], None] = lambda _: None,
+        on_append: Callable[[str], None] = lambda _: None,
     ) -> None:
         self.layout = Layout(home, workspace if workspace is not None else home / "workspace")
         self._on_set_aside = on_set_aside
+        self._on_append = on_append
         self._clock = clock
         self._limiter = anyio.CapacityLimiter(_THREADS)
         self._sessions: _Shelf[SessionKey, SessionFiles] = _Shelf(
@@ -185,7 +188,12 @@ class JsonlMemory:
     async def append_message(self, session_id: str, *messages: Message, durable: bool = False) -> None:
         """See `MemoryPort`."""
         if messages:
-            await self._in_session(session_id, "write", lambda files: files.append(messages, durable=durable))
+            try:
+                await self._in_session(
+                    session_id, "write", lambda files: files.append(messages, durable=durable)
+                )
+            finally:
+                self._on_append(session_id)
         elif durable:
             await self.sync_history(session_id)
 

@@ -285,13 +285,15 @@ def _open_histories(env: Environment, queue: Queue, workspace: Path) -> tuple[Me
 
 
 def _in_files(env: Environment) -> MemoryInDatabase:
+    layout = Layout(env.home.root, env.home.path(env.settings.agents.workspace))
+    search = SearchIndex(env.home.root / "search.db", layout, vectors=env.settings.memory.vectors)
     files = JsonlMemory(
-        env.home.root,
+        layout.home,
         clock=env.clock,
-        workspace=env.home.path(env.settings.agents.workspace),
+        workspace=layout.workspace,
         on_set_aside=lambda what: env.wakeups.alert.fire(history_set_aside(what)),
+        on_append=search.note_growth,
     )
-    search = SearchIndex(env.home.root / "search.db", files.layout, vectors=env.settings.memory.vectors)
     return MemoryInDatabase(files, search, partial(named_in_files, files.layout.sessions))
 
 

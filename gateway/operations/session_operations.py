@@ -7,7 +7,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from agent_core.operation import operation
-from agent_core.text import excerpt
 from gateway.errors import NotFound
 from gateway.operations import render
 from gateway.operations.operation_arguments import RequestInvalid, parse_session, within
@@ -107,7 +106,7 @@ async def search_sessions(
     from agent_core.memory.scopes import OWNER
     from agent_core.memory_ports import SearchRequest
     from agent_core.models import MemoryScope
-    from gateway.turns.commands.command_text import for_people
+    from gateway.turns.commands.command_text import excerpt_for_people
 
     if context.upkeep is None:
         raise NotFound("there is no search index here")
@@ -132,7 +131,7 @@ async def search_sessions(
             "position": hit.position,  # where `sessions_page` begins with it
             "at": said.timestamp.isoformat() if said.timestamp else None,
             "who": "squidbot" if said.role == "assistant" else said.sender or "",
-            "text": excerpt(for_people(said), query, _FOUND_CHARS),
+            "text": excerpt_for_people(said, query, _FOUND_CHARS, hit.parts[hit.at]),
         }
         for hit in answer.hits
         for said in (hit.messages[hit.at],)

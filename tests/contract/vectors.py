@@ -23,6 +23,15 @@ class VectorsContract:
         assert await house.found("pet", person="x") == ["Minka is our cat."]
         assert await house.found('"pet"') == []
 
+    async def test_a_question_of_another_language(self, house: Harness) -> None:
+        """Is found by its meaning; without vectors, by none of its words, and nothing breaks."""
+        await house.say(A, "Minka is our cat.", "How nice!")
+        for query in ("Wie heißt unser Haustier?", "ペット", "Как зовут кошку?"):
+            assert await house.found(query) == []
+        await house.index.update_all()
+        assert await house.found("Wie heißt unser Haustier?") == ["Minka is our cat."]
+        assert await house.found("Как зовут кошку?") == []
+
     async def test_what_is_not_encoded_yet_is_found_by_its_words(self, house: Harness) -> None:
         """And by its meaning from then on, also what is said later."""
         await house.say(A, "Minka is our cat.", "How nice!")

@@ -12,7 +12,7 @@ import pytest
 
 from agent_core.storage.search_index import vectors
 
-MEANINGS = {"cat": "1", "pet": "1", "train": "2", "railway": "2"}
+MEANINGS = {"cat": "1", "pet": "1", "haustier": "1", "train": "2", "railway": "2"}
 """The words that `ScriptedEncoder` knows; those with the same number mean the same."""
 
 

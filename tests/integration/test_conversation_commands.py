@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from agent_core.messages import Audience, InboundMessage, Sender, SessionKey
+from agent_core.storage.search_index import SearchIndex
 from gateway.store.store_errors import StoreUnavailable
 from gateway.system.home import open_home
 from gateway.turns.commands.conversation_commands import as_markdown
@@ -145,6 +146,38 @@ class TestSearch:
         assert [line.rpartition("`")[0].rpartition("`")[2] for line in shown] == [
             *("heron four", "heron three", "heron two", "heron one"),
         ]
+
+    async def test_of_a_long_message_the_sentence_is_shown_that_was_found(self, tmp_path):
+        """And not where words begin like those of the command."""
+        talk = "It rained all day and we stayed at home. " * 20
+        async with talking(tmp_path, Mind()) as one:
+            await asked(
+                one, f"{talk}I read a catalogue while calling them. {talk}Our cat is called Minka. {talk}"
+            )
+            found = await asked(one, "!search cat called")
+        assert "Our cat is called Minka." in found.text
+        assert "catalogue" not in found.text
+
+    async def test_the_newest_line_is_found_while_the_index_has_no_time_for_it(self, tmp_path, monkeypatch):
+        """Once it had all, nothing is indexed any more; without being told of new lines a search misses them."""
+
+        async def do_nothing(index: SearchIndex, session_id: str) -> bool:
+            return True
+
+        async with talking(tmp_path, Mind()) as one:
+            await asked(one, "heron one")
+            await one.built.history.sync()
+            await one.built.post_turn.search.update_all()
+            monkeypatch.setattr(SearchIndex, "_update", do_nothing)
+            with monkeypatch.context() as untold:
+                untold.setattr(one.built.memory, "_on_append", lambda _: None)
+                await asked(one, "heron two")
+                missed = await asked(one, "!search heron")
+            await asked(one, "heron three")
+            found = await asked(one, "!search heron")
+        assert "heron one" in missed.text
+        assert "heron two" not in missed.text
+        assert "heron three" in found.text
 
     async def test_in_a_group_only_what_was_said_there_and_since_one_came(self, tmp_path):
         """Nobody finds in a group what was said elsewhere, or what was said there before they could read along."""

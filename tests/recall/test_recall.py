@@ -12,10 +12,13 @@ from agent_core.memory.consolidation import consolidation_run, prompts
 from agent_core.storage.search_index.index_rows import Rows, SearchLine
 from agent_core.storage.search_index.vectors import missing_for_vectors
 from tests.recall.__main__ import AFTER, CACHEABLE, PROMPT, VECTORS, measure, percent
+from tests.recall.engines import squidbot
 from tests.recall.histories import LANGUAGES, history
 from tests.recall.longmemeval import read_longmemeval
 from tests.recall.remembering import PLACES, remember
 
+_SAME_TOPICS = 7
+"""The first ones of each language are about the same."""
 FLOORS = {"as asked, near": 88, "key words, near": 78, "key words, paraphrased": 22, "5-8 words": 85}
 
 
@@ -64,6 +67,35 @@ async def test_vectors_find_what_words_cannot(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr("agent_core.storage.search_index.search_index.lines_alike", lambda *_: {})
     words = await measure([history("en", 0, sittings=30)], vectors=True)
     assert percent(words[VECTORS, "key words, paraphrased"]) < floors["key words, paraphrased"]
+
+
+@pytest.mark.skipif(bool(missing_for_vectors()), reason="the extra recall is not installed")
+async def test_a_question_of_another_language_is_found_by_its_meaning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In English talk, of the same questions in four languages: most with the encoder, by words hardly any."""
+    monkeypatch.setattr("agent_core.storage.search_index.vectors._SEARCH_LIMIT_S", 300.0)
+    told = history("en", 0, sittings=10)
+    evidence = {each.topic: each.evidence for each in told.asked if each.topic < _SAME_TOPICS}
+    asked = [
+        each
+        for language in LANGUAGES
+        if language != "en"
+        for each in history(language, 0, sittings=10).asked
+        if each.topic in evidence and each.form == "as asked, near"
+    ]
+    assert len(asked) == 4 * _SAME_TOPICS
+    found = {}
+    for vectors in (True, False):
+        search, house = await squidbot(told, tmp_path / str(vectors), vectors=vectors)
+        hits = [set[int]().union(*await search(each.query)) for each in asked]
+        found[vectors] = sum(
+            len(evidence[each.topic] & seen) / len(evidence[each.topic])
+            for each, seen in zip(asked, hits, strict=True)
+        )
+        await house.index.aclose()
+    assert found[True] >= 0.6 * len(asked)
+    assert found[False] <= 0.1 * len(asked)
 
 
 def test_the_index_is_not_much_larger_than_the_text(tmp_path: Path) -> None:

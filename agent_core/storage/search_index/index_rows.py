@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import sqlite3
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import chain
@@ -159,8 +159,10 @@ class Rows:
         ).fetchone()
         return Mark(*row) if row else None
 
-    def marks(self) -> dict[str, Mark]:
-        """All indexed sessions, by name."""
+    def marks(self, names: Iterable[str] | None = None) -> dict[str, Mark]:
+        """The indexed ones of these sessions (None: of all), by name."""
+        if names is not None:
+            return {name: mark for name in names if (mark := self.mark(name)) is not None}
         rows = self._db.execute("SELECT name, id, inode, position, byte, last_ms FROM sessions")
         return {name: Mark(*rest) for name, *rest in rows}
 

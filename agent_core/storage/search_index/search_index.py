@@ -66,7 +66,7 @@ class SearchIndex:
         self._reading = anyio.Lock()
         self._writing = anyio.Lock()
         self._limiter = anyio.CapacityLimiter(2)
-        self._behind: set[str] = set()
+        self._behind: dict[str, int] = {}  # how often each session has grown
         self._caught_up = False
         self._catching_up = False
         self._damaged = False
@@ -103,7 +103,7 @@ class SearchIndex:
         try:
             rows = self._open_reader()
             if rows is not None:
-                marks = rows.marks() if behind is None or behind else {}
+                marks = rows.marks(behind)
                 lines, statistics = rows.candidates(query, scope, filters)
         except sqlite3.Error as error:
             self._note_unusable(error)
@@ -220,6 +220,10 @@ class SearchIndex:
 
     # ── following the files ──
 
+    def note_growth(self, session_id: str) -> None:
+        """Note that a history has new lines: searches scan them until they are indexed. Returns at once."""
+        self._behind[session_id] = self._behind.get(session_id, 0) + 1
+
     async def update(self, session_id: str) -> None:
         """Index what is new in one history. Never fails: a search scans what could not be read."""
         await self._update(session_id)
@@ -261,16 +265,18 @@ class SearchIndex:
             self._catching_up = False
 
     async def _update(self, session_id: str) -> bool:
-        self._behind.add(session_id)
+        self.note_growth(session_id)
         key = SessionKey.parse(session_id)
         while True:
             async with self._reading:
                 pass  # a search that runs goes first: two threads of Python share one processor
+            growth = self._behind.get(session_id)
             more = await self._written(lambda: self._read_on(session_id, key))
             if more is None:
                 return False
             if not more:
-                self._behind.discard(session_id)
+                if self._behind.get(session_id) == growth:
+                    self._behind.pop(session_id, None)
                 return True
             await anyio.sleep(0.002)
 

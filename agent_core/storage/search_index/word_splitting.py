@@ -21,7 +21,8 @@ _WORDS = re.compile(r"[^\W_]+")
 _UNSPACED = re.compile(f"([{UNSPACED}])")
 _RUNS = re.compile(f"[{UNSPACED}]+|[^{UNSPACED}\\W_]+")
 _ENDING = re.compile("[\u3041-\u309f ]+")
-_SENTENCE_END = re.compile(r"(?<=[.!?…])\s+|(?<=[。！？])|\n+")
+# What stands before the words of a transcript is no part of their first sentence.
+_SENTENCE_END = re.compile(r"(?<=[.!?…])\s+|(?<=:\])\s+|(?<=[。！？])|\n+")
 _PARTS = re.compile(r"\"([^\"]*)\"|([^\"]+)")
 _MOST_TERMS = 16
 _LONGEST_TEXT = 20_000

@@ -9,6 +9,7 @@ from typing import Any
 from agent_core.messages import Audience, InboundMessage
 from agent_core.models import Message
 from agent_core.prompt import words_for_people
+from agent_core.text import excerpt
 from gateway.store.model import EffectReceipt, ReceiptOutcome
 from gateway.system.terminal_text import LOCAL_PARTS
 from gateway.turns.commands.command_parsing import nearest
@@ -128,3 +129,9 @@ def stopped_text(message: InboundMessage, *, owner: bool) -> str:
         of = "" if owner or message.audience is Audience.DIRECT else " of yours"
         return f"Nothing{of} was waiting or in progress here."
     return f"Stopped: I do not answer {count} {'message' if count == 1 else 'messages'}."
+
+
+def excerpt_for_people(said: Message, words: str, limit: int, found: str) -> str:
+    """Return the part of a message that was ``found`` with what is beside it, as `for_people` shows it."""
+    part = for_people(said.model_copy(update={"content": found})) if found else ""
+    return excerpt(for_people(said), words, limit, part)

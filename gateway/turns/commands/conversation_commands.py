@@ -17,12 +17,12 @@ from agent_core.memory_ports import MemoryPort, SearchPort, SearchRequest
 from agent_core.messages import Attachment, Audience, SessionKey
 from agent_core.models import HistoryTail, Message, SearchHit, is_undone, withdrawn_ids
 from agent_core.storage.search_index.word_splitting import fold, parse_query
-from agent_core.text import excerpt, one_line
+from agent_core.text import one_line
 from channels.attachments.attachment_storage import AttachmentRefused, AttachmentsUnavailable
 from gateway.routing.access import normalise
 from gateway.routing.conversations import place_name
 from gateway.turns.commands.asked import CommandContext
-from gateway.turns.commands.command_text import for_people
+from gateway.turns.commands.command_text import excerpt_for_people, for_people
 from gateway.turns.questions.question_text import visible
 from gateway.turns.questions.review_questions import CommandReply
 
@@ -61,7 +61,7 @@ class ConversationCommands:
             SearchRequest(asked.session.scope, words, since, max_results=_MOST_FOUND)
         )
         found = _found_in(answer.hits, words, since)
-        lines = [self._found(name, message, asked.session.id, words) for name, message in found]
+        lines = [self._found(*each, asked.session.id, words) for each in found]
         lines = lines[:_MOST_FOUND]
         if lines and answer.more > 0:
             lines.append(f"\n{answer.more} more fit less well.")
@@ -72,9 +72,9 @@ class ConversationCommands:
             )
         return "\n".join(lines or ["Nothing was found."])
 
-    def _found(self, session: str, message: Message, here: str, words: str) -> str:
+    def _found(self, session: str, message: Message, part: str, here: str, words: str) -> str:
         where = "here" if session == here else place_name(SessionKey.parse(session))
-        shown = visible(excerpt(for_people(message), words, _FOUND_CHARS)).replace("`", "'")
+        shown = visible(excerpt_for_people(message, words, _FOUND_CHARS, part)).replace("`", "'")
         return f"- {_when(message)}, {where}, {_who(message)}: `{shown}`"
 
     async def export(self, asked: CommandContext) -> CommandReply:
@@ -150,20 +150,23 @@ def as_markdown(lines: Sequence[Message], *, left_out: int = 0, undone: Collecti
     return "\n".join(parts).rstrip() + "\n"
 
 
-def _found_in(hits: Sequence[SearchHit], words: str, since: datetime | None) -> list[tuple[str, Message]]:
+def _found_in(
+    hits: Sequence[SearchHit], words: str, since: datetime | None
+) -> list[tuple[str, Message, str]]:
     """
-    The messages of hits with words of the query, each once and the best first, with their sessions.
+    The messages of hits with words of the query, each once and the best first: session, message, found part.
 
     What stands beside a hit and has the words too is no hit of its own.
     """
     query = parse_query(words)
-    found: dict[tuple[str, object], Message] = {}
+    found: dict[tuple[str, object], tuple[str, Message, str]] = {}
     for hit in hits:
         for number, each in sorted(enumerate(hit.messages), key=lambda one: one[0] != hit.at):
             early = since is not None and (each.timestamp is None or each.timestamp < since)
             if number == hit.at or (not early and query.matches(fold(each.content))):
-                found.setdefault((hit.session_id, each.id or (each.timestamp, each.content)), each)
-    return [(session, each) for (session, _), each in found.items()]
+                key = (hit.session_id, each.id or (each.timestamp, each.content))
+                found.setdefault(key, (hit.session_id, each, hit.parts[number]))
+    return list(found.values())
 
 
 def _when(message: Message) -> str:

@@ -10,8 +10,16 @@ from typing import Any
 import pytest
 
 from agent_core.memory.manager import MemoryManager
+from agent_core.messages import Attachment
 from agent_core.models import MemoryScope, Message
-from agent_core.prompt import background_text, searched_words, turn_facts
+from agent_core.prompt import (
+    attachment_lines,
+    background_text,
+    email_text,
+    searched_words,
+    transcript_line,
+    turn_facts,
+)
 from agent_core.provenance import Origin, person, untrusted_origin
 from agent_core.storage.search_index import SearchIndex
 from tests.clock import EPOCH
@@ -19,6 +27,7 @@ from tests.search_house import BOB, OWNER, A, B, Harness, R
 
 HERE = "matrix/!here"
 ASKED = "What is our cat called, please?"
+BILL = Attachment(id="a1", name="plumber-bill-2026.pdf", path="x", media_type="application/pdf", size_bytes=1)
 
 
 class LookedUp(Harness):
@@ -195,6 +204,17 @@ async def test_the_answer_to_a_long_question_is_shown(house: LookedUp) -> None:
     )
 
 
+@pytest.mark.parametrize(("question", "shown"), [("What do you call our cat?", True), ("Go on!", False)])
+async def test_the_question_of_an_answer_is_shown_if_it_was_found(
+    house: LookedUp, question: str, shown: bool
+) -> None:
+    """One without anything of what is asked says nothing about the answer, and makes a prompt long."""
+    await house.say(A, question, "Our cat is called Minka.")
+    (found,) = await house.found()
+    assert "you: Our cat is called Minka." in found
+    assert (question in found) is shown
+
+
 async def test_of_a_long_message_the_sentence_is_shown_that_was_found(house: LookedUp) -> None:
     """Also where it has the query's words in another form, and with the sentence after it."""
     talk = "It rained all day and we stayed at home. " * 10
@@ -202,6 +222,47 @@ async def test_of_a_long_message_the_sentence_is_shown_that_was_found(house: Loo
     (found,) = await house.found()
     assert "… Two cats were called by the vet. They are well. It rained" in found
     assert len(found) < 400
+
+
+async def test_a_long_sentence_that_was_found_is_shown_whole(house: LookedUp) -> None:
+    """Though what stands beside one must fit into less; the control is one that is longer still."""
+    long = f"Our cat is called Minka, {'and that is ' * 8}so."
+    assert 100 < len(long) < 136
+    await house.say(A, f"{long} {TALK}")
+    (found,) = await house.found()
+    assert f"  @x:hs: {long} …\n" in found
+    longer = f"Our cat is called Luna, {'and that is ' * 12}so."
+    await house.say(B, longer)
+    (found,) = await house.found()
+    assert "Our cat is called Luna, and that is" in found
+    assert longer not in found
+
+
+TALK = "It rained all day and we stayed at home. " * 10
+SERVICED = "The boiler is serviced by Mr Hartley from the shop at the corner of Mill Lane in March."
+
+
+@pytest.mark.parametrize(
+    ("text", "question", "shown"),
+    [
+        (transcript_line("voice-message-2026-03-01.ogg", text=SERVICED), "Who services our boiler?", SERVICED),
+        (transcript_line("voice.ogg", text=f"{TALK}{SERVICED} {TALK}"), "Who services our boiler?", SERVICED),
+        (f"{TALK}\n\n{attachment_lines([BILL])}", "Where is the bill of the plumber?", BILL.name),
+        (f"My answer.\n\nOn Monday Ann wrote:\n> {TALK}\n> {SERVICED}\n> Ann", "Who services our boiler?", SERVICED),
+        (email_text(f"{TALK}\n> {SERVICED}", subject="Heating"), "Who services our boiler?", SERVICED),
+    ],
+    ids=["voice", "long voice", "file name", "quoted part", "mail"],
+)  # fmt: skip
+async def test_what_is_not_typed_text_is_remembered(
+    house: LookedUp, text: str, question: str, shown: str
+) -> None:
+    """A transcript, the name of a file, what a mail quotes: for its person, and for a question about it."""
+    await house.say(A, text, "I see.")
+    (found,) = await house.found(question)
+    assert shown in found
+    assert len(found) < 500
+    assert await house.found("Where did I leave my bicycle?") == []
+    assert await house.found(question, scope=BOB) == []
 
 
 async def test_passages_cannot_leave_their_fence(house: LookedUp) -> None:
@@ -218,7 +279,7 @@ async def test_passages_have_a_bounded_share(house: LookedUp) -> None:
     for number in range(12):
         await house.say(A, f"Our cat {number} is called {'Minka ' * 200}", "x", "x")
     (found,) = await house.found()
-    assert found.count(f", {A}:") == 5
+    assert found.count(f", {A}:") == 6
     assert await house.found(context_tokens=1000) == []
 
 

@@ -7,6 +7,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 
 from agent_core.memory_ports import SearchRequest
@@ -227,6 +228,42 @@ async def test_half_a_line_is_waited_for(plain: Harness) -> None:
     await plain.index.update(A)
     counts = await plain.index._written(lambda: plain.index._open_writer().counts())
     assert counts == (1, 2)
+
+
+@pytest.mark.parametrize("noted", [True, False])
+async def test_what_was_appended_is_found_before_it_is_indexed(plain: Harness, noted: bool) -> None:
+    """Of an index that has all, the newest line is found at once; unless nobody tells it that a history grew."""
+    await plain.say(A, "a heron in the reeds")
+    await plain.index.update_all()
+    if not noted:
+        plain.memory._on_append = lambda _: None
+    await plain.say(A, "a heron on the roof")
+    await plain.say(B, "a heron in the tree")
+    found = ["a heron in the tree", "a heron on the roof"] if noted else []
+    assert await plain.found("heron") == [*found, "a heron in the reeds"]
+    await plain.index.update_all()
+    assert plain.index.state() == {"complete": True, "behind": 0}
+    assert (await plain.found("heron"))[0] == "a heron in the tree"
+
+
+async def test_a_line_appended_while_a_history_is_read_is_found(plain: Harness) -> None:
+    """The reading that began before it does not count as having read it."""
+    await plain.index.update_all()
+    read_on = plain.index._read_on
+
+    def append_behind(name: str, key: SessionKey) -> bool:
+        more = read_on(name, key)
+        if not more and plain.said == 1:
+            anyio.from_thread.run(plain.say, A, "a heron on the roof")
+        return more
+
+    await plain.say(A, "a heron in the reeds")
+    plain.index._read_on = append_behind
+    await plain.index.update(A)
+    assert plain.index.state() == {"complete": True, "behind": 1}
+    assert await plain.found("heron") == ["a heron on the roof", "a heron in the reeds"]
+    await plain.index.update(A)
+    assert plain.index.state() == {"complete": True, "behind": 0}
 
 
 async def test_a_long_history_is_read_in_batches(plain: Harness) -> None:

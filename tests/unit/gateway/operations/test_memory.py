@@ -11,8 +11,10 @@ from agent_core.memory.manager import MemoryManager
 from agent_core.memory.scopes import OWNER
 from agent_core.messages import SessionKey
 from agent_core.models import Message
+from agent_core.prompt import transcript_line
 from agent_core.storage import JsonlMemory
 from agent_core.storage.search_index import SearchIndex
+from agent_core.storage.search_index.ranking import BestSentences
 from gateway.errors import NotFound
 from gateway.operations import render
 from gateway.operations.operation_context import OperationContext
@@ -173,3 +175,27 @@ async def test_versions_can_be_compared(desk: Desk) -> None:
     assert whole["diff"][-2:] == ["+- tea", "+- boat"]
     with pytest.raises(NotFound, match="known: 0, 1, 2, 3"):
         await desk.ask.call("memory_diff", {"newer": 9})
+
+
+@pytest.mark.parametrize("spoken", [False, True])
+async def test_of_a_long_message_the_sentence_is_shown_that_was_found(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, spoken: bool
+) -> None:
+    """As people read it, and not where words begin like those of the query; without the sentence it is those."""
+    talk = "It rained all day and we stayed at home. " * 20
+    text = f"{talk}I read a catalogue while calling them. {talk}Our cat is called Minka. {talk}"
+    if spoken:
+        text = transcript_line("voice.ogg", text=f"Our cat is called Minka. {talk}")
+    told = f"[@ann:hs] {text}"
+    await desk.memory.append_message(
+        str(ROOM),
+        Message(role="user", content=told, id="1", timestamp=EPOCH, scope="owner", sender="@ann:hs"),
+    )
+    (row,) = (await desk.ask.call("sessions_search", {"query": "cat called"}))["rows"]
+    assert "Our cat is called Minka. It rained" in row["text"]
+    assert "Spoken in" not in row["text"]
+    if not spoken:
+        monkeypatch.setattr(BestSentences, "best", lambda *_: "")
+        (row,) = (await desk.ask.call("sessions_search", {"query": "cat called"}))["rows"]
+        assert "catalogue" in row["text"]
+        assert "Minka" not in row["text"]
