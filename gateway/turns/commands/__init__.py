@@ -20,7 +20,9 @@ What is none
     overtakes like any command what waits for a model or runs in one; what was asked before it is answered as
     part of the old conversation all the same (``new_conversation.py``).
 ``!stop``
-    is not only a row: it takes effect when it is accepted (``stop_command.py``).
+    is not only a row: ``routing/intake.py`` recognises it and withdraws what was said before it (others than
+    the owner only their own) as it is accepted (``store/sql/amendments.py``); the signal ``stopped`` lets
+    ``turns/handler.py`` cancel the running turn; its own turn answers with the number.
 """
 
 from gateway.turns.commands.command_parsing import Command, Misread, parse_command

@@ -32,10 +32,9 @@ from gateway.system.terminal_text import span
 from gateway.turns.commands.asked import NOT_HERE, CommandContext, place_of
 from gateway.turns.commands.command_help import help_text
 from gateway.turns.commands.command_parsing import Command
-from gateway.turns.commands.command_text import about_parts
+from gateway.turns.commands.command_text import about_parts, stopped_text
 from gateway.turns.commands.new_conversation import NewConversation
 from gateway.turns.commands.reminder_command import about_reminders
-from gateway.turns.commands.stop_command import stopped_text
 from gateway.turns.model_choice import ModelChoice
 from gateway.turns.questions.decisions import clean_name, is_call
 from gateway.turns.questions.question_text import safe_line

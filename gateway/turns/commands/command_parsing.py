@@ -110,6 +110,11 @@ def without_name(text: str, message: InboundMessage) -> str:
     return text
 
 
+def is_stop(command: Command | Misread | None) -> bool:
+    """Return True for the stop command."""
+    return isinstance(command, Command) and command.name == "stop"
+
+
 def nearest(word: str) -> str | None:
     """The command that a word is like: one slip in four letters, a longer form of it, or the same letters."""
     same = (name for name in COMMANDS if word != name and sorted(word) == sorted(name))

@@ -22,8 +22,7 @@ from gateway.observability import metrics
 from gateway.routing.access import Access, is_admitted
 from gateway.store.stores import Completion, Queue, Turn
 from gateway.turns.commands.chat_commands import CommandHandlers
-from gateway.turns.commands.command_parsing import Command, Misread, is_only_read, parse_command
-from gateway.turns.commands.stop_command import is_stop
+from gateway.turns.commands.command_parsing import Command, Misread, is_only_read, is_stop, parse_command
 from gateway.turns.commands.worded_answers import answer_note, recorded_reply
 from gateway.turns.commit import TurnCommit
 from gateway.turns.questions.decisions import NOT_PROVED

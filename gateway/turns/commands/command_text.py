@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from agent_core.messages import Audience, InboundMessage
 from agent_core.models import Message
 from agent_core.prompt import words_for_people
 from gateway.store.model import EffectReceipt, ReceiptOutcome
@@ -85,3 +86,12 @@ def for_people(said: Message) -> str:
     """Return a message's text without what was added for the model."""
     is_model = said.role == "assistant" and "<taken_over>" not in said.content
     return said.content if is_model else words_for_people(said.content, said.sender or "")
+
+
+def stopped_text(message: InboundMessage, *, owner: bool) -> str:
+    """The answer to an accepted ``!stop``, with which the queue has noted how many messages it withdrew."""
+    count = message.notes.stopped
+    if count == 0:
+        of = "" if owner or message.audience is Audience.DIRECT else " of yours"
+        return f"Nothing{of} was waiting or in progress here."
+    return f"Stopped: I do not answer {count} {'message' if count == 1 else 'messages'}."

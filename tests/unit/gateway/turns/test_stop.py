@@ -6,7 +6,8 @@ import pytest
 
 from agent_core.messages import Audience, InboundMessage, Sender, SessionKey
 from gateway.turns.commands import parse_command
-from gateway.turns.commands.stop_command import is_stop, stopped_text
+from gateway.turns.commands.command_parsing import is_stop
+from gateway.turns.commands.command_text import stopped_text
 from tests.clock import EPOCH
 
 
