@@ -294,7 +294,7 @@ class PostgresSearch(_Tables):
             near = searched.rows_of(alike) if alike else {}
             ranked = rank(query, statistics, found, alike=near, least=asked.least)
             hits, used = chosen(
-                (search.around(db, str(asked.scope), row) for row in ranked),
+                map(searched.around, ranked),
                 asked.max_results,
                 BestSentences(query, statistics, near.values()),
             )
