@@ -190,21 +190,25 @@ def _newest(
     return sorted(found, key=lambda row: -row[0])[:limit]
 
 
+def _newest_ids(sessions: int) -> str:
+    """Return the query for the newest accepted message of a person in each of so many sessions."""
+    # One look into the index for each session and state, however many rows a session has.
+    return (
+        f"WITH asked(name) AS (VALUES {', '.join(['(?)'] * sessions)}),"
+        " accepted(taken) AS (VALUES ('ready'), ('running'), ('answered'), ('settled'))"
+        " SELECT MAX((SELECT MAX(id) FROM inbox WHERE session = name AND state = taken"
+        " AND kind IN ('message', 'alone'))) FROM asked, accepted GROUP BY name"
+    )
+
+
 def newest_messages(db: ConnectionPort, sessions: Collection[str]) -> list[Raw]:
     """Return the newest accepted message of a person in each session that has one."""
     found: list[Raw] = []
     for page in pages(list(sessions)):
-        # One look into the index for each session and state, however many rows a session has.
-        newest = db.execute(
-            f"WITH asked(name) AS (VALUES {', '.join(['(?)'] * len(page))}),"
-            " accepted(taken) AS (VALUES ('ready'), ('running'), ('answered'), ('settled'))"
-            " SELECT MAX((SELECT MAX(id) FROM inbox WHERE session = name AND state = taken"
-            " AND kind IN ('message', 'alone'))) FROM asked, accepted GROUP BY name",
-            page,
-        )
-        ids = [row_id for (row_id,) in newest if row_id is not None] or [0]
-        these = ", ".join("?" * len(ids))
-        found += db.execute(f"SELECT {INBOX} FROM inbox WHERE id IN ({these})", ids).fetchall()
+        newest = db.execute(_newest_ids(len(page)), page).fetchall()
+        if ids := [row_id for (row_id,) in newest if row_id is not None]:
+            these = ", ".join("?" * len(ids))
+            found += db.execute(f"SELECT {INBOX} FROM inbox WHERE id IN ({these})", ids).fetchall()
     return found
 
 
