@@ -6,7 +6,7 @@ called with the session's id, ``str(SessionKey)``, or with a scope.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
@@ -43,6 +43,10 @@ class MemoryPort(Protocol):
 
         At least one message is returned if there is one, however long. Characters as in `load_history`.
         """
+        ...
+
+    async def last_messages(self, session_ids: Sequence[str]) -> list[HistoryTail]:
+        """The last message of each of these sessions, as by `load_history`, also one before the cursor."""
         ...
 
     async def append_message(self, session_id: str, *messages: Message, durable: bool = False) -> None:

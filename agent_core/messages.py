@@ -87,7 +87,9 @@ class SessionKey:
 
     def is_named(self, name: str) -> bool:
         """Return True if files with this name belong to this session."""
-        return name in (self.file_name, self.caseless_name)
+        if name == self.file_name:
+            return True  # most names, of which a list may have thousands
+        return name == self.caseless_name
 
     def _hashed(self, name: str) -> str:
         digest = hashlib.sha256(str(self).encode()).hexdigest()[:40]
@@ -126,7 +128,7 @@ def _key_of(text: str) -> SessionKey:
 
 
 def _escape(text: str, mark: str, unsafe: re.Pattern[str]) -> str:
-    return unsafe.sub(lambda found: "".join(f"{mark}{byte:02x}" for byte in _raw(found[0])), text)
+    return unsafe.sub(lambda found: f"{mark}{_raw(found[0]).hex(mark)}", text)
 
 
 def _raw(text: str) -> bytes:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import os
 from collections import OrderedDict
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from math import inf
@@ -185,6 +186,10 @@ class JsonlMemory:
 
         return await self._in_session(session_id, "read", work)
 
+    async def last_messages(self, session_ids: Sequence[str]) -> list[HistoryTail]:
+        """See `MemoryPort`."""
+        return [await self._in_session(each, "read", SessionFiles.last) for each in session_ids]
+
     async def append_message(self, session_id: str, *messages: Message, durable: bool = False) -> None:
         """See `MemoryPort`."""
         if messages:
@@ -329,7 +334,7 @@ class JsonlMemory:
         return await self._documents.visit(scope, guarded, self._limiter)
 
 
-def _written_at(path: Path) -> int:
+def _written_at(path: os.DirEntry[str]) -> int:
     try:
         return path.stat().st_mtime_ns
     except FileNotFoundError:  # erased meanwhile
@@ -338,11 +343,17 @@ def _written_at(path: Path) -> int:
 
 def _list_sessions(layout: Layout) -> list[str]:
     found: list[str] = []
-    with storage_errors("list", layout.sessions):
-        for path in sorted(layout.sessions.glob("*.jsonl"), key=_written_at, reverse=True):
+    with (
+        storage_errors("list", layout.sessions),
+        suppress(FileNotFoundError),
+        os.scandir(layout.sessions) as all_,
+    ):
+        histories = [entry for entry in all_ if entry.name.endswith(".jsonl")]
+        for entry in sorted(histories, key=_written_at, reverse=True):
+            path = Path(entry.path)
             key = session_of(path)
             if key is not None and key.is_named(path.stem):
                 found.append(str(key))
             else:
-                log.warning("session.unknown_file", file=path.name)
+                log.warning("session.unknown_file", file=entry.name)
     return found

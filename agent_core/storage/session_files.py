@@ -16,7 +16,7 @@ import structlog
 
 from agent_core.errors import CursorMoved
 from agent_core.messages import SessionKey
-from agent_core.models import Message
+from agent_core.models import HistoryTail, Message
 from agent_core.ports import Clock
 from agent_core.provenance import Origins
 from agent_core.storage.durable_files import exclusive
@@ -92,6 +92,17 @@ class SessionFiles:
         if cursor is not None:
             record = replace(record, place=self.history.place(cursor, record.place))
         self.record_file.save(record)
+
+    def last(self) -> HistoryTail:
+        """The last message, also if it is before the cursor."""
+        record = self.record()
+        cursor, hint = record.cursor, record.place
+        tail = self.history.read(cursor=cursor, max_messages=1, max_chars=None, hint=hint)
+        if tail.messages or not tail.total:
+            return tail
+        return self.history.segment(
+            start=tail.total - 1, max_messages=1, max_chars=None, cursor=cursor, hint=hint
+        )
 
     def append(self, messages: tuple[Message, ...], *, durable: bool) -> None:
         """Append to the history. A session whose file name does not tell its key gets a record first."""

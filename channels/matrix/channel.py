@@ -44,7 +44,7 @@ from channels.matrix.client.matrix_login import MatrixLogin
 from channels.matrix.config import MatrixConfig
 from channels.matrix.crypto.account_check import check_account, encryption_findings
 from channels.matrix.crypto.encryption_engine import EncryptionEngine
-from channels.matrix.events.event_route import route_of
+from channels.matrix.events.inbound_events import MatrixRoute
 from channels.matrix.events.outbound_events import in_room, is_first_part, notice
 from channels.matrix.events.room_policy import RoomRules
 from channels.matrix.receive.decryption import Decryption
@@ -249,12 +249,14 @@ class MatrixChannel:
                 self._ack_reactions.rest()
             raise
         if answers:
-            self._preview.done(route_of(placed.context).event_id)
+            self._preview.done(placed.context.read_route(MatrixRoute).event_id)
         elif is_first_part(message):
-            route = route_of(message.context)
+            route = message.context.read_route(MatrixRoute)
             self._preview.remove_in_old_room(route.room or message.session.conversation, route.event_id)
         if self._events is not None:
-            self._events.note_answer(placed.session.conversation, route_of(placed.context).thread)
+            self._events.note_answer(
+                placed.session.conversation, placed.context.read_route(MatrixRoute).thread
+            )
         return final_receipt(taken, placed, self._rooms)
 
     async def probe(self, message: OutboundMessage) -> Receipt | None:
@@ -273,7 +275,7 @@ class MatrixChannel:
 
     async def acknowledge(self, session: SessionKey, context: MessageContext, stage: AckState) -> None:
         """Show a message's progress; returns at once. See `channels.base.SupportsAcknowledgements`."""
-        route = route_of(context)
+        route = context.read_route(MatrixRoute)
         room_id = route.room or self._room_of(session)
         if self._config.streaming.enabled:
             if stage is AckState.RECEIVED:

@@ -15,7 +15,6 @@ from gateway.store.states import InboxState
 
 if TYPE_CHECKING:
     from agent_core.messages import SessionKey
-    from agent_core.models import HistoryTail, Message
 
 _NEEDS = ("home", "search")
 _MOST_DAYS = 36_500
@@ -32,10 +31,11 @@ async def list_sessions(context: OperationContext, *, limit: int = 200, start: i
         limit: Maximum number of lines.
         start: Leave out this many.
     """
-    found, names = [], await context.memory.sessions()
-    for name in names[max(0, start) :][: within(limit)]:
-        tail = await context.memory.load_history(name, max_messages=1)
-        last = await _last_at(context, name, tail)
+    names = await context.memory.sessions()
+    page = names[max(0, start) :][: within(limit)]
+    found = []
+    for name, tail in zip(page, await context.memory.last_messages(page), strict=True):
+        last = tail.messages[-1].timestamp if tail.messages else None
         found.append(
             {
                 "session": name,
@@ -73,7 +73,7 @@ async def show_session(context: OperationContext, session: str, *, limit: int = 
         "unconsolidated": tail.unconsolidated,
         "cursor": tail.cursor,
         "damaged_lines": tail.skipped_lines,
-        "scope": await _scope(context, str(key), tail),
+        "scope": await _scope(context, key),
         **about,
         "summary": await context.memory.load_session_summary(str(key)),
         "newest": [message_line(message) for message in tail.messages],
@@ -114,7 +114,9 @@ async def search_sessions(
         raise RequestInvalid(f"the days must be 0 to {_MOST_DAYS}, not {days}")
     scope, wanted = OWNER, place.strip().casefold()
     if session:
-        scope = MemoryScope.parse(await _scope_of(context, parse_session(session)) or str(OWNER))
+        key = parse_session(session)
+        await _known(context, key)
+        scope = MemoryScope.parse(await _scope(context, key) or str(OWNER))
     answer = await context.upkeep.search.search(
         SearchRequest(
             scope,
@@ -145,11 +147,6 @@ def _is_called(context: OperationContext, name: str, *, session: str, place: str
     key = key_of(name)
     room = room_name(key, context.channels) if key else ""
     return name == session if session else place in f"{name} {room}".casefold()
-
-
-async def _scope_of(context: OperationContext, key: SessionKey) -> str | None:
-    await _known(context, key)
-    return await _scope(context, str(key), await context.memory.load_history(str(key), max_messages=1))
 
 
 @operation("sessions page", writes=False)
@@ -210,19 +207,7 @@ async def _known(context: OperationContext, key: SessionKey) -> None:
         raise NotFound(f"there is no session {key}; `squidbot sessions list` lists the sessions")
 
 
-async def _last_at(context: OperationContext, name: str, tail: HistoryTail) -> datetime | None:
-    """Return the time of the last message, even if the conversation was reset after it."""
-    last = await _last(context, name, tail)
-    return last.timestamp if last else None
-
-
-async def _scope(context: OperationContext, name: str, tail: HistoryTail) -> str | None:
+async def _scope(context: OperationContext, key: SessionKey) -> str | None:
     """Return the memory scope of the last turn, even if the conversation was reset after it."""
-    last = await _last(context, name, tail)
-    return last.scope if last else None
-
-
-async def _last(context: OperationContext, name: str, tail: HistoryTail) -> Message | None:
-    if not tail.messages and tail.total:
-        tail = await context.memory.load_segment(name, start=tail.total - 1, max_messages=1)
-    return tail.messages[-1] if tail.messages else None
+    (tail,) = await context.memory.last_messages([str(key)])
+    return tail.messages[-1].scope if tail.messages else None

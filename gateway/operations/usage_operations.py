@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -13,9 +13,8 @@ from gateway.operations.operation_context import OperationContext
 from gateway.operations.render import chat_text, usage_text
 
 if TYPE_CHECKING:
-    from agent_core.messages import SessionKey
     from gateway.store.model import EffectReceipt, Spent, TurnCost
-    from gateway.store.stores import InboxRow, UsageStore
+    from gateway.store.stores import UsageStore
 
 _MOST_SESSIONS = 50
 _MOST_DAYS = 3660
@@ -93,33 +92,18 @@ async def _spent_by(session: str, store: UsageStore, days: int) -> list[Spent]:
 
 
 async def _by_person(context: OperationContext, sessions: Sequence[Spent]) -> list[Spent]:
-    from gateway.operations.operation_views import key_of
-
-    keys = {spent.name: key_of(spent.name) for spent in sessions}
-    newest = await context.store.inbox.newest_messages({key for key in keys.values() if key is not None})
-    found: dict[str, list[Spent]] = {}
-    for spent in sessions:
-        found.setdefault(_person_of(context, spent.name, keys[spent.name], newest), []).append(spent)
-    sums = [_sum(name, rows) for name, rows in found.items()]
-    return sorted(sums, key=lambda one: -(one.usage.prompt_tokens + one.usage.completion_tokens))
-
-
-def _person_of(
-    context: OperationContext, name: str, session: SessionKey | None, newest: Mapping[SessionKey, InboxRow]
-) -> str:
-    from agent_core.messages import Audience
     from gateway.routing.access import normalise
     from gateway.store.shared import SHARED
 
-    if session is None or session.channel == "heartbeat":
-        return name
-    if session == SHARED:
-        return "owner"
-    row = newest.get(session)
-    if row is None or row.message.audience is not Audience.DIRECT:
-        return name
-    sender = row.message.sender.address
-    return "owner" if normalise(sender) in context.access.owner_on(session.channel) else sender
+    people = await context.store.inbox.newest_people({spent.name for spent in sessions})
+    owners = {channel: context.access.owner_on(channel) for channel, _ in people.values()}
+    found: dict[str, list[Spent]] = {}
+    for spent in sessions:
+        channel, name = people.get(spent.name, ("", spent.name))
+        is_owner = spent.name == str(SHARED) or normalise(name) in owners.get(channel, ())
+        found.setdefault("owner" if is_owner else name, []).append(spent)
+    sums = [_sum(name, rows) for name, rows in found.items()]
+    return sorted(sums, key=lambda one: -(one.usage.prompt_tokens + one.usage.completion_tokens))
 
 
 def _sum(name: str, rows: Sequence[Spent]) -> Spent:

@@ -141,6 +141,20 @@ class MemoryContract(DocumentContract):
 
         assert await memory.sessions() == []
 
+    async def test_the_last_message_of_several_sessions(self, memory: MemoryPort) -> None:
+        """In the order asked for, with the numbers of `load_history`, and also what was reset; or none."""
+        await memory.append_message(SESSION, line(0), line(1))
+        await memory.append_message(OTHER, line(2), line(3))
+        await memory.save_consolidation(OTHER, summary="about", cursor=2)
+
+        other, nowhere, session = await memory.last_messages([OTHER, "matrix/nowhere", SESSION])
+
+        assert (texts(other.messages), texts(session.messages)) == (["message 3"], ["message 1"])
+        assert (other.total, other.unconsolidated, other.cursor) == (2, 0, 2)
+        assert (session.total, session.unconsolidated, session.cursor) == (2, 2, 0)
+        assert (nowhere.messages, nowhere.total) == ((), 0)
+        assert await memory.last_messages([]) == []
+
     async def test_appends_at_once_are_all_kept(self, memory: MemoryPort) -> None:
         """Appends at the same time neither lose nor tear lines, and each call's lines stay together."""
 

@@ -63,6 +63,34 @@ class MaintenanceContract:
         assert list(await store.inbox.newest_messages([OTHER])) == [OTHER]
         assert await store.inbox.newest_messages([]) == {}
 
+    async def test_the_newest_message_is_the_newest_in_any_state(self, store: Queue):
+        """The one that was accepted last, also if an earlier one waits or runs longer; of many conversations."""
+        places = [SessionKey("matrix", f"place{number}") for number in range(300)]
+        batch = [
+            pending(f"{which} of {session}", session=session)
+            for session in places
+            for which in ("first", "second")
+        ]
+        await store.inbox.accept("matrix", BOT, batch, {})
+        await store.turns.complete(await claim(store, places[0]), Completion())
+        await claim(store, places[1])
+        await accept(store, "x", session=OTHER)
+        found = await store.inbox.newest_messages([*places, OTHER])
+        assert {key: row.message.native_id for key, row in found.items()} == {
+            **{session: f"second of {session}" for session in places},
+            OTHER: "x",
+        }
+
+    async def test_the_people_of_private_conversations(self, store: Queue):
+        """Their channel and sender; a room, a refused person and an unknown conversation have none."""
+        in_room = pending("r", session=OTHER)
+        in_room = Pending(in_room.message.model_copy(update={"audience": Audience.GROUP}))
+        refused = pending("q", session=SessionKey("matrix", "refused"), quarantine="sender_not_verified")
+        await store.inbox.accept("matrix", BOT, [pending("a"), in_room, refused], {})
+        asked = {str(ROOM), str(OTHER), "matrix/refused", "no name of a session"}
+        sender = in_room.message.sender.address
+        assert await store.inbox.newest_people(asked) == {str(ROOM): ("matrix", sender)}
+
     async def test_open_sessions_are_those_with_something_to_do(self, store: Queue, clock: ManualClock):
         """Each session with a waiting head comes once, with the seconds until it is due."""
         await accept(store, "a", "b")

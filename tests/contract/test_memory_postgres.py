@@ -217,10 +217,11 @@ async def test_both_engines_agree(
     await house.index.aclose()
 
 
-async def test_tables_of_an_earlier_version_get_the_index(postgres: PostgresServer, tables: str) -> None:
+async def test_tables_of_an_earlier_version_get_the_indexes(postgres: PostgresServer, tables: str) -> None:
     """With the next ``squidbot migrate``, which otherwise leaves them as they are."""
     url = postgres.url(postgres.new_database(template=tables))
     with psycopg.connect(url, autocommit=True) as db:
-        db.execute("DROP INDEX squidbot.history_newest")
+        db.execute("DROP INDEX squidbot.history_newest, squidbot.inbox_newest")
         assert "nothing to do" in migrate(url)
-        assert db.execute("SELECT to_regclass('squidbot.history_newest')").fetchone() != (None,)
+        for name in ("history_newest", "inbox_newest"):
+            assert db.execute("SELECT to_regclass(%s)", (f"squidbot.{name}",)).fetchone() != (None,)

@@ -6,7 +6,7 @@ It keeps the same contract (``tests/contract/memory.py``) and chooses from a his
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
@@ -76,6 +76,16 @@ class InMemoryMemory:
             entries, cursor=talk.cursor, total=total, max_messages=max_messages, max_chars=max_chars
         )
         return replace(tail, summary=talk.summary, private=talk.private, origins=talk.origins)
+
+    async def last_messages(self, session_ids: Sequence[str]) -> list[HistoryTail]:
+        """See `MemoryPort`."""
+        tails = [await self.load_history(each, max_messages=1) for each in session_ids]
+        return [
+            tail
+            if tail.messages or not tail.total
+            else await self.load_segment(each, start=tail.total - 1, max_messages=1)
+            for each, tail in zip(session_ids, tails, strict=True)
+        ]
 
     async def append_message(self, session_id: str, *messages: Message, durable: bool = False) -> None:
         """See `MemoryPort`."""

@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from agent_core.messages import Audience
-from channels.matrix.events.event_route import route_of
+from channels.matrix.events.inbound_events import MatrixRoute
 from devservers import MatrixPeer
 from tests.integration.matrix_bot import call, joined_room
 from tests.integration.matrix_talk import (
@@ -122,7 +122,10 @@ async def test_a_question_by_an_edit_in_a_thread_is_answered_there(make_bot, ali
             await call(alice.send_event, room, "m.room.message", edit)
         await bot.inbox.until(lambda inbox: sum(one.addressed for one in inbox.accepted) == 2)
     first, second = (one for one in bot.inbox.accepted if one.addressed)
-    assert (route_of(first.context).thread, route_of(second.context).thread) == (root, None)
+    assert (first.context.read_route(MatrixRoute).thread, second.context.read_route(MatrixRoute).thread) == (
+        root,
+        None,
+    )
     assert second.context.in_reply_to == root
     assert [line.text for line in second.background if line.kind == "quoted"] == ["The trip"]
     assert (first.session == second.session) is (threads == "off")

@@ -17,7 +17,6 @@ from urllib.parse import unquote
 
 from agent_core.messages import Audience, InboundMessage, MessageContext, OutboundMessage, Sender
 from channels.matrix.client.json_access import JsonObject, object_of, text_of
-from channels.matrix.events.event_route import MatrixRoute
 from channels.matrix.events.formatted import formatted_text
 from channels.matrix.events.matrix_threads import EVENT_ID, ThreadMode, place_of, root_of
 from channels.matrix.events.media_events import FileNote, caption_of, media_kind, name_of, remark_about
@@ -39,6 +38,18 @@ _NOT_WORDS = re.compile(
     r"```.*?(?:```|\Z)|`[^`\n]*`|\b\w++://\S+|(?<![\w.+\-])[.+\-]*+\w[\w.+\-]*+@\S+", re.DOTALL
 )
 """Code and addresses."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MatrixRoute:
+    """The note in the context of a message, which comes back with the answer: its event, who asked, where."""
+
+    event_id: str = ""
+    sender: str = ""
+    direct: bool = False
+    room: str = ""  # the room in which it was said, if its session began in an earlier one
+    thread: str | None = None
+    media: FileNote | None = None  # the file that is still to be fetched
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,8 +21,7 @@ from urllib.parse import quote
 from agent_core.messages import EVERYBODY, MessageContext, OutboundKind, OutboundMessage, SessionKey
 from channels.markup import remove_control_characters, to_html
 from channels.matrix.client.json_access import JsonObject, object_of, text_of
-from channels.matrix.events.event_route import MatrixRoute, route_of
-from channels.matrix.events.inbound_events import AUTHOR, MARK
+from channels.matrix.events.inbound_events import AUTHOR, MARK, MatrixRoute
 from channels.matrix.events.matrix_threads import EVENT_ID, relation_of
 
 MAX_CONTENT_BYTES = 60_000
@@ -50,18 +49,18 @@ def transaction_of_event(event: JsonObject) -> str:
 def is_first_part(message: OutboundMessage) -> bool:
     """Return True for an answer to a question, or the first of its parts."""
     answers = message.kind in (OutboundKind.REPLY, OutboundKind.APOLOGY)
-    return answers and not message.context.part and bool(route_of(message.context).event_id)
+    return answers and not message.context.part and bool(message.context.read_route(MatrixRoute).event_id)
 
 
 def preview_of(message: OutboundMessage) -> OutboundMessage:
     """The unfinished form of an answer; its id depends on the question alone."""
-    asked = f"preview\0{message.account}\0{route_of(message.context).event_id}"
+    asked = f"preview\0{message.account}\0{message.context.read_route(MatrixRoute).event_id}"
     return message.model_copy(update={"id": asked})
 
 
 def in_room(message: OutboundMessage, room_id: str) -> OutboundMessage:
     """The message for the room in which its session continues, without references to other rooms."""
-    context, route = message.context, route_of(message.context)
+    context, route = message.context, message.context.read_route(MatrixRoute)
     if room_id != (route.room or message.session.conversation):
         kept = MatrixRoute(sender=route.sender, direct=route.direct)
         context = MessageContext(person=context.person, speech=context.speech).with_route(kept)
@@ -114,7 +113,7 @@ def build_content(
         AUTHOR: message.account,
     }
     if answers or _rings(message):
-        _relate(content, route_of(message.context), reply=reply, first=begins)
+        _relate(content, message.context.read_route(MatrixRoute), reply=reply, first=begins)
     meant = [each for each in message.rings_for or () if each == EVERYBODY or _USER_ID.fullmatch(each)]
     if meant and begins:
         content["m.mentions"] = {"room": True} if EVERYBODY in meant else {"user_ids": meant}
@@ -160,7 +159,7 @@ def frame_of(message: OutboundMessage, name: str) -> dict[str, Any]:
     """Build the content that a further event of a message shares with its text: name and thread."""
     frame: dict[str, Any] = {"m.mentions": {}, MARK: name, AUTHOR: message.account}
     if message.kind in (OutboundKind.REPLY, OutboundKind.APOLOGY):
-        _relate(frame, route_of(message.context), reply="never", first=False)
+        _relate(frame, message.context.read_route(MatrixRoute), reply="never", first=False)
     return frame
 
 

@@ -23,7 +23,7 @@ from agent_core.backoff import Backoff, BackoffPolicy
 from agent_core.messages import Attachment, InboundMessage
 from channels.attachments import AttachmentRefused, AttachmentStore, AttachmentsUnavailable
 from channels.matrix.client.homeserver import RETRY, Download, Homeserver, HttpAnswer, LinkBroken, part
-from channels.matrix.events.event_route import route_of
+from channels.matrix.events.inbound_events import MatrixRoute
 from channels.matrix.events.media_events import (
     VOICE_MESSAGE,
     FileDecryption,
@@ -108,7 +108,7 @@ class Downloads:
 
     def wants(self, message: InboundMessage) -> bool:
         """Return True if the message has a file to fetch."""
-        here, file = message.context.allowed_here, route_of(message.context).media
+        here, file = message.context.allowed_here, message.context.read_route(MatrixRoute).media
         allowed = self._allows(message.sender.address) if here is None else here
         return file is not None and message.addressed and allowed and self._store is not None
 
@@ -208,7 +208,7 @@ class Downloads:
         raise _problem(answer)
 
     def _finished(self, message: InboundMessage, found: Attachment | str | None) -> InboundMessage:
-        route = route_of(message.context)
+        route = message.context.read_route(MatrixRoute)
         if route.media is None:
             return message
         remark, spoken, others = route.media.remark, message.context.spoken, message.context.others_words
@@ -275,7 +275,7 @@ def _first(group: ExceptionGroup[AttachmentsUnavailable]) -> AttachmentsUnavaila
 
 def _event_in(message: InboundMessage) -> tuple[Any, Any]:
     """Type and content of the event, as `read_event` has noted them."""
-    noted = route_of(message.context).media or FileNote()
+    noted = message.context.read_route(MatrixRoute).media or FileNote()
     return noted.type, noted.content
 
 

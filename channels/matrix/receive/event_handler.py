@@ -44,9 +44,8 @@ from channels.matrix.events.edits import (
     read_edit,
     redacts,
 )
-from channels.matrix.events.event_route import route_of
 from channels.matrix.events.group_context import GroupContext
-from channels.matrix.events.inbound_events import Me, Skip, mentions, read_event
+from channels.matrix.events.inbound_events import MatrixRoute, Me, Skip, mentions, read_event
 from channels.matrix.events.matrix_threads import SHARED, is_shared, root_of
 from channels.matrix.events.media_events import FileNote
 from channels.matrix.events.outbound_events import transaction_id
@@ -203,7 +202,9 @@ class EventHandler:
             # Who has come since a message was seen, and has not seen it, is not known of one that was late.
             if seen_at is None and (allowed or self._config.group_context.senders == "everyone"):
                 said = Background(kind="talk", sender=sender, name=message.sender.name, text=message.text)
-                self._talk.remember(place, message.native_id, said, route_of(message.context).media)
+                self._talk.remember(
+                    place, message.native_id, said, message.context.read_route(MatrixRoute).media
+                )
             if answers_us is None:
                 return Unfinished(message, partial(self._if_it_answers_us, message, me, place))
             return message
@@ -234,7 +235,7 @@ class EventHandler:
     async def _with_quoted_file(self, message: InboundMessage, room_id: str) -> InboundMessage:
         """A question about somebody's picture brings the picture along, unless it has one of its own."""
         answered = message.context.in_reply_to
-        if route_of(message.context).media is not None or not answered:
+        if message.context.read_route(MatrixRoute).media is not None or not answered:
             return message
         return _with_file(message, await self._quotes.file(room_id, answered, _asker(message)))
 
@@ -270,8 +271,8 @@ class EventHandler:
         talk: tuple[Background, ...] = ()
         if message.audience is Audience.GROUP:
             # A question that opens a thread takes the talk of the room along and leaves it for the next.
-            opens = not root and route_of(message.context).thread is not None
-            if route_of(message.context).media is None and not message.context.in_reply_to:
+            opens = not root and message.context.read_route(MatrixRoute).thread is not None
+            if message.context.read_route(MatrixRoute).media is None and not message.context.in_reply_to:
                 message = _with_file(message, self._talk.newest_file_for(place, message.sender.address))
             talk = self._talk.lines_for(place, message.sender.address, keep=opens)
         message = message.model_copy(update={"background": talk})
@@ -501,7 +502,7 @@ def _with_file(message: InboundMessage, file: FileNote | None) -> InboundMessage
     """The message with a file that stands in a quotation or in earlier talk, not in its text."""
     if file is None:
         return message
-    route = replace(route_of(message.context), media=replace(file, remark=""))
+    route = replace(message.context.read_route(MatrixRoute), media=replace(file, remark=""))
     return message.with_context(message.context.with_route(route))
 
 

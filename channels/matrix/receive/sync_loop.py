@@ -36,7 +36,7 @@ from channels.matrix.client.json_access import JsonObject, events_of, object_of,
 from channels.matrix.client.matrix_login import MatrixLogin
 from channels.matrix.crypto.encryption_engine import CRYPTO
 from channels.matrix.crypto.undecryptable import WAITING
-from channels.matrix.events.event_route import route_of
+from channels.matrix.events.inbound_events import MatrixRoute
 from channels.matrix.receive.decryption import Decryption
 from channels.matrix.receive.deferred_reading import FETCHING, DeferredReading
 from channels.matrix.receive.downloads import Downloads
@@ -395,13 +395,13 @@ class SyncReceiver:
         if self._events.rules.config.display.read_receipts:
             for message in messages:
                 if message.addressed and message.kind == "message":
-                    room_id = route_of(message.context).room or message.session.conversation
+                    room_id = message.context.read_route(MatrixRoute).room or message.session.conversation
                     self._typing_receipts.read(room_id, message.native_id)
 
     def _expect_answers(self, messages: Iterable[InboundMessage]) -> None:
         if self._decryption is not None:
             for message in messages:
-                room_id = route_of(message.context).room or message.session.conversation
+                room_id = message.context.read_route(MatrixRoute).room or message.session.conversation
                 if message.addressed and message.kind == "message" and room_id in self._rooms.secret:
                     self._decryption.prefetch_devices(message.sender.address)
 

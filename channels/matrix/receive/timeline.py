@@ -23,8 +23,7 @@ from channels.base import ChannelError, ChannelUnavailable
 from channels.matrix.client.homeserver import LinkBroken, unreachable
 from channels.matrix.client.json_access import JsonObject, events_of, object_of, text_of
 from channels.matrix.events.edits import edit_in
-from channels.matrix.events.event_route import route_of
-from channels.matrix.events.inbound_events import Skip
+from channels.matrix.events.inbound_events import MatrixRoute, Skip
 from channels.matrix.events.polls import STARTS
 from channels.matrix.receive.decryption import Decryption
 from channels.matrix.receive.deferred_reading import GAP_TRIES, DeferredReading, Gaps
@@ -252,7 +251,7 @@ class Timeline:
             return message
         # The room has replaced another one, whose session goes on.
         session = SessionKey(message.session.channel, conversation, message.session.thread)
-        context = message.context.with_route(replace(route_of(message.context), room=room_id))
+        context = message.context.with_route(replace(message.context.read_route(MatrixRoute), room=room_id))
         return message.model_copy(update={"session": session, "context": context})
 
     async def _first_words(

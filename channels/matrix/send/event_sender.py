@@ -40,8 +40,7 @@ from channels.matrix.client.json_access import JsonObject, object_of
 from channels.matrix.client.matrix_login import MAX_IN_A_ROW, MatrixLogin
 from channels.matrix.config import MatrixConfig
 from channels.matrix.crypto.encryption_engine import EncryptionEngine
-from channels.matrix.events.event_route import route_of
-from channels.matrix.events.inbound_events import as_voice_message, is_voice_message
+from channels.matrix.events.inbound_events import MatrixRoute, as_voice_message, is_voice_message
 from channels.matrix.events.outbound_events import (
     as_edit,
     build_content,
@@ -264,7 +263,7 @@ class EventSender:
         if previewed is None:
             return await self._put(room_id, content, name, attempt)
         named = object_of(content, "m.mentions").get("user_ids", [])
-        called = [each for each in named if each != route_of(message.context).sender]
+        called = [each for each in named if each != message.context.read_route(MatrixRoute).sender]
         edit = as_edit(content, previewed, max_bytes=limit, called=called)
         check_size(edit, limit)
         await self._put(room_id, edit, name, attempt)
@@ -350,7 +349,7 @@ class EventSender:
 
     async def _is_overheard(self, message: OutboundMessage) -> bool:
         """Return True if a message for one person would be read by another."""
-        route = route_of(message.context)
+        route = message.context.read_route(MatrixRoute)
         person = message.context.person or route.sender
         if not message.context.person and not route.direct and message.kind is not OutboundKind.ALERT:
             return False

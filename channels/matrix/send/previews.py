@@ -18,7 +18,7 @@ from agent_core.messages import MessageContext, OutboundMessage, SessionKey
 from channels.base import AckState, ChannelClock, ChannelError, ChannelUnavailable, DeliveryFailed
 from channels.matrix.client.homeserver import TokenLost
 from channels.matrix.config import StreamingConfig
-from channels.matrix.events.event_route import MatrixRoute, route_of
+from channels.matrix.events.inbound_events import MatrixRoute
 from channels.matrix.events.outbound_events import preview_of, transaction_id
 from channels.matrix.send.event_sender import EventSender
 
@@ -99,7 +99,7 @@ class StreamingPreview:
     # ── what the channel is told ──
     def began(self, session: SessionKey, room_id: str, context: MessageContext) -> None:
         """Note that a question is being worked on; of several answered together, the last one counts."""
-        question = route_of(context).event_id
+        question = context.read_route(MatrixRoute).event_id
         if not question:
             return
         self._current[session] = question
@@ -133,7 +133,7 @@ class StreamingPreview:
 
         ``left_over``: it was taken back, perhaps in another life of the process; nothing of it shall stay.
         """
-        question = context.left_over or route_of(context).event_id
+        question = context.left_over or context.read_route(MatrixRoute).event_id
         answer = self._answers.get(question)
         if answer is None and context.left_over and len(self._lost) < _MAX_KNOWN:
             self._lost[question] = room_id
@@ -146,7 +146,7 @@ class StreamingPreview:
 
     async def final_event_id(self, context: MessageContext, sending: EventSender) -> str | None:
         """Stop previews and return the event with the answer so far. Raises ChannelUnavailable."""
-        answer = self._answers.get(route_of(context).event_id)
+        answer = self._answers.get(context.read_route(MatrixRoute).event_id)
         if answer is None:
             return None
         answer.wanted = ""

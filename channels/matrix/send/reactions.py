@@ -23,8 +23,7 @@ from agent_core.messages import Audience, InboundMessage, MessageContext, Sender
 from channels.base import AckState
 from channels.matrix.client.homeserver import CLIENT, Homeserver, HttpAnswer, LinkBroken, part
 from channels.matrix.client.json_access import JsonObject, object_of, text_of
-from channels.matrix.events.event_route import MatrixRoute
-from channels.matrix.events.inbound_events import Me, Skip, received_at
+from channels.matrix.events.inbound_events import MatrixRoute, Me, Skip, received_at
 from channels.matrix.events.matrix_threads import EVENT_ID, SHARED
 from channels.matrix.rooms.room_state import Rooms
 

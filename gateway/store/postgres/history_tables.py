@@ -32,7 +32,6 @@ INDEXES = (
     "CREATE INDEX history_first ON {schema}.all_history (home, session) WHERE seq = 0",
 )
 NEWEST = "CREATE INDEX history_newest ON {schema}.all_history (home, scope, at)"
-"""Added to tables that exist, too: without it a search is right, but slow."""
 TRIGGERS = (
     (
         "CREATE TRIGGER line_added AFTER INSERT ON {schema}.all_history"

@@ -20,6 +20,7 @@ from gateway.store.sql.locking import amendment_locks, in_conversation, inbox_lo
 from gateway.store.sql.question_store import list_session_locks, settle_with
 from gateway.store.sql.row_codec import (
     INBOX,
+    direct_sender_of,
     dump,
     inbox_row,
     instant,
@@ -178,6 +179,17 @@ class InboxStore(Store):
         names = {str(session) for session in sessions}
         raws = await self._reader.call("newest", lambda db: maintenance_statements.newest_messages(db, names))
         return {row.message.session: row for row in map(inbox_row, raws)}
+
+    async def newest_people(self, sessions: Collection[str]) -> dict[str, tuple[str, str]]:
+        """Return channel and sender of the newest accepted message of each private conversation of these."""
+        newest = maintenance_statements.newest_messages
+        found: dict[str, tuple[str, str]] = {}
+        for _, channel, _, _, session, _, payload, *_ in await self._reader.call(
+            "newest", lambda db: newest(db, sessions)
+        ):
+            if (sender := direct_sender_of(payload)) is not None:
+                found[session] = channel, sender
+        return found
 
     async def row(self, inbox_id: int) -> tuple[InboxRow, list[OutboxRow]] | None:
         """Return one row and the messages that were or will be sent for it."""

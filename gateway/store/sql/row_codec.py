@@ -19,6 +19,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError
 
 from agent_core.messages import (
+    Audience,
     InboundMessage,
     MessageContext,
     OutboundKind,
@@ -155,6 +156,12 @@ def sender_of(payload: str | None) -> str | None:
     sender = (payload_object(payload) or {}).get("sender")
     address = sender.get("address") if isinstance(sender, dict) else None
     return address if isinstance(address, str) else None
+
+
+def direct_sender_of(payload: str | None) -> str | None:
+    """Return the sender's address in the payload of a private conversation; None for any other."""
+    is_direct = (payload_object(payload) or {}).get("audience") == Audience.DIRECT
+    return sender_of(payload) if is_direct else None
 
 
 def key_digest(channel: str, account: str, native_id: str) -> bytes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import datetime
@@ -15,7 +15,7 @@ from agent_core.memory_ports import SearchRequest
 from agent_core.messages import SessionKey
 from agent_core.models import HistoryTail, MemoryDocument, MemoryScope, Message, SearchAnswer
 from agent_core.provenance import Origins
-from agent_core.storage.history_paging import newest, oldest
+from agent_core.storage.history_paging import Entry, newest, oldest
 from agent_core.storage.search_index.index_rows import line_time
 from agent_core.storage.search_index.indexed_files import chosen
 from agent_core.storage.search_index.ranking import BestSentences, rank
@@ -102,6 +102,17 @@ class PostgresMemory(_Tables):
                 max_chars=max_chars,
             )
             return _with_record(page, kept)
+
+        return await self._read("history", read)
+
+    async def last_messages(self, session_ids: Sequence[str]) -> list[HistoryTail]:
+        """See `MemoryPort`."""
+        keys = [_checked(each) for each in session_ids]
+
+        def read(db: ConnectionPort) -> list[HistoryTail]:
+            kept = session_records.load_all(db, keys)
+            entries = history_rows.last(db, keys)
+            return [_last(db, key, kept[key], entries.get(key)) for key in keys]
 
         return await self._read("history", read)
 
@@ -283,7 +294,7 @@ class PostgresSearch(_Tables):
             near = searched.rows_of(alike) if alike else {}
             ranked = rank(query, statistics, found, alike=near, least=asked.least)
             hits, used = chosen(
-                (search.around(db, str(asked.scope), row) for row in ranked),
+                map(searched.around, ranked),
                 asked.max_results,
                 BestSentences(query, statistics, near.values()),
             )
@@ -335,6 +346,16 @@ class PostgresSearch(_Tables):
 
 def _checked(session_id: str) -> str:
     return str(SessionKey.parse(session_id))
+
+
+def _last(
+    db: ConnectionPort, key: str, kept: session_records.StoredRecord, entry: Entry | None
+) -> HistoryTail:
+    entries: Iterable[Entry] = [entry] if entry is not None else []
+    if entry is not None and entry.message is None:  # what cannot be read is passed over, down to the cursor
+        entries = history_rows.backwards(db, key, total=kept.total, down_to=kept.cursor)
+    tail = newest(entries, cursor=0, total=kept.total, max_messages=1, max_chars=None)
+    return _with_record(replace(tail, cursor=kept.cursor, unconsolidated=kept.total - kept.cursor), kept)
 
 
 def _with_record(tail: HistoryTail, kept: session_records.StoredRecord) -> HistoryTail:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any, TypeAlias
 
@@ -149,6 +149,7 @@ class Searching:
     filters: Filters
     _newest_ms: int = 0
     _first_ms: int = 0
+    _near: dict[RowId, Found] = field(default_factory=dict)
 
     def candidates(self, query: Query) -> tuple[dict[RowId, Candidate], Statistics]:
         """Return the lines that may be hits, by their row, and what rates them."""
@@ -182,7 +183,36 @@ class Searching:
         weighed += [(statistics.rarity(term), as_said[term]) for term in found if not found[term]]
         weighed.append((sum(weight for weight, _ in weighed), [row for row, _ in last]))
         chosen = choose_candidates(weighed)
-        return _lines(self.db, chosen, self.scope), statistics
+        self._read(chosen)
+        return {row: _candidate(self._near[row]) for row in chosen if row in self._near}, statistics
+
+    def around(self, row: RowId) -> Found | None:
+        """Return the session of a line, the line with its neighbours, and which of them it is."""
+        if row not in self._near:
+            self._read([row])
+        return self._near.get(row)
+
+    def _read(self, rows: Sequence[RowId]) -> None:
+        """Read lines, each with the one before it and the one after it in the scope."""
+        beside = " ".join(
+            "LEFT JOIN LATERAL (SELECT seq, line FROM history AS b WHERE b.session = h.session"  # noqa: S608 - of our own constants
+            f" AND b.seq {where} h.seq AND b.scope = ? AND b.said IS NOT NULL"
+            f" ORDER BY b.seq {order} LIMIT 1) AS {name} ON TRUE"
+            for name, where, order in (("before", "<", "DESC"), ("after", ">", "ASC"))
+        )
+        found = self.db.execute(
+            "SELECT h.at, h.session, h.seq, h.line, before.seq, before.line, after.seq, after.line"  # noqa: S608 - of our own constants
+            " FROM history AS h JOIN unnest(CAST(? AS text[]), CAST(? AS bigint[])) AS hit (session, seq)"
+            f" ON h.session = hit.session AND h.seq = hit.seq {beside}",
+            ([session for _, session, _ in rows], [seq for *_, seq in rows], self.scope, self.scope),
+        )
+        for at, session, seq, raw, *others in found.fetchall():
+            before, line, after = (
+                _searched(text, number) for number, text in (others[:2], (seq, raw), others[2:])
+            )
+            if line is not None:
+                lines = [each for each in (before, line, after) if each is not None]
+                self._near[int(at), session, seq] = session, lines, lines.index(line)
 
     def _wanted(self, terms: Sequence[Term], *more: str, exact: str = "") -> _Wanted:
         """Return the rows with all of the terms, and with ``more``, expressions."""
@@ -260,52 +290,15 @@ class Searching:
         return there
 
 
-def _lines(db: ConnectionPort, chosen: Sequence[RowId], scope: str) -> dict[RowId, Candidate]:
-    """Read lines, each with its answer or its question."""
-    near = ", ".join(
-        f"(SELECT b.line FROM history AS b WHERE b.session = h.session AND b.seq {where} h.seq"  # noqa: S608 - of our own constants
-        f" AND b.scope = ? AND b.said IS NOT NULL ORDER BY b.seq {order} LIMIT 1)"
-        for where, order in (("<", "DESC"), (">", "ASC"))
-    )
-    rows = db.execute(
-        f"SELECT h.at, h.session, h.seq, h.line, {near} FROM history AS h"  # noqa: S608
-        " JOIN unnest(CAST(? AS text[]), CAST(? AS bigint[])) AS hit (session, seq)"
-        " ON h.session = hit.session AND h.seq = hit.seq",
-        (scope, scope, [session for _, session, _ in chosen], [seq for *_, seq in chosen]),
-    )
-    found: dict[RowId, Candidate] = {}
-    for at, session, seq, raw, before, after in rows.fetchall():
-        if (line := _searched(raw, seq)) is not None:
-            lines = [_searched(before, seq - 1), line, _searched(after, seq + 1)]
-            told = [each for each in lines if each is not None]
-            found[int(at), session, seq] = candidate_of(line, answer_in(told, told.index(line)))
-    return found
+def _candidate(found: Found) -> Candidate:
+    """Return a line with its answer or its question."""
+    _, lines, at = found
+    return candidate_of(lines[at], answer_in(lines, at))
 
 
 def _searched(raw: str | None, seq: int) -> SearchLine | None:
     line = None if raw is None else searched_line(as_object(raw.encode()), seq)
     return None if line is None else replace(line, text=line.text[:MOST_TEXT])
-
-
-def around(db: ConnectionPort, scope: str, row: RowId) -> Found | None:
-    """Return the session of a line, the line with its neighbours, and which of them it is."""
-    _, session, seq = row
-    text = " UNION ALL ".join(_near(*each) for each in (("<", "DESC"), ("=", "ASC"), (">", "ASC")))
-    lines: list[SearchLine] = []
-    for number, raw in db.execute(text, (session, seq, scope) * 3).fetchall():
-        if (line := _searched(raw, number)) is not None:
-            lines.append(line)
-    lines.sort(key=lambda line: line.position)
-    at = next((place for place, line in enumerate(lines) if line.position == seq), None)
-    return None if at is None else (session, lines, at)
-
-
-def _near(where: str, order: str) -> str:
-    """Return the query of the line before a hit, the hit, or the line after it, in the same scope."""
-    return (
-        "(SELECT h.seq, h.line FROM history AS h WHERE h.session = ?"  # noqa: S608 - of our own constants
-        f" AND h.seq {where} ? AND h.scope = ? AND h.said IS NOT NULL ORDER BY h.seq {order} LIMIT 1)"
-    )
 
 
 def withdraw(db: ConnectionPort, session: str, undone: str) -> None:

@@ -152,6 +152,16 @@ def backwards(db: ConnectionPort, session: str, *, total: int, down_to: int) -> 
         before, limit = rows[-1][0], min(2 * limit, _LARGEST_PAGE)
 
 
+def last(db: ConnectionPort, sessions: Sequence[str]) -> dict[str, Entry]:
+    """Return the last line of each of these histories."""
+    rows = db.execute(
+        "SELECT one.name, h.seq, h.line FROM unnest(CAST(? AS text[])) AS one (name) CROSS JOIN LATERAL"
+        " (SELECT seq, line FROM history WHERE session = one.name ORDER BY seq DESC LIMIT 1) AS h",
+        (list(sessions),),
+    ).fetchall()
+    return {str(session): _entry(seq, raw) for session, seq, raw in rows}
+
+
 def forwards(db: ConnectionPort, session: str, *, start: int) -> Iterator[Entry]:
     """Yield lines from a position on, oldest first, in pages."""
     limit = _FIRST_PAGE

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from agent_core.errors import CursorMoved
@@ -29,16 +30,21 @@ class StoredRecord:
 
 def load(db: ConnectionPort, session: str) -> StoredRecord:
     """Return the record; an empty one if there is no readable one."""
-    text, version, last = db.execute(
-        "SELECT kept.record, kept.version, (SELECT MAX(seq) FROM history WHERE session = ?)"
-        " FROM (SELECT 1) AS one LEFT JOIN consolidation AS kept ON kept.session = ?",
-        (session, session),
-    ).fetchone()
-    total = 0 if last is None else int(last) + 1
-    if text is None:
-        return StoredRecord(Record(), 0, total)
-    record = parse_record(text.encode(), SessionKey.parse(session), str)
-    return StoredRecord(Record() if record is None else record, int(version), total)
+    return load_all(db, [session])[session]
+
+
+def load_all(db: ConnectionPort, sessions: Sequence[str]) -> dict[str, StoredRecord]:
+    """Return the record of each of these sessions."""
+    found: dict[str, StoredRecord] = {}
+    for session, text, version, last in db.execute(
+        "SELECT name, record, version, (SELECT MAX(seq) FROM history WHERE session = name)"
+        " FROM unnest(CAST(? AS text[])) AS asked (name) LEFT JOIN consolidation ON session = name",
+        (list(sessions),),
+    ).fetchall():
+        record = None if text is None else parse_record(text.encode(), SessionKey.parse(session), str)
+        total = 0 if last is None else int(last) + 1
+        found[session] = StoredRecord(record or Record(), int(version or 0), total)
+    return found
 
 
 def change(
