@@ -117,7 +117,7 @@ def _gateway(env: Environment, opened: OpenQueue, parts: _Parts) -> Gateway:
 
 
 def _closings(opened: OpenQueue, parts: _Parts) -> list[Callable[[], Awaitable[None]]]:
-    """What is closed at the end, in this order."""
+    """Return the closings of the parts, in their order."""
     agent, state, transcription = parts.agent, opened.account_state, parts.turns.transcription
     return [
         *([] if state is None else [closing(state)]),
@@ -134,7 +134,7 @@ def _closings(opened: OpenQueue, parts: _Parts) -> list[Callable[[], Awaitable[N
 def _background(
     env: Environment, opened: OpenQueue, parts: _Parts
 ) -> list[Callable[[], Coroutine[Any, Any, None]]]:
-    """What runs until the end."""
+    """Return the tasks that run until the end."""
     agent, queue = parts.agent, opened.queue
     by_name = {name: channel for name, (channel, _) in parts.channels.items()}
     sweeper = AttachmentSweeper(

@@ -132,12 +132,12 @@ def build_agent(env: Environment, queue: Queue, state: AccountState | None) -> A
     look = PictureViewer(partial(_kept_picture, attachments), MAX_PICTURE_BYTES) if built.vision else None
     files = _FileFamilies(env, memory, attachments, at_home, mcp, look)
     families: Sequence[_Family] = (
-        files.of_messages,
-        files.of_workspace,
+        files.message_tools,
+        files.work_tools,
         shell.tools,
         WebTools(settings.tools.web, clock).tools_for,
         pictures.tools_for,
-        files.of_servers,
+        files.server_tools,
         plugins.tools,
     )
     return AgentParts(
@@ -190,7 +190,7 @@ class _FileFamilies:
     look: PictureViewer | None
     known: dict[str, dict[str, str]] = field(default_factory=dict)
 
-    def of_messages(self, session: Session) -> list[ToolPort]:
+    def message_tools(self, session: Session) -> list[ToolPort]:
         """Read and send files of the conversation."""
         return attachment_tools(
             session,
@@ -201,7 +201,7 @@ class _FileFamilies:
             home=self.env.home,
         )
 
-    def of_workspace(self, session: Session) -> list[ToolPort]:
+    def work_tools(self, session: Session) -> list[ToolPort]:
         """Read and change files of the workspace."""
         known = ConversationFiles(session, self.memory)
         return workspace_tools(
@@ -213,7 +213,7 @@ class _FileFamilies:
             received=ReadAttachmentTool(known, self.attachments, self.env.clock).read_whole,
         )
 
-    def of_servers(self, session: Session) -> list[ToolPort]:
+    def server_tools(self, session: Session) -> list[ToolPort]:
         """Call servers (MCP), whose files are kept in the workspace."""
         keep = file_keeper(session, self.at_home, self.env.settings)
         return [] if self.mcp is None else self.mcp.tools(session, keep, self.look)

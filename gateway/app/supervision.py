@@ -74,7 +74,7 @@ def build_supervision(
 async def _states(
     agent: AgentParts, post_turn: PostTurn, proactive: Proactive, speech: SpeechParts
 ) -> dict[str, Any]:
-    """What the parts report of themselves. Raises StoreUnavailable."""
+    """Read the states of the parts. Raises StoreUnavailable."""
     return {
         "models": {
             name: [asdict(member) for member in pool.state()] for name, pool in agent.models.pools.items()

@@ -116,7 +116,7 @@ class Proactive:
 
 @dataclass(frozen=True, slots=True)
 class SupervisionParts:
-    """What runs turns and watches channels; each field has its own description."""
+    """The parts that run turns and watch channels; each field has its own description."""
 
     dispatcher: SessionDispatcher
     history: HistoryWriter

@@ -106,7 +106,7 @@ def _own_address(kind: str, account: AccountConfig | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class CalledAs:
-    """How a person has called this program: its name, the options that name the home, all arguments."""
+    """The call of this program: its name, the options that name the home, all arguments."""
 
     program: str = "squidbot"
     home_args: tuple[str, ...] = ()

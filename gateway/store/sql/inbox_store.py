@@ -275,7 +275,7 @@ class InboxStore(Store):
 
 
 def _new_row(entry: Pending, channel: str, account: str) -> inbox_statements.NewRow:
-    """What is inserted for an entry of a batch of this account. Raises ValueError for another's."""
+    """The new row for an entry of a batch of this account. Raises ValueError for another's."""
     message = entry.message
     if (message.channel, message.account) != (channel, account):
         raise ValueError(
