@@ -96,7 +96,7 @@ class StreamBroken(ModelError):
 
 
 class TurnLimitReached(AgentError):
-    """This took more steps, time or text than I am allowed to spend on one message."""
+    """This took more steps, time or text than I am allowed to spend on one message or in a day."""
 
 
 class BudgetSpent(AgentError):

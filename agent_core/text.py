@@ -144,3 +144,12 @@ def word_count(text: str) -> int:
     """Count words; `UNSPACED` scripts count one per two characters, the mean length in Chinese."""
     dense = sum((len(run) + 1) // 2 for run in _WITHOUT_BLANKS.findall(text))
     return dense + sum(any(map(str.isalnum, word)) for word in _WITHOUT_BLANKS.sub(" ", text).split())
+
+
+def decode_text(content: bytes) -> str:
+    """Decode UTF-8 with U+FFFD for what is wrong; what is hardly UTF-8 as Windows-1252."""
+    text = content.decode("utf-8", "replace")
+    # Every byte is some character there.
+    if 2 * text.count("\ufffd") > len(text) - len(text.encode("ascii", "ignore")):
+        return content.decode("cp1252", "replace")
+    return text

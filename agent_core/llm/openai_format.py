@@ -3,8 +3,8 @@ The OpenAI chat format, which both clients speak: writes our messages, reads pie
 answer arrives as a row of `Piece`s (some text, some fragments of tool calls, at the end the usage), and an
 `Assembler` turns the row into text and complete `ToolCall`s. Servers differ in how they cut tool calls up:
 most number them by ``index``, some leave the number out or give every call the number 0, some send a call in
-one piece and the arguments as an object; all of that is accepted. Arguments that are no JSON object become
-``ToolCall.malformed``, so that the model can be told.
+one piece and the arguments as an object; all of that is accepted. Arguments that are no JSON object spoil the
+answer: none of its calls is made, and it is asked for once more.
 """
 
 from __future__ import annotations

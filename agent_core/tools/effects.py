@@ -44,10 +44,12 @@ class Review:
     The view of a call that a person approves.
 
     ``text`` is all of it, such as a diff; the call runs only while ``state``, such as a hash, is unchanged.
+    Nobody is asked about a call that ``changes_nothing``.
     """
 
     text: str
     state: str = ""
+    changes_nothing: bool = False
 
 
 class Wording(NamedTuple):

@@ -101,7 +101,12 @@ class MemoryWriteTool:
         except (DocumentUnusable, StorageUnavailable) as error:
             return Review(f"The memory cannot be read now ({type(error).__name__}).\n{new}")
         after = new.encode("utf-8", "surrogatepass")
-        return Review(reviewed_change(document.text.encode(), after, "MEMORY.md"), str(document.version))
+        before = document.text.encode()
+        return Review(
+            reviewed_change(before, after, "MEMORY.md"),
+            str(document.version),
+            changes_nothing=before == after,
+        )
 
     async def execute(self, **arguments: Any) -> ToolResult:
         """Replace the document by ``content``."""

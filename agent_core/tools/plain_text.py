@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from agent_core.html_to_text import html_to_text
+from agent_core.text import decode_text
 
 _LOOKED_AT = 8192
 _ODD_SHARE = 0.02
@@ -35,10 +36,7 @@ def _decoded(content: bytes, *, cut: bool) -> str | None:
         if cut and error.start >= len(content) - 3:
             text = content[: error.start].decode("utf-8")
         else:
-            text = content.decode("utf-8", "replace")
-            if 2 * text.count("\ufffd") > len(text) - len(text.encode("ascii", "ignore")):
-                # What old programs of the West write; every byte is some character in it.
-                text = content.decode("cp1252", "replace")
+            text = decode_text(content)
     return text if _is_written(text[:_LOOKED_AT]) else None
 
 

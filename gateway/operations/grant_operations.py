@@ -104,6 +104,7 @@ def _row(context: OperationContext, grant: Grant, *, words: bool) -> dict[str, A
         "covers": describe_scope(grant.scope),
         "what": grant.scope.what if words or grant.scope.kind.value != "call" else "",
         "conversation": grant.conversation,
+        "is_here": context.caller is not None and grant.conversation == context.caller.session,
         "people": list(grant.people),
         "given_by": grant.by,
         "at": grant.at.isoformat(),

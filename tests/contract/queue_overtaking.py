@@ -6,6 +6,7 @@ from datetime import timedelta
 
 import pytest
 
+from agent_core.tools.grants import Grant, GrantKind, Scope
 from gateway.store.model import APPROVAL, WITHDRAWN
 from gateway.store.store_errors import LostTurn
 from gateway.store.stores import Completion, Pending, Queue, Step, Turn
@@ -196,6 +197,23 @@ class OvertakingContract:
         found_again = await store.approvals.decide("a000001", YES)
         assert found_again is not None
         assert found_again.verdict == YES
+
+    @pytest.mark.parametrize("everywhere", [True, False])
+    async def test_a_grant_that_holds_everywhere_wakes_other_conversations(
+        self, store: Queue, clock: ManualClock, everywhere: bool
+    ):
+        """In the transaction of the yes that gives it; one for its own conversation leaves them waiting."""
+        for number, session in enumerate((ROOM, OTHER), start=1):
+            await accept(store, f"m{number}", session=session)
+            await ask(store, clock, await claim(store, session), name=f"a00000{number}", wait_s=3600)
+        place, until = "" if everywhere else str(ROOM), clock.now() + timedelta(hours=1)
+        scope = Scope(GrantKind.CALL, "effect", "{}")
+        grant = Grant("g000001", scope, place, ("@alice:hs.test",), "@o:x", clock.now(), until)
+        assert await store.approvals.decide("a000001", YES, grant=grant) is not None
+        assert natives(await claim(store)) == ["m1"]
+        other = await store.turns.claim(OTHER)
+        assert (other is not None and natives(other) == ["m2"]) is everywhere
+        assert [each.id for each in await store.grants.rows()] == ["g000001"]
 
     async def test_what_was_said_last(self, store: Queue, clock: ManualClock):
         """In this conversation; a draft that is held was not said."""

@@ -382,6 +382,7 @@ async def test_a_new_conversation_names_the_questions_that_are_left(tmp_path):
         left = await one.asked("!new", person=BOB)
     assert "wait" not in began.text
     assert f"For your answer wait:\n\n- `{name}`: to use `write_down` (it)" in left.text
+    assert left.text.endswith("what comes of it is part of the new conversation.")
 
 
 @pytest.mark.parametrize("crossed_s", [0, 5])

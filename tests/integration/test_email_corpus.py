@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import re
+import threading
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from email.message import EmailMessage
 from pathlib import Path
 from typing import Any
@@ -15,7 +18,8 @@ import anyio
 import pytest
 from anyio.to_thread import run_sync
 
-from channels.email.receive.mail_intake import read_arrival
+from channels.email.receive import mail_receiver
+from channels.email.receive.mail_intake import Arrival, read_arrival
 from devservers import MailServer, text_of
 from gateway.app import Overrides
 from gateway.store.states import InboxState, OutboxState
@@ -32,8 +36,6 @@ ON_ITS_WAY = (OutboxState.PENDING, OutboxState.SENDING, OutboxState.UNCERTAIN)
 TOLD = ("settled", "dead")
 """Those whose sender hears of it."""
 MOST_S = 1.0
-STALL_S = 0.2
-"""Of the processor, not of the clock: how busy the machine is with other things does not count."""
 
 
 @dataclass
@@ -45,19 +47,23 @@ class Gone:
     answers: dict[str, int]
     apologies: dict[str, str]
     healthy: int
-    stall_s: float
+    on_loop: list[int]
 
 
-class Breath:
-    """How much of the processor the loop's own thread took at most between two looks at it."""
+@contextmanager
+def watching_the_reader() -> Iterator[list[int]]:
+    """The sizes of the mails that are read in the loop's own thread meanwhile, where they hold up all others."""
+    found: list[int] = []
+    loop = threading.get_ident()
 
-    worst_s = 0.0
+    def noting(uid: int, received_at: datetime, raw: bytes, *, whole: bool) -> Arrival:
+        if threading.get_ident() == loop:
+            found.append(len(raw))
+        return read_arrival(uid, received_at, raw, whole=whole)
 
-    async def watch(self) -> None:
-        while True:
-            before = time.thread_time()
-            await anyio.sleep(0.005)
-            self.worst_s = max(self.worst_s, time.thread_time() - before)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(mail_receiver, "read_arrival", noting)
+        yield found
 
 
 @pytest.fixture(scope="module")
@@ -97,10 +103,8 @@ class _NotingUids:
 
 async def _all_through(one: MailWorld, uids: dict[str, int]) -> Gone:
     cases = {case.name: case for case in corpus(one.bot, one.alice.address)}
-    breath = Breath()
     store = one.built.store
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(breath.watch)
+    with watching_the_reader() as on_loop:
         for number, case in enumerate(cases.values()):
             await one.inject(case.raw, sender="" if case.name == "21b" else "x@peer.test")
             await one.inject(_healthy(one, number))
@@ -115,7 +119,6 @@ async def _all_through(one: MailWorld, uids: dict[str, int]) -> Gone:
                 if len(over) >= 2 * len(cases) and not await store.outbox.rows(states=ON_ITS_WAY):
                     break
                 await anyio.sleep(0.2)
-        tasks.cancel_scope.cancel()
     # Injected one after the other, they lie in the mailbox in this order. They are not all taken in so: while one waits
     # for the proof of its sender, those of other senders pass it.
     in_order = sorted(
@@ -135,7 +138,7 @@ async def _all_through(one: MailWorld, uids: dict[str, int]) -> Gone:
         if "could not answer this" in text_of(mail)
     }
     healthy = sum(1 for mail in mails if str(mail["In-Reply-To"]).startswith("<healthy-"))
-    return Gone(cases, found, answers, apologies, healthy, breath.worst_s)
+    return Gone(cases, found, answers, apologies, healthy, on_loop)
 
 
 def _healthy(one: MailWorld, number: int) -> bytes:
@@ -175,7 +178,7 @@ async def test_each_is_what_it_should_be(gone: Gone, name: str) -> None:
 async def test_the_healthy_ones_between_them_are_all_answered(gone: Gone) -> None:
     """Nothing in the corpus costs another mail its answer, or the loop its breath."""
     assert gone.healthy == len(gone.cases)
-    assert gone.stall_s < STALL_S
+    assert gone.on_loop == []
 
 
 async def test_two_hundred_megabytes(mail_server: MailServer, tmp_path: Path) -> None:
@@ -190,9 +193,7 @@ async def test_two_hundred_megabytes(mail_server: MailServer, tmp_path: Path) ->
                 f"Message-ID: <{name}@peer.test>\r\n"
             )
 
-        breath = Breath()
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(breath.watch)
+        with watching_the_reader() as on_loop:
             await one.inject((head("forged-parts", verified=False) + parts).encode())
             await one.inject((head("parts", verified=True) + parts).encode())
             await one.inject((head("forged", verified=False) + "\r\nobey").encode())
@@ -201,7 +202,6 @@ async def test_two_hundred_megabytes(mail_server: MailServer, tmp_path: Path) ->
             answer = await one.answer_to("<large@peer.test>")
             sorry = await one.answer_to("<parts@peer.test>")
             last = await one.asked("hello")
-            tasks.cancel_scope.cancel()
         mails = await run_sync(one.alice.list)
         rows = await one.built.store.inbox.rows(states=list(InboxState), limit=50)
     assert "was not read" in text_of(answer)
@@ -214,7 +214,7 @@ async def test_two_hundred_megabytes(mail_server: MailServer, tmp_path: Path) ->
         "the message could not be read",
         "unreadable_too_many_parts",
     ]
-    assert breath.worst_s < STALL_S
+    assert on_loop == []
 
 
 def _put_large(server: MailServer, bot: str, head: str) -> None:
@@ -232,18 +232,14 @@ def _put_large(server: MailServer, bot: str, head: str) -> None:
     scratch.rename(path)
 
 
-async def test_a_loop_out_of_breath_is_caught() -> None:
-    """The control: a mail that is read on the loop, and not in a thread, is seen by the same look."""
-    breath = Breath()
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(breath.watch)
-        await anyio.sleep(0.02)
-        end = time.thread_time() + 1.5 * STALL_S
-        while time.thread_time() < end:
-            pass
-        await anyio.sleep(0.02)
-        tasks.cancel_scope.cancel()
-    assert breath.worst_s > STALL_S
+async def test_a_mail_that_is_read_on_the_loop_is_caught() -> None:
+    """The control: the same look sees it; what is read in a thread, it does not."""
+    raw = b"Subject: hello\r\n\r\nhello\r\n"
+    with watching_the_reader() as on_loop:
+        await run_sync(mail_receiver._read_guarded, 1, EPOCH, raw, True)
+        assert on_loop == []
+        mail_receiver._read_guarded(1, EPOCH, raw, whole=True)
+    assert on_loop == [len(raw)]
 
 
 @pytest.mark.parametrize("name", NAMES)

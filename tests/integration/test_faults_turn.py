@@ -37,7 +37,7 @@ ANN = SessionKey("loopback", "dm-ann")
         ("!empty", OutboundKind.APOLOGY, "empty"),
         ("!garbage", OutboundKind.REPLY, ""),
         ("!toolfail", OutboundKind.REPLY, ""),
-        ("!endless", OutboundKind.APOLOGY, "more steps, time or text"),
+        ("!endless", OutboundKind.APOLOGY, "to spend on one message or in a day"),
         ("!auth", OutboundKind.APOLOGY, "my operator"),
         ("!ratelimit", OutboundKind.REPLY, "It works again"),
         ("!timeout 1", OutboundKind.REPLY, "It works again"),

@@ -143,6 +143,7 @@ async def test_it_covers_the_same_call_for_an_hour_and_nothing_else(tmp_path: Pa
         assert await does(one, "git status", 3) == "so: wrote git status"
         (receipt, first) = await one.built.store.receipts.newest()
         listed = (await one.asked("!grants", person=ANN)).text
+        assert f"for `{ANN}` here, until" in listed
     clock.advance(HOUR_S / 2)
     async with asking(tmp_path, tool, server=server, clock=clock) as two:
         assert await does(two, "git status", 5) == "so: wrote git status"

@@ -92,5 +92,5 @@ async def test_what_somebody_else_changes_is_asked_about_again(tmp_path: Path, w
             (work / "run.sh").write_text("touch evil\n")
         one.server.say(ANN, "yes")
         notice, again = await question(one, DM, 2)
-        assert "What you approved has changed since." in notice.text and again != name
+        assert "Files have changed since your yes, so I ask again." in notice.text and again != name
     assert not (work / "new").exists() and not (work / "evil").exists()

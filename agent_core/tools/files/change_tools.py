@@ -61,7 +61,9 @@ class _Changing(FileTool, ABC):
         found = self._run.files.read_state(place)
         new = self._new(place, found, **arguments)
         check_expected_content(place, found, self._expected(place, found))
-        return Review(reviewed_change(found.content if found else None, new, place.label), state_of(found))
+        before = found.content if found else None
+        text = reviewed_change(before, new, place.label)
+        return Review(text, state_of(found), changes_nothing=before == new)
 
     def _expected(self, place: RootedPath, found: FileState | None) -> str | None:
         from agent_core.tools.files.journaled_files import ANYTHING  # noqa: PLC0415

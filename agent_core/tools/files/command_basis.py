@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from agent_core.confined_files import open_below
+from agent_core.text import decode_text
 from agent_core.tools.files.change_journal import WORK
 from agent_core.tools.files.command_origins import TooMuchError, identity_of_file, walk
 
@@ -162,7 +163,7 @@ def _shown(named: Sequence[str], entries: Mapping[str, _Entry], found: dict[str,
             content = _content(entry, _SHOWN_BYTES) or b""
             # What is shown must be what the hash is of.
             if b"\0" not in content and hashlib.sha256(content).hexdigest() == found[path]:
-                lines = content.decode("utf-8", "replace").rstrip("\n").split("\n")
+                lines = decode_text(content).rstrip("\n").split("\n")
                 yield "\n".join(f"| {line}" for line in lines)
     if len(regular) > _MOST_SHOWN:
         yield f"and {len(regular) - _MOST_SHOWN} more files"

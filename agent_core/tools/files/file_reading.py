@@ -14,6 +14,7 @@ from itertools import islice
 from typing import BinaryIO
 
 from agent_core.errors import ToolFailed, ToolRetry
+from agent_core.text import decode_text
 
 _HEAD_BYTES = 8192
 _BLOCK = 65_536
@@ -95,7 +96,7 @@ def window(file: BinaryIO, *, offset: int, limit: int, max_chars: int, max_bytes
 def _add(lines: list[str], number: int, raw: bytes) -> int:
     if number == 1:
         raw = raw.removeprefix(_BOM)
-    text = raw.decode("utf-8", "replace").rstrip("\r\n")
+    text = decode_text(raw).rstrip("\r\n")
     cut = text if len(text) <= _LINE_CHARS else f"{text[:_LINE_CHARS]}… [line cut]"
     lines.append(f"{number}\t{cut}")
     return len(lines[-1]) + 1
@@ -129,7 +130,7 @@ def diff_text(before: bytes | None, after: bytes | None, name: str) -> str:
     for content in (before, after):
         if content is not None and kind_of(content[:_HEAD_BYTES]):
             return f"{name}: {_sized(before)} becomes {_sized(after)}"
-        texts.append((content or b"").decode("utf-8", "replace").splitlines(keepends=True))
+        texts.append(decode_text(content or b"").splitlines(keepends=True))
     return (
         "".join(_ended(_hunks(texts[0], texts[1], _names(before, after, name)))).rstrip("\n")
         or f"{name}: no change"

@@ -1,5 +1,5 @@
 """
-The process that searches files. It is started by path and imports only the standard library. A model's
+The process that searches files. It is started by path and imports little but the standard library. A model's
 regular expression can take for ever, and a thread that runs one holds everything else; so it runs here, with
 limits that the kernel keeps, and its parent ends it. Standard input says what is wanted, standard output has
 one JSON object a line: hits as they are found, and at the end what was looked at. The folder to search is an
@@ -27,6 +27,7 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
 from agent_core.confined_files import READ, identity_of
+from agent_core.text import decode_text
 
 _MAX_FILE_BYTES = 5_000_000
 _MOST_DEEP = 60
@@ -141,7 +142,7 @@ def _events(path: str, name: str, folder: int) -> Iterator[dict[str, Any]]:
 
 def _lines(content: bytes, pattern: re.Pattern[str]) -> Iterator[tuple[int, str]]:
     """The lines with a match, each with its number, as far as they are shown."""
-    for number, line in enumerate(content.decode("utf-8", "replace").splitlines(), 1):
+    for number, line in enumerate(decode_text(content).splitlines(), 1):
         found = pattern.search(line[:_LINE_CHARS])
         if found is not None:
             start = max(0, min(found.start(), len(line) - _SHOWN_CHARS))

@@ -25,6 +25,7 @@ from agent_core.models import ToolResult
 from agent_core.ports import Clock
 from agent_core.prompt import fence
 from agent_core.provenance import Origins, origins_of_call, untrusted_origin
+from agent_core.text import decode_text
 from agent_core.tools.effects import Effect, Review, Wording, approved_state
 
 if TYPE_CHECKING:
@@ -198,7 +199,7 @@ def result_text(outcome: ProgramOutcome, seconds: float, network: str = "") -> s
 
 def clean_output(said: bytes) -> str:
     """Decode a program's output and remove control sequences."""
-    text = said.decode("utf-8", "replace").replace("\r\n", "\n").replace("\r", "\n")
+    text = decode_text(said).replace("\r\n", "\n").replace("\r", "\n")
     return _CONTROL.sub("", text)
 
 

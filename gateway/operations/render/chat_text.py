@@ -175,6 +175,7 @@ def _grant(row: Row) -> str:
 
     until = datetime.fromisoformat(row["until"]).strftime("%H:%M on %d %B")
     where = f"in `{safe_line(row['conversation'])}`" if row["conversation"] else "everywhere"
+    where = "here" if row["is_here"] else where
     once = ", for this job alone" if row["turn"] else ""
     what = f": `{safe_line(row['what'])}`" if row["what"] and row["kind"] == "call" else ""
     people = ", ".join(f"`{safe_line(each)}`" for each in row["people"])

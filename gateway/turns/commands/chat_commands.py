@@ -49,6 +49,7 @@ _NOT_YOURS = (
     "Other people take part in this conversation, so I continue it. Only my owner or a moderator of the "
     "room can start a new one here."
 )
+_LATER = "If you answer after your next message, what comes of it is part of the new conversation."
 _MORE = "\n\n(I have run only the command in the first line. Please send the rest as a separate message.)"
 
 
@@ -135,7 +136,9 @@ class CommandHandlers:
             f"A new conversation starts with your next message. {waits} from before; I answer that as "
             "part of the old conversation, unless you say `!stop`. My notes stay."
         )
-        return "\n".join([told, *(["", "For your answer wait:", "", *open_here] if open_here else [])])
+        if open_here:
+            told = "\n".join([told, "", "For your answer wait:", "", *open_here, "", _LATER])
+        return told
 
     async def _may_reset(self, asked: CommandContext) -> bool:
         """Return True if the sender may reset: it is their own conversation, or they moderate the room."""

@@ -310,7 +310,7 @@ class WordedAnswers:
             return _asked_back(entry, question) if is_meant else None
         if _may_cross(question, entry, notice) or (later and said.sign is Sign.FINE):
             return _asked_back(entry, question)
-        return self._decided(entry, question, said)
+        return self._decided(entry, question, await self._with_earlier(said, question, message))
 
     async def _newest_question(
         self, entry: Pending, here: Sequence[ToolQuestionRow], asked: Sequence[str]
@@ -324,6 +324,22 @@ class WordedAnswers:
         others = [one.at for one in here if one is not newest]
         is_later = wished and all(at is not None and at + _CROSSED <= min(wished) for at in others)
         return newest if is_later and entry.message.received_at - newest.at >= _CROSSED else None
+
+    async def _with_earlier(
+        self, said: AnswerReading, question: ToolQuestionRow, message: InboundMessage
+    ) -> AnswerReading:
+        """Add the sender's words beside earlier signs that were asked back about, with nothing said since."""
+        rows, words = await self.store.newest_rows(message.session), [said.more]
+        for row in takewhile(
+            lambda each: each.message.notes.answers and _names(each, message) == [question.name], rows
+        ):
+            kept = None if row.inbox_id is None else await self.inbox.row(row.inbox_id)
+            before = message if kept is None else kept[0].message
+            is_same = before.sender.address == message.sender.address and not before.notes.redacted
+            earlier = self._read(before) if is_same and not before.context.others_words else None
+            if before is not message and earlier is not None and earlier.sign is Sign.UNCLEAR:
+                words.insert(0, earlier.more)
+        return said if said.sign is Sign.UNCLEAR else replace(said, more="\n\n".join(filter(None, words)))
 
     async def _is_answering(self, entry: Pending, question: ToolQuestionRow | None = None) -> bool:
         """Return True if a model is answering another message here, whose answer may come first."""
@@ -349,6 +365,7 @@ class WordedAnswers:
         if len(names) != 1:
             return None
         if found := [one for one in mine if one.name == names[0]]:
+            said = await self._with_earlier(said, found[0], entry.message)
             return self._decided(entry, found[0], said)
         for one in waiting:
             if one.name == names[0] and (doubt := self.calls.weak_proof_reply(one, entry.message)):
@@ -423,8 +440,8 @@ def _with_later(said: AnswerReading, later: Sequence[str], mail: InboundMessage 
         or any(asks(each) or doubts(each) for each in own)
         or any(each.lstrip().startswith(("!", "/", "！")) for each in wishes)
     ):
-        return AnswerReading(Sign.UNCLEAR)
-    return replace(said, more="\n\n".join(wishes).strip())
+        return AnswerReading(Sign.UNCLEAR, more="\n\n".join(filter(None, [said.more, *later])))
+    return replace(said, more="\n\n".join(filter(None, [said.more, *wishes])).strip())
 
 
 def _is_closing(paragraph: str, mail: InboundMessage | None) -> bool:

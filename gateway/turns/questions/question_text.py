@@ -255,7 +255,7 @@ def asking_text(
     else:
         why = f"Asked because of {len(origins)} sources, see below."
     if is_again:
-        why = f"What you approved has changed since.\n\n{why}".rstrip()
+        why = f"{_again_because(call)}\n\n{why}".rstrip()
     answers = "`yes` / `no`" + (" / `yes for an hour`" if offer else "") + (" to all of them" if also else "")
     raw = whole.encode()
     parts = [
@@ -274,6 +274,13 @@ def asking_text(
         f"{name}.txt: {len(raw)} bytes, SHA-256 `{_short_digest(raw)}`" if is_short else "",
     ]
     return "\n\n".join(filter(None, parts))
+
+
+def _again_because(call: ToolCall) -> str:
+    """The reason of a second question; a yes to a command is also about the files that it can read."""
+    is_command = _MAIN.get(call.name) == "command"
+    what = "Files have changed since your yes" if is_command else "What you approved has changed since"
+    return f"{what}, so I ask again."
 
 
 def _short_digest(content: bytes) -> str:
@@ -412,8 +419,9 @@ def _form_lines(call: ToolCall, review: str, also: Sequence[tuple[ToolCall, str]
     if also:
         every, mixed = [(call, review), *also], len({one.name for one in _calls(call, also)}) > 1
         return {
-            f"{number}. {', '.join(filter(None, [safe_line(one[0].name) if mixed else '', key]))}": value
+            f"{number}. {', '.join(filter(None, [tool if mixed or not key else '', key]))}": value
             for number, one in enumerate(every, start=1)
+            for tool in [safe_line(one[0].name)]
             for key, value in (_form_lines(*one) or {"": ""}).items()
         }
     if review:

@@ -198,6 +198,8 @@ class ToolQuestions:
             review = None if proposal.review is None else await proposal.review()
         except ToolError as error:
             return _refused(call, str(error), error.origins)
+        if review is not None and review.changes_nothing:
+            return _refused(call, "It is so already, so nothing was done and nobody was asked.")
         also = [] if changed is not None else await self._also(turn, number, proposal)
         offer = None if also else scope_of(proposal)
         request = {
@@ -481,7 +483,7 @@ class Consent:
         self, number: int, digest: str, proposal: Proposal, changed: Step | None = None
     ) -> Permission:
         """Ask; once more, if what the yes to ``changed`` was about is not the same any more."""
-        if any(_is_withdrawn(step) for step in self._steps.values()):
+        if any((step.result or {}).get("verdict") == WITHDRAWN for step in self._steps.values()):
             return _refused(proposal.call, _WITHDRAWN)
         further = any(map(_was_asked, self._steps.values()))
         asked = await self._asking.question(self._turn, number, digest, proposal, changed, further=further)
@@ -569,10 +571,6 @@ def _begun(proposal: Proposal, step: Step) -> Permission:
     if isinstance(changed, ToolResult):
         return Permission(changed)
     return Permission(approval=approval, instead=changed)
-
-
-def _is_withdrawn(step: Step) -> bool:
-    return step.kind == APPROVAL and (step.result or {}).get("verdict") == WITHDRAWN
 
 
 def _was_asked(step: Step) -> bool:

@@ -28,7 +28,7 @@ class AnswerReading:
     """
     A sign, and for how long a yes holds, such as ``1h``; empty: for once.
 
-    ``more`` is what was written below it, in paragraphs of their own.
+    ``more`` is what was written below it, in paragraphs of their own; of an unclear one, all that is more.
     """
 
     sign: Sign
@@ -40,24 +40,36 @@ _POLITE, _HOUR = "polite", "an hour"
 _TABLE: dict[str, tuple[str, str, str, str, str]] = {
     # yes | fine | no | polite | for an hour
     "en": (
-        "yes|yeah|yep|yup|y|approve|approved|yes to all|yes to all of them|yes all of them|yes to everything",
-        "ok|okay|fine|alright|all right|sure|of course|go ahead|do it|do that|please do|proceed|go for it",
+        (
+            "yes|yeah|yep|yup|y|approve|approved|approve it|allow it"
+            "|yes to all|yes to all of them|yes all of them|yes to everything|yes both|yes to both"
+        ),
+        (
+            "ok|okay|fine|alright|all right|sure|of course|go ahead|do it|do that|run it|send it"
+            "|please do|please do it|please do that|proceed|go for it"
+        ),
         (
             "no|nope|nah|n|reject|rejected|no to all|no to all of them"
             "/never mind|nevermind|never mind don't|cancel|cancel it|cancel that"
             "|stop|stop it|stop that|forget it|drop it|leave it|don't do it|don't do that"
         ),
-        "please|pls|thanks|thank you|thx|very much|cheers|regards|best|best regards|kind regards|best wishes",
+        (
+            "please|pls|thanks|thanks a lot|thank you|thx|very much"
+            "|cheers|regards|best|best regards|kind regards|best wishes"
+        ),
         "for an hour|for one hour",
     ),
     "de": (
-        "ja|jo|jep|jawohl|j|ja zu allem|ja zu allen|ja alle|ja alles",
+        ("ja|jo|jep|jawohl|j|genehmigt|erlaubt|ja zu allem|ja zu allen|ja alle|ja alles|ja beide|ja beides"),
         "klar|gerne|gern|in ordnung|einverstanden|mach das|mach es|mach's|mach mal|tu das|nur zu|passt",
         (
             "nein|nee|nö|ne|nein zu allem|nein zu allen"
             "/stopp|halt|lass es|lass das|abbrechen|vergiss es|mach das nicht|mach es nicht|tu das nicht"
         ),
-        "bitte|danke|vielen dank|bitteschön|viele grüße|liebe grüße|gruß|lg|vg|mfg",
+        (
+            "bitte|danke|danke dir|danke schön|dankeschön|vielen dank|bitteschön|viele grüße"
+            "|liebe grüße|gruß|lg|vg|mfg"
+        ),
         "für eine stunde|für 1 stunde|eine stunde lang",
     ),
     "fr": (
@@ -290,7 +302,7 @@ def read_answer(text: str) -> AnswerReading | None:
         return None
     is_mixed = Sign.NO in means and (len(means) > 1 or bool(spans))
     if rest or is_mixed or Sign.UNCLEAR in means or len(spans) > 1 or asks(text):
-        return AnswerReading(Sign.UNCLEAR)
+        return AnswerReading(Sign.UNCLEAR, more=text.strip() if rest else "")
     return AnswerReading(
         next(sign for sign in (Sign.NO, Sign.YES, Sign.FINE) if sign in means), "".join(spans)
     )

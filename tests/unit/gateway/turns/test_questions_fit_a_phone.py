@@ -35,6 +35,7 @@ BY_CALL: dict[str, Callable[[], str]] = {
     "a tool of a server": lambda: ask(
         ToolCall(id="c", name="bank__pay", arguments={"to": "bob", "sum": 3}), is_again=True
     ),
+    "a command once more": lambda: ask(RUN, is_again=True),
     "several": lambda: ask(RUN, also=[(TWO, ""), (TWO, "-a\n+b")], origins=PAGES[:1]),
     "several long ones": lambda: ask(RUN, also=[(LONG, ""), (TWO, "")], origins=PAGES[:1]),
     "a form": lambda: form(Form("bank", "Which one?", (Field("city", "text", required=True),))),
@@ -81,6 +82,22 @@ def test_several_calls_are_one_line_each() -> None:
     assert "2. note, where: `x`\n    2. shell: rm" in text and "-a\n    +b" in text
     short = ask(RUN, also=[(RUN, "")])
     assert short.count("wc -w") == 2
+
+
+def test_each_call_of_one_tool_is_named_below_the_list() -> None:
+    """A change stood behind a bare "1.:"."""
+    text = ask(TWO, also=[(TWO, "-a\n+b")])
+    assert "\n2. note: -a\n    +b" in text
+    assert ".:" not in text
+
+
+@pytest.mark.parametrize(
+    ("call", "what"), [(RUN, "Files have changed"), (TWO, "What you approved has changed")]
+)
+def test_a_second_question_says_what_has_changed(call: ToolCall, what: str) -> None:
+    """A yes to a command is about files, too, of which the question shows nothing."""
+    assert f"{what} since" in ask(call, is_again=True) and "so I ask again." in ask(call, is_again=True)
+    assert what not in ask(call)
 
 
 def test_a_hash_comes_last() -> None:

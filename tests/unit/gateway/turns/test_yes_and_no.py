@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from gateway.turns.questions.yes_and_no import _TABLE, AnswerReading, Sign, asks, read_answer, yes_or_no
 
 YES = {
-    "en": "yes to all|Yes, all of them please|yes, all right|yes please|Yes.|YES!|yes, thank you|ok do it|okay|sure, go ahead|`yes`|👍|👍🏽|✅ thanks|approve",
-    "de": "ja, alles klar|Ja, zu allem|ja|Ja, bitte|ja danke!|mach das bitte|gerne|Klar, mach es|Ja.",
+    "en": "please do it|Yes please, do that.|yes please do it|Approve it!|yes, allow it|yes to both|Yes, send it please|run it|yes, thanks a lot|yes to all|Yes, all of them please|yes, all right|yes please|Yes.|YES!|yes, thank you|ok do it|okay|sure, go ahead|`yes`|👍|👍🏽|✅ thanks|approve",
+    "de": "ja, beide|Ja bitte, danke dir|ja, danke schön|ja, alles klar|Ja, zu allem|ja|Ja, bitte|ja danke!|mach das bitte|gerne|Klar, mach es|Ja.",
     "fr": "oui à tout|oui|Oui, s'il vous plaît|d'accord|oui merci|vas-y|OUI",
     "es": "sí|si|Sí, por favor|vale, hazlo|si, gracias|de acuerdo",
     "it": "sì|sì grazie|va bene, procedi|certo",

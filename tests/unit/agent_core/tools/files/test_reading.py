@@ -99,3 +99,16 @@ def test_a_review_needs_no_knowledge_of_diffs():
     assert reviewed_change(b"x\nold", b"x\nnew", "a") == "a, changed:\n x\n-old\n+new"
     assert reviewed_change(b"", b"- tea\n", "MEMORY.md") == "MEMORY.md, changed:\n+- tea"
     assert reviewed_change(None, b"", "a") == "a, a new file:\n(empty)"
+
+
+def test_a_table_of_an_old_program_is_read_as_people_see_it():
+    """A file in the encoding of Windows, as Excel writes it: read, compared and reviewed with its letters."""
+    table = "Name;Stück\nÄpfel;3\n".encode("cp1252")
+    assert _window(table).text == "1\tName;Stück\n2\tÄpfel;3"
+    assert "+Äpfel;3" in diff_text(None, table, "table.csv")
+    assert "+Äpfel;3" in reviewed_change(None, table, "table.csv")
+
+
+def test_utf_8_with_a_broken_character_stays_that():
+    """The control: one byte that is wrong does not make a foreign text of all others."""
+    assert _window("äöü ".encode() + b"\xff").text == "1\täöü \ufffd"

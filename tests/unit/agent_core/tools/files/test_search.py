@@ -71,6 +71,15 @@ async def test_the_child_does_not_follow_links_nor_enter_what_is_private(tmp_pat
     assert {one["path"] for one in named.files} == {"plain", "twice"}
 
 
+async def test_a_text_of_an_old_program_is_found_by_its_letters(tmp_path):
+    """A file in the encoding of Windows, beside one in UTF-8."""
+    for encoding in ("cp1252", "utf-8"):
+        (tmp_path / encoding).write_text("Äpfel;3\n", encoding=encoding)
+
+    found = await _search(tmp_path, "Äpfel")
+    assert sorted(file["path"] for file in found.files) == ["cp1252", "utf-8"]
+
+
 async def test_hits_are_bounded(tmp_path):
     """A hundred lines, cut around the match, and a note that there is more."""
     (tmp_path / "a").write_text("".join(f"{'x' * 2000}needle{number}{'y' * 2000}\n" for number in range(150)))
