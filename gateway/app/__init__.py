@@ -128,6 +128,7 @@ def _gateway(env: Environment, opened: OpenQueue, parts: _Parts) -> Gateway:
         standing_by=guard.stand_by,
         lease=opened.lease,
         drain_s=env.settings.gateway.drain_seconds,
+        language=env.settings.language,
         console=env.console,
         at_close=[
             *([] if state is None else [closing(state)]),
