@@ -18,6 +18,7 @@ from datetime import UTC, datetime, timedelta, tzinfo
 from pathlib import Path
 from typing import Any
 
+from agent_core.language import _, gettext_noop, list_of, show_time
 from agent_core.text import time_zone
 from gateway.proactive.jobs.time_grammar import read_when
 from gateway.proactive.jobs.time_syntax import (
@@ -81,11 +82,11 @@ def request_of(given: Mapping[str, Any]) -> TriggerRequest:
         if value is None:
             return None
         if isinstance(value, bool) or not isinstance(value, (int, float)):
-            raise TriggerInvalid(f"'{name}' must be a number")
+            raise TriggerInvalid(_("'{name}' must be a number", name=name))
         try:
             return float(value)
         except OverflowError as error:
-            raise TriggerInvalid(f"'{name}' is too large") from error
+            raise TriggerInvalid(_("'{name}' is too large", name=name)) from error
 
     return TriggerRequest(
         at=str(given.get("at") or "").strip(),
@@ -107,14 +108,16 @@ def parse_request(request: TriggerRequest, now: datetime, *, zone: str, min_inte
     ]
     if sum(said) != 1:
         raise TriggerInvalid(
-            "say when, with exactly one of at, in (in_minutes), every (every_minutes) or cron"
+            _("say when, with exactly one of at, in (in_minutes), every (every_minutes) or cron")
         )
     if request.hook:
         return parse_timing(f"hook {request.hook}")
     timing = _timing(request, now, request.zone or zone)
     gap = shortest_gap(timing, now)
     if gap is not None and gap < min_interval:
-        raise TriggerInvalid(f"that is too often: {spoken(min_interval)} is the shortest interval")
+        raise TriggerInvalid(
+            _("that is too often: {min_interval} is the shortest interval", min_interval=spoken(min_interval))
+        )
     return timing
 
 
@@ -122,7 +125,7 @@ def _timing(request: TriggerRequest, now: datetime, zone: str) -> Timing:
     if request.cron:
         timing = checked_cron(request.cron, zone)
         if next_after(timing, now) is None:
-            raise TriggerInvalid(f"{request.cron!r} never occurs")
+            raise TriggerInvalid(_("{cron} never occurs", cron=f"{request.cron!r}"))
         return timing
     if request.every_minutes is not None:
         seconds = round(_positive(request.every_minutes, "every_minutes") * 60)
@@ -139,7 +142,13 @@ def timing_of(text: str, now: datetime, zone: str) -> Timing:
     except Ambiguous as error:
         raise TriggerInvalid(str(error)) from error
     except NotATime as error:
-        raise TriggerInvalid(f"{error}; write for example {error.example!r} or 'in 2 h 30 min'") from error
+        raise TriggerInvalid(
+            _(
+                "{error}; write for example {example} or 'in 2 h 30 min'",
+                error=error,
+                example=f"{error.example!r}",
+            )
+        ) from error
     match when:
         case Span(seconds):
             return Once(_whole(now + timedelta(minutes=_positive(seconds / 60, text))))
@@ -156,7 +165,7 @@ def _repeated(when: Calendar, now: datetime, zone: str) -> Cron:
     """Raises `TriggerInvalid`: midnight of a certain day is the beginning of another one."""
     on_some_days = when.weekdays or when.day_of_month or when.count > 1
     if on_some_days and any(clock.hour == 24 for clock in when.clocks):
-        raise TriggerInvalid("midnight is at the end of a day; write 00:00 with the day that begins then")
+        raise TriggerInvalid(_("midnight is at the end of a day; write 00:00 with the day that begins then"))
     hours: dict[int, list[int]] = {}
     for hour, minute in sorted((_by_day(clock) % 24, clock.minute) for clock in when.clocks):
         hours.setdefault(minute, []).append(hour)
@@ -185,14 +194,20 @@ def _instants(when: Moments, text: str, now: datetime, zone: tzinfo) -> list[dat
     except (ValueError, OverflowError) as error:
         if isinstance(error, TriggerInvalid):
             raise
-        raise TriggerInvalid(f"{text!r} is no day of the calendar") from error
+        raise TriggerInvalid(_("{text} is no day of the calendar", text=f"{text!r}")) from error
     if when.is_vague and min(found) < now:
         found = [now + timedelta(hours=1)]
     if min(found) < now - _SLACK:
         over = min(found).astimezone(zone)
-        raise TriggerInvalid(f"{over:%Y-%m-%d %H:%M} is in the past; it is {local:%Y-%m-%d %H:%M} now")
+        raise TriggerInvalid(
+            _(
+                "{over} is in the past; it is {local} now",
+                over=show_time(over, gettext_noop("%Y-%m-%d %H:%M")),
+                local=show_time(local, gettext_noop("%Y-%m-%d %H:%M")),
+            )
+        )
     if max(found) > now + _FURTHEST:
-        raise TriggerInvalid(f"{text} is too far in the future")
+        raise TriggerInvalid(_("{text} is too far in the future", text=text))
     return sorted({max(_whole(one), _whole(now + timedelta(seconds=1))) for one in found})
 
 
@@ -224,7 +239,13 @@ def _instant_at(day: Day | None, hour: int, minute: int, local: datetime, zone: 
     elif day.date is not None:
         wall = _next_date(*day.date, wall, lambda wall: _placed(wall + later, zone) > local)
         if day.weekday not in (None, wall.weekday()):
-            raise TriggerInvalid(f"{wall:%Y-%m-%d} is a {WEEK[wall.weekday()]}")
+            raise TriggerInvalid(
+                _(
+                    "{wall} is a {week}",
+                    wall=show_time(wall, gettext_noop("%Y-%m-%d")),
+                    week=_(WEEK[wall.weekday()]),
+                )
+            )
     else:
         later += timedelta(days=_days_to(day, wall))
         if not later and _placed(wall, zone) <= local:
@@ -260,7 +281,14 @@ def _days_to(day: Day, today: datetime) -> int:
     if day.which == "next" and coming not in (0, of_next_week):
         one, two = (f"{today + timedelta(days=days):%Y-%m-%d}" for days in (coming, of_next_week))
         name = WEEK[day.weekday or 0]
-        raise TriggerInvalid(f"'next {name}' can be {one} or {two}; write the date that you mean")
+        raise TriggerInvalid(
+            _(
+                "'next {name}' can be {one} or {two}; write the date that you mean",
+                name=name,
+                one=one,
+                two=two,
+            )
+        )
     return of_next_week
 
 
@@ -277,20 +305,29 @@ def _whole(instant: datetime) -> datetime:
 
 def _positive(number: float, name: str) -> float:
     if not 0 < number <= _FURTHEST.total_seconds() / 60:
-        raise TriggerInvalid(f"'{name}' must be more than 0, and less than ten years")
+        raise TriggerInvalid(_("'{name}' must be more than 0, and less than ten years", name=name))
     return number
+
+
+_EVERY_UNIT = {
+    60: gettext_noop("every minute"),
+    3600: gettext_noop("every hour"),
+    86_400: gettext_noop("every day"),
+}
 
 
 def format_timing(timing: Timing, zone: str) -> str:
     """A timing in words, for people and models."""
     match timing:
         case Once():
-            times = [f"{one.astimezone(zone_of(zone)):%a %Y-%m-%d %H:%M %Z}" for one in timing.instants]
-            return f"{'once, ' if len(times) == 1 else ''}on {' and '.join(times)}"
+            pattern = gettext_noop("%a %Y-%m-%d %H:%M %Z")
+            times = list_of([show_time(one.astimezone(zone_of(zone)), pattern) for one in timing.instants])
+            return _("once, on {time}" if len(timing.instants) == 1 else "on {time}", time=times)
         case Hook(name):
-            return f"when the webhook {name} is called"
+            return _("when the webhook {name} is called", name=name)
         case Interval(seconds, _):
-            return f"every {spoken(timedelta(seconds=seconds))}"
+            every = _EVERY_UNIT.get(seconds)
+            return _(every) if every else _("every {span}", span=spoken(timedelta(seconds=seconds)))
         case _:
             return f"{_in_words(timing)} ({timing.zone})"
 
@@ -300,23 +337,29 @@ def _in_words(timing: Cron) -> str:
     found = [_FIELDS.fullmatch(each) for each in timing.expressions]
     fields = [each for each in found if each is not None]
     if len(fields) < len(found) or len({each.group("dom", "month", "days") for each in fields}) > 1:
-        return f"at {timing.expression}"
+        return _("at {times}", times=timing.expression)
     clocks = sorted(
         f"{int(hour):02}:{int(each['minute']):02}" for each in fields for hour in each["hours"].split(",")
     )
     dom, month, days = fields[0].group("dom", "month", "days")
     if (dom != "*" and days != "*") or (month != "*" and (dom == "*" or not 1 <= int(month) <= 12)):
-        return f"at {timing.expression}"
+        return _("at {times}", times=timing.expression)
     if month != "*":
-        return f"every year on {dom} {calendar.month_name[int(month)]} at {' and '.join(clocks)}"
-    which = {"*": "day", "1-5": "weekday"}.get(days) or " and ".join(
-        WEEK[(int(day) - 1) % 7] for day in days.split(",")
-    )
-    if timing.count > 1:
-        unit = "weeks" if timing.in_weeks else "days"
-        on = f" on {which}" if days != "*" else ""
-        return f"every {timing.count} {unit}{on} at {' and '.join(clocks)}"
-    return f"{f'on day {dom} of every month' if dom != '*' else f'every {which}'} at {' and '.join(clocks)}"
+        told = _("every year on {day} {month}", day=dom, month=_(calendar.month_name[int(month)]))
+    elif timing.count > 1:
+        unit = _("weeks") if timing.in_weeks else _("days")
+        on = _(" on {day}", day=_days_in_words(days)) if days != "*" else ""
+        told = _("every {n} {unit}{on}", n=timing.count, unit=unit, on=on)
+    elif dom != "*":
+        told = _("on day {day} of every month", day=dom)
+    else:
+        told = _("every {day}", day=_days_in_words(days))
+    return _("{days} at {times}", days=told, times=list_of(clocks))
+
+
+def _days_in_words(days: str) -> str:
+    named = {"*": gettext_noop("day"), "1-5": gettext_noop("weekday")}.get(days)
+    return _(named) if named else list_of([_(WEEK[(int(day) - 1) % 7]) for day in days.split(",")])
 
 
 def zone_name(*names: str) -> str:

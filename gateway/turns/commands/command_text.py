@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from agent_core.language import _, gettext_noop, list_of
 from agent_core.models import Message
 from agent_core.prompt import words_for_people
 from gateway.store.model import EffectReceipt, ReceiptOutcome
@@ -28,26 +29,26 @@ _COMMAND_ENDS = ("Exit status ", "Ended ")
 
 _WORK = {
     "inbox": {
-        "ready": "waiting",
-        "running": "in progress",
-        "quarantined": "kept until you decide (`!approve` lists them)",
-        "dead": "that I could not answer, which I have told the sender (`!console` shows them)",
+        "ready": gettext_noop("waiting"),
+        "running": gettext_noop("in progress"),
+        "quarantined": gettext_noop("kept until you decide (`!approve` lists them)"),
+        "dead": gettext_noop("that I could not answer, which I have told the sender (`!console` shows them)"),
     },
     "outbox": {
-        "pending": "to be sent",
-        "uncertain": "perhaps sent",
-        "held": "waiting for your approval",
-        "dead": "not delivered (`!console` says why)",
-        "unknown": "that may not have arrived: please decide (`!console` lists them)",
+        "pending": gettext_noop("to be sent"),
+        "uncertain": gettext_noop("perhaps sent"),
+        "held": gettext_noop("waiting for your approval"),
+        "dead": gettext_noop("not delivered (`!console` says why)"),
+        "unknown": gettext_noop("that may not have arrived: please decide (`!console` lists them)"),
     },
 }
 """What is said of a number of messages or answers that are in a state."""
 _STATES = {
-    "connecting": "is connecting",
-    "catching_up": "is catching up",
-    "up": "is connected",
-    "down": "is not connected",
-    "failed": "needs you",
+    "connecting": gettext_noop("is connecting"),
+    "catching_up": gettext_noop("is catching up"),
+    "up": gettext_noop("is connected"),
+    "down": gettext_noop("is not connected"),
+    "failed": gettext_noop("needs you"),
 }
 
 
@@ -58,26 +59,26 @@ def tool_line(receipt: EffectReceipt) -> str:
 
 def and_list(parts: Sequence[str]) -> str:
     """``a, b and c``."""
-    return " and ".join(filter(None, [", ".join(parts[:-1]), *parts[-1:]]))
+    return list_of(parts)
 
 
 def about_parts(report: Mapping[str, Any]) -> list[str]:
     """For the owner: services and queue of a daemon's report, one per line, without the turn that asks."""
-    lines = [f"- version {report['version']}"] if report.get("version") else []
+    lines = [_("- version {version}", version=report["version"])] if report.get("version") else []
     for name, channel in sorted((report.get("channels") or {}).items()):
         detail = str(channel.get("detail") or "")
         state = _STATES.get(str(channel.get("state")), str(channel.get("state")))
         if name not in LOCAL_PARTS or channel.get("state") == "failed":
-            shown = LOCAL_PARTS.get(name, name)
-            lines.append(f"- {shown[:1].upper()}{shown[1:]} {state}" + (f": {detail}" if detail else ""))
+            shown = _(LOCAL_PARTS.get(name, name))
+            lines.append(f"- {shown[:1].upper()}{shown[1:]} {_(state)}" + (f": {detail}" if detail else ""))
     work = report.get("work") or {}
-    for queue, words in (("inbox", "messages"), ("outbox", "answers")):
+    for queue, words in (("inbox", _("messages")), ("outbox", _("answers"))):
         counts = Counter(work.get(queue) or {})
         if queue == "inbox":
             counts["running"] -= 1
         counts = +counts
-        told = [f"{counts[state]} {told}" for state, told in _WORK[queue].items() if state in counts]
-        lines.append(f"- {words}: {and_list(told) if told else 'nothing waits'}")
+        told = [f"{counts[state]} {_(told)}" for state, told in _WORK[queue].items() if state in counts]
+        lines.append(f"- {words}: {and_list(told) or _('nothing waits')}")
     return lines
 
 

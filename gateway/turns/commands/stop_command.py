@@ -8,6 +8,7 @@ owner only their own) in the accepting transaction (``store/sql/amendments.py``)
 
 from __future__ import annotations
 
+from agent_core.language import _, ngettext
 from agent_core.messages import Audience, InboundMessage
 from gateway.turns.commands.command_parsing import Command, Misread
 
@@ -21,6 +22,6 @@ def stopped_text(message: InboundMessage, *, owner: bool) -> str:
     """The answer to an accepted ``!stop``, with which the queue has noted how many messages it withdrew."""
     count = message.notes.stopped
     if count == 0:
-        of = "" if owner or message.audience is Audience.DIRECT else " of yours"
-        return f"Nothing{of} was waiting or in progress here."
-    return f"Stopped: I do not answer {count} {'message' if count == 1 else 'messages'}."
+        of = "" if owner or message.audience is Audience.DIRECT else _(" of yours")
+        return _("Nothing{of} was waiting or in progress here.", of=of)
+    return ngettext("Stopped: I do not answer 1 message.", "Stopped: I do not answer {n} messages.", count)
