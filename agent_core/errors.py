@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from agent_core.language import gettext_noop
+
 if TYPE_CHECKING:
     from agent_core.provenance import Origins
 
@@ -64,12 +66,16 @@ class ModelUnreadable(ModelError):
     """
 
     _PUBLIC: ClassVar[dict[str, str]] = {
-        "large": "The language model's server sent an answer that is too long for me.",
-        "packed": "The language model's server sent a compressed answer, which I do not accept.",
-        "malformed": "The language model's server sent something that is not a valid answer.",
-        "redirect": "The language model's server redirects me; my operator must check its address.",
-        "crash": "The program that connects me to the language model failed on its answer.",
-        "slow": "The language model's server sent its answer too slowly, so I stopped it.",
+        "large": gettext_noop("The language model's server sent an answer that is too long for me."),
+        "packed": gettext_noop(
+            "The language model's server sent a compressed answer, which I do not accept."
+        ),
+        "malformed": gettext_noop("The language model's server sent something that is not a valid answer."),
+        "redirect": gettext_noop(
+            "The language model's server redirects me; my operator must check its address."
+        ),
+        "crash": gettext_noop("The program that connects me to the language model failed on its answer."),
+        "slow": gettext_noop("The language model's server sent its answer too slowly, so I stopped it."),
     }
 
     def __init__(self, detail: str = "", /, *, kind: str = "malformed", **fields: Any) -> None:

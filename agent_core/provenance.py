@@ -18,6 +18,7 @@ from typing import Literal
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, JsonValue, ValidationError
 
+from agent_core.language import _, gettext_noop, show_time
 from agent_core.text import one_line
 
 KEPT = 12
@@ -158,38 +159,47 @@ def describe(origins: Sequence[Origin], *, most: int = 3, dated: bool = True) ->
     told = [_origin_text(origin if dated else origin.model_copy(update={"at": None})) for origin in origins]
     left, is_all = len(told) - most, len(told) < KEPT
     if left > 0:
-        more = f" and {left} more" if is_all else f" and at least {left} more"
+        more = _(" and {n} more", n=left) if is_all else _(" and at least {n} more", n=left)
     else:
-        more = "" if is_all else " and perhaps others"
+        more = "" if is_all else _(" and perhaps others")
     return "; ".join(told[:most]) + more
 
 
 _NAMES = {
-    "person": "words of {}",
-    "mail": "a mail from {}",
-    "quote": "words of {} that were quoted",
-    "web": "the page {}",
-    "mcp": "the server {}",
-    "attachment": "the file {}",
-    "file": "the file {}",
-    "shell": "the output of {}",
-    "hook": "the hook {}",
-    "plugin": "the plugin {}",
+    "person": gettext_noop("words of {name}"),
+    "mail": gettext_noop("a mail from {name}"),
+    "quote": gettext_noop("words of {name} that were quoted"),
+    "web": gettext_noop("the page {name}"),
+    "mcp": gettext_noop("the server {name}"),
+    "attachment": gettext_noop("the file {name}"),
+    "file": gettext_noop("the file {name}"),
+    "shell": gettext_noop("the output of {name}"),
+    "hook": gettext_noop("the hook {name}"),
+    "plugin": gettext_noop("the plugin {name}"),
 }
 _UNNAMED = {
-    ("mail", "somebody else"): "a mail that somebody else wrote",
-    ("mail", "this assistant"): "words of mine that were quoted, and whose source I no longer know",
-    ("quote", "this assistant"): "words of mine that were quoted, and whose source I no longer know",
-    ("mail", "somebody"): "words that were quoted in a mail",
-    ("quote", "somebody else"): "words of somebody else that were quoted",
-    ("quote", "somebody"): "words that were quoted",
-    ("file", "somebody else"): "a file that somebody else sent",
-    ("attachment", "somebody else"): "a file that somebody else sent",
-    ("file", "a record that cannot be read"): "a record that cannot be read",
-    ("shell", "a watch"): "the output of a watch",
-    ("hook", "check-ins"): "what earlier check-ins had found",
+    ("mail", "somebody else"): gettext_noop("a mail that somebody else wrote"),
+    ("mail", "this assistant"): gettext_noop(
+        "words of mine that were quoted, and whose source I no longer know"
+    ),
+    ("quote", "this assistant"): gettext_noop(
+        "words of mine that were quoted, and whose source I no longer know"
+    ),
+    ("mail", "somebody"): gettext_noop("words that were quoted in a mail"),
+    ("quote", "somebody else"): gettext_noop("words of somebody else that were quoted"),
+    ("quote", "somebody"): gettext_noop("words that were quoted"),
+    ("file", "somebody else"): gettext_noop("a file that somebody else sent"),
+    ("attachment", "somebody else"): gettext_noop("a file that somebody else sent"),
+    ("file", "a record that cannot be read"): gettext_noop("a record that cannot be read"),
+    ("shell", "a watch"): gettext_noop("the output of a watch"),
+    ("hook", "check-ins"): gettext_noop("what earlier check-ins had found"),
 }
 """Where the place is no name but words of ours."""
+_STARTED_BY = {
+    "the webhook ": gettext_noop("the webhook {name}"),
+    "the background job ": gettext_noop("the background job {name}"),
+}
+_OUTPUT = gettext_noop("the output of the background job {name}")
 
 
 def _origin_text(origin: Origin) -> str:
@@ -197,14 +207,15 @@ def _origin_text(origin: Origin) -> str:
     where = "".join(char for char in origin.where if char.isprintable() and char != "`").strip() or "unknown"
     what, name = _NAMES[origin.kind], where
     if origin.kind == "file" and where.endswith("/"):
-        what = "names in the folder {}"
-    for ours in ("the webhook ", "the background job "):
+        what = gettext_noop("names in the folder {name}")
+    for ours, started_by in _STARTED_BY.items():
         if origin.kind in ("hook", "shell") and where.startswith(ours):
             name = where.removeprefix(ours)
-            what = "the output of the background job {}" if origin.kind == "shell" else f"{ours}{{}}"
-    named = _UNNAMED.get((origin.kind, where)) or what.format(f"`{name}`")
+            what = _OUTPUT if origin.kind == "shell" else started_by
+    unnamed = _UNNAMED.get((origin.kind, where))
+    named = _(unnamed) if unnamed else _(what, name=f"`{name}`")
     at = origin.at.astimezone() if origin.at else None  # as all times that people see
-    return f"{named}, {at:%H:%M %Z} on {at.day} {at:%B}" if at else named
+    return f"{named}, {show_time(at, gettext_noop('%H:%M %Z on %-d %B'))}" if at else named
 
 
 def _time(origin: Origin) -> float:

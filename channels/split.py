@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from agent_core.language import _
 from agent_core.messages import Attachment
 from channels.base import Capabilities
 
@@ -165,7 +166,7 @@ def message_parts(
     """
     if attachments and not capabilities.attachments:
         names = ", ".join(file.name for file in attachments)
-        text = f"{text}\n\n(I cannot send files here, so this one is missing: {names})"
+        text += _("\n\n(I cannot send files here, so this one is missing: {names})", names=names)
         attachments = ()
     parts = split_markdown(text, capabilities.max_text_bytes)
     return [

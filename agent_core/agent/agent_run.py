@@ -15,6 +15,7 @@ import structlog
 
 from agent_core.agent.turn_limits import TurnLimits
 from agent_core.errors import ContextTooLong, ModelError, ModelRefused, TurnLimitReached
+from agent_core.language import _, gettext_noop
 from agent_core.llm.completion import ask
 from agent_core.memory.manager import MemoryManager
 from agent_core.messages import Attachment
@@ -59,7 +60,7 @@ _SMALLEST_CONTEXT_TOKENS = 500
 _UNCLEAR_STATUS = (400, 413, 422)
 _LARGE_SHARE = 0.5
 """Of the model's window: what is refused and longer than this may be too long, whatever the reason says."""
-_CUT_OFF = (
+_CUT_OFF = gettext_noop(
     "\n\n[This answer was cut off at the output limit of the language model. Write “go on” for the rest.]"
 )
 _WORD = re.compile(r"\w+|[/~$;&]")
@@ -167,7 +168,7 @@ class AgentRun:
             answer, last = await self._answer(self._final_call_reason())
             text, calls = answer.text, answer.calls
             if not calls or (last and text.strip()):
-                return text.strip() + (_CUT_OFF if answer.is_cut else "")
+                return text.strip() + (_(_CUT_OFF) if answer.is_cut else "")
             if last:
                 raise TurnLimitReached(f"no answer even without tools: {last}", steps=self.steps)
             self._tail.append(

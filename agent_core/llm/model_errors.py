@@ -25,9 +25,10 @@ from agent_core.errors import (
     ModelUnavailable,
     ModelUnreadable,
 )
+from agent_core.language import _, gettext_noop
 from agent_core.text import one_line
 
-EMPTY_ANSWER = "The language model gave an empty answer."
+EMPTY_ANSWER = gettext_noop("The language model gave an empty answer.")
 _LONGEST_PAUSE_S = 3600.0
 
 _TOO_LONG = re.compile(
@@ -66,11 +67,13 @@ _CREDIT = re.compile(
 )
 
 _OPERATOR = {
-    401: "The language model does not accept my credentials; my operator must check them.",
-    403: "The language model refuses my login; my operator must check my account there.",
-    404: "The configured language model does not exist; my operator must check the configuration.",
+    401: gettext_noop("The language model does not accept my credentials; my operator must check them."),
+    403: gettext_noop("The language model refuses my login; my operator must check my account there."),
+    404: gettext_noop(
+        "The configured language model does not exist; my operator must check the configuration."
+    ),
 }
-_REFUSES = {403: "refuses my account", 404: "does not exist at its provider"}
+_REFUSES = {403: gettext_noop("refuses my account"), 404: gettext_noop("does not exist at its provider")}
 
 
 def classify(failure: Failure, *, model: str, now: datetime) -> ModelError:
@@ -109,7 +112,7 @@ def _refused(failure: Failure, told: str, detail: str, *, model: str, now: datet
     wait = _wait_s(failure, now)
     if status == 429 or wait is not None:
         text = f"{model}: {status}: {detail}"
-        busy = "The language model is not available at the moment; I will try again."
+        busy = gettext_noop("The language model is not available at the moment; I will try again.")
         public = None if status == 429 else busy
         return ModelRateLimited(text, retry_after_s=wait, public=public, model=model, status=status)
     return ModelUnavailable(f"{model}: {status or 'failed'}: {detail}", model=model, status=status)
@@ -147,10 +150,13 @@ def for_operator(error: Exception) -> str:
     ):
         return ""
     model, status = error.fields.get("model"), error.fields.get("status")
-    what = _REFUSES.get(status or 0, "does not accept my key")
-    return (
-        f"The model {model} {what}{f' ({status})' if status else ''}. Please mend that at the "
-        "machine and test it with `squidbot check`; then ask me again."
+    what = _REFUSES.get(status or 0, gettext_noop("does not accept my key"))
+    return _(
+        "The model {model} {problem}{status}. Please mend that at the machine and test it with `squidbot "
+        "check`; then ask me again.",
+        model=model,
+        problem=_(what),
+        status=f" ({status})" if status else "",
     )
 
 

@@ -13,6 +13,7 @@ from contextlib import aclosing
 from typing import Any
 
 from agent_core.errors import ModelError, ModelRefused
+from agent_core.language import _
 from agent_core.llm.http_client import HttpModelClient, Reader
 from agent_core.llm.model_client import Request
 from agent_core.llm.openai_format import Piece, TokenCounts, ToolFragment, function_tools, token_count
@@ -226,6 +227,8 @@ class OllamaClient(HttpModelClient):
         load = f"ollama pull {self._name}"
         return ModelRefused(
             f"{error}; load it with: {load}",
-            public=f"The language model is not on its server. My operator can load it with: {load}",
+            public=_(
+                "The language model is not on its server. My operator can load it with: {load}", load=load
+            ),
             **{**error.fields, "cool_s": 0.0},
         )

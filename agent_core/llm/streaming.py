@@ -14,6 +14,7 @@ import anyio
 import structlog
 
 from agent_core.errors import ModelError, ModelRateLimited, ModelUnavailable, ModelUnreadable, StreamBroken
+from agent_core.language import gettext_noop
 from agent_core.llm.model_errors import empty_answer, endless_answer, repeating_answer
 from agent_core.llm.openai_format import Assembler, Piece
 from agent_core.llm.reasoning import Habit
@@ -222,7 +223,7 @@ def _ending(
     if (calls and finish in _CUT) or finish == "cut call":
         raise empty_answer(model, "cut call")
     if finish in _BROKEN or (calls and finish not in _FINISHED):
-        public = "The language model could not finish its answer."
+        public = gettext_noop("The language model could not finish its answer.")
         raise ModelUnavailable(f"{model}: the answer ended with {finish!r}", public=public, model=model)
     reasoning = assembler.reasoning() if calls else {}
     end = AnswerEnd(

@@ -15,6 +15,7 @@ from enum import StrEnum
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
+from agent_core.language import _
 from agent_core.provenance import KEPT, Origins, Trust
 from agent_core.tools.effects import Effect
 from agent_core.tools.policy import Proposal
@@ -117,12 +118,12 @@ def describe_scope(scope: Scope) -> str:
     """A scope in words, without the exact call, which is shown beside it."""
     match scope.kind:
         case GrantKind.CALL:
-            return f"exactly this call of `{scope.tool}`"
+            return _("exactly this call of `{tool}`", tool=scope.tool)
         case GrantKind.FOLDER:
-            return f"writing, moving and deleting files in `{_plain(scope.what)}/`"
+            return _("writing, moving and deleting files in `{folder}/`", folder=_plain(scope.what))
         case GrantKind.HOST:
-            return f"fetching from `{_plain(scope.what)}`"
-    return f"`{_plain(scope.tool)}` with any arguments"
+            return _("fetching from `{host}`", host=_plain(scope.what))
+    return _("`{tool}` with any arguments", tool=_plain(scope.tool))
 
 
 def _is_within(scope: Scope, proposal: Proposal) -> bool:

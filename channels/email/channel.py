@@ -18,6 +18,7 @@ import anyio.to_thread
 import structlog
 from anyio.abc import TaskGroup
 
+from agent_core.language import _
 from agent_core.messages import OutboundKind, OutboundMessage, SessionKey
 from channels.base import (
     Capabilities,
@@ -274,7 +275,12 @@ class EmailChannel(EmailDirectMessages):
         except DeliveryUncertain as exc:
             if not self._can_look:
                 self._services.alert(
-                    f"unknown {message.id}", f"It is not known whether a mail on {self.name} was sent: {exc}"
+                    f"unknown {message.id}",
+                    _(
+                        "It is not known whether a mail on {name} was sent: {error}",
+                        name=self.name,
+                        error=exc,
+                    ),
                 )
             raise
         except ChannelError as exc:
@@ -308,9 +314,13 @@ class EmailChannel(EmailDirectMessages):
         """Note that a mail is given up that the server lists and has not handed out for a day."""
         self._services.alert(
             f"mail {self.name} {which}",
-            f"The mail server of {self.name} has listed a mail for a day and does not hand it out, so I "
-            f"could not read it and gave it up: {about}. Look at it in your mail program or in "
-            "web mail. If you can read it there, have it sent once more; otherwise ask the provider.",
+            _(
+                "The mail server of {name} has listed a mail for a day and does not hand it out, so I could "
+                "not read it and gave it up: {about}. Look at it in your mail program or in web mail. If you "
+                "can read it there, have it sent once more; otherwise ask the provider.",
+                name=self.name,
+                about=about,
+            ),
             once=which,
         )
 

@@ -15,6 +15,7 @@ import anyio.to_thread
 import structlog
 
 from agent_core.backoff import BackoffPolicy
+from agent_core.language import _
 from agent_core.messages import OutboundKind, OutboundMessage
 from agent_core.state_folder import StateAway, StateFolder, state_in
 from channels.base import ChannelAuthFailed, ChannelClock, ChannelUnavailable
@@ -126,7 +127,10 @@ class LoopGuard:
     def note_login_refusal(self, error: ChannelAuthFailed) -> None:
         """Note that a mail did not go out; the link may be up: the mailbox has a login of its own."""
         if self.patience.count_refusal(error):
-            self._alert(f"submission {self._name}", f"No mail goes out on {self._name}: {error}")
+            self._alert(
+                f"submission {self._name}",
+                _("No mail goes out on {name}: {error}", name=self._name, error=error),
+            )
 
     def count_sent_mail(self, message: OutboundMessage, message_id: str) -> None:
         """Count a sent mail."""
@@ -163,13 +167,19 @@ class LoopGuard:
             return
         self._breaker_urgent = True
         minutes = round((tripped.until - now) / 60)
-        where = f"In the thread {tripped.thread} nothing" if tripped.thread else "No mail"
+        where = _("In the thread {thread} nothing", thread=tripped.thread) if tripped.thread else _("No mail")
         _log.error("mail.breaker_opened", channel=self._name, why=tripped.why, minutes=minutes)
         self._alert(
             "brake",
-            f"{where} is answered on {self._name} for {minutes} minutes: {tripped.why}. It looks like a "
-            "loop. Mails that arrive meanwhile wait and are handled afterwards. To end this sooner: squidbot "
-            "email reset-breaker.",
+            _(
+                "{where} is answered on {name} for {n} minutes: {why}. It looks like a loop. Mails that "
+                "arrive meanwhile wait and are handled afterwards. To end this sooner: squidbot email "
+                "reset-breaker.",
+                where=where,
+                name=self._name,
+                n=minutes,
+                why=tripped.why,
+            ),
         )
 
     def is_over_limit(self, sender: str, wait_s: float) -> None:
@@ -177,10 +187,14 @@ class LoopGuard:
         _log.warning("mail.sender_waits", channel=self._name, wait_s=round(wait_s))
         self._alert(
             "limits",  # in one hour one of them is enough, however many addresses somebody has
-            f"`{sender}` has received as many answers by mail on {self._name} as the limits allow for "
-            f"now; the next one goes out in about {round(wait_s / HOUR_S)} hours. If a program writes "
-            "from that address, list it in ingest_only_from or remove it from allow_from; the numbers "
-            "are under limits.",
+            _(
+                "`{sender}` has received as many answers by mail on {name} as the limits allow for now; the "
+                "next one goes out in about {n} hours. If a program writes from that address, list it in "
+                "ingest_only_from or remove it from allow_from; the numbers are under limits.",
+                sender=sender,
+                name=self._name,
+                n=round(wait_s / HOUR_S),
+            ),
         )
 
     def describe(self) -> str:

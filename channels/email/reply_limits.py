@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from agent_core.language import _
 from channels.email.config import CircuitBreakerConfig, MailAnswerLimits
 
 HOUR_S = 3600.0
@@ -93,9 +94,11 @@ class CircuitBreaker:
         others = sum(not sent.owner for sent in self._sent)
         most_here = settings.answers_per_hour if owner else settings.thread_answers_per_hour
         if 0 < most_here <= len(here):
-            return self._trip(thread, f"{len(here)} answers went into one thread within an hour", now)
+            return self._trip(
+                thread, _("{count} answers went into one thread within an hour", count=len(here)), now
+            )
         if not owner and 0 < settings.answers_per_hour <= others:
-            return self._trip(EVERYWHERE, f"{others} answers went out within an hour", now)
+            return self._trip(EVERYWHERE, _("{others} answers went out within an hour", others=others), now)
         return None
 
     def count_answer(self, thread: str, now: float, *, owner: bool = False) -> None:

@@ -110,6 +110,7 @@ def _gateway(env: Environment, opened: OpenQueue, parts: _Parts) -> Gateway:
         standing_by=guard.stand_by,
         lease=opened.lease,
         drain_s=env.settings.gateway.drain_seconds,
+        language=env.settings.language,
         console=env.console,
         at_close=_closings(opened, parts),
         background=_background(env, opened, parts),

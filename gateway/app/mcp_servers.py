@@ -14,6 +14,7 @@ import anyio.to_thread
 import structlog
 
 from agent_core.errors import ToolError
+from agent_core.language import _, ngettext
 from agent_core.models import ScopeKind, Session
 from agent_core.ports import Clock
 from agent_core.provenance import Origins
@@ -81,14 +82,22 @@ async def servers_at_rest(settings: Settings, home: Home, clock: Clock) -> Async
 def definitions_alert(name: str, changes: list[DefinitionChange]) -> Alert:
     """Alert to tool descriptions without approval; their words are not repeated, being untrusted."""
     digest = hashlib.sha256("\n".join(change.diff for change in changes).encode()).hexdigest()[:12]
-    count = f"{len(changes)} tool" + ("s" if len(changes) > 1 else "")
+    count = ngettext("1 tool", "{n} tools", len(changes))
     is_new = all(change.kind == "new" for change in changes)
-    what = f"offers {count}" if is_new else f"describes {count} differently than when you approved it"
+    what = (
+        _("offers {count}", count=count)
+        if is_new
+        else _("describes {count} differently than when you approved it", count=count)
+    )
     return Alert(
         f"mcp {name}",
-        f"The MCP server `{name}` {what}. I use nothing of that before you have read it. At "
-        f"the machine, `squidbot mcp tools {name}` shows what the server says, and `squidbot mcp approve "
-        f"{name}` approves it.",
+        _(
+            "The MCP server `{name}` {what}. I use nothing of that before you have read it. At the machine, "
+            "`squidbot mcp tools {name}` shows what the server says, and `squidbot mcp approve {name}` "
+            "approves it.",
+            name=name,
+            what=what,
+        ),
         once=digest,
     )
 
@@ -97,8 +106,11 @@ def login_alert(name: str, need: str) -> Alert:
     """Alert: a server needs a login that only a person can do; ``need`` changes with each login."""
     return Alert(
         f"mcp {name} login",
-        f"The MCP server `{name}` needs a login before I can use it. At the machine: "
-        f"`squidbot mcp login {name}`.",
+        _(
+            "The MCP server `{name}` needs a login before I can use it. At the machine: "
+            "`squidbot mcp login {name}`.",
+            name=name,
+        ),
         once=need,
     )
 

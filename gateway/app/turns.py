@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from agent_core.agent import TurnLimits
+from agent_core.language import gettext_noop, show_time
 from agent_core.messages import SessionKey
 from agent_core.tools.effects import Effect
 from agent_core.tools.policy import DEFAULT_POLICY, Policy, PolicyVerdict, is_available
@@ -260,7 +261,7 @@ def _kinds(
         notifier=notifier,
         access=env.access,
         channels=by_name,
-        told_time=lambda at: f"{at.astimezone(shared.zone):%a %Y-%m-%d %H:%M %Z}",
+        told_time=lambda at: show_time(at.astimezone(shared.zone), gettext_noop("%a %Y-%m-%d %H:%M %Z")),
         approvals=shared.approvals,
         clock=env.clock,
     )

@@ -13,6 +13,7 @@ import anyio
 import structlog
 
 from agent_core.backoff import BackoffPolicy
+from agent_core.language import _, list_of, show_number
 from agent_core.messages import OutboundKind
 from agent_core.ports import Clock
 from gateway.budget.budget_policy import (
@@ -121,10 +122,12 @@ class BudgetAlerts:
 def _of(spent: Amount, limits: BudgetLimits) -> str:
     parts = []
     if limits.tokens is not None:
-        parts.append(f"{spent.tokens:,} of {limits.tokens:,} tokens")
+        parts.append(
+            _("{n} of {limit} tokens", n=show_number(spent.tokens), limit=show_number(limits.tokens))
+        )
     if limits.usd is not None:
-        parts.append(f"{spent.usd:.2f} of {limits.usd:.2f} USD")
-    return " and ".join(parts)
+        parts.append(_("{n} of {limit} USD", n=show_number(spent.usd, 2), limit=show_number(limits.usd, 2)))
+    return list_of(parts)
 
 
 def _warning(spent: Amount, limits: BudgetLimits, opens: str) -> str:
@@ -132,16 +135,24 @@ def _warning(spent: Amount, limits: BudgetLimits, opens: str) -> str:
         f"{limits.share(tier):.0%}"
         for tier in (BudgetTier.HEARTBEAT, BudgetTier.BACKGROUND, BudgetTier.CONSOLIDATION, BudgetTier.OTHERS)
     )
-    return (
-        f"Today's budget is mostly used: {_of(spent, limits)}. Check-ins rest from {rest} on, background "
-        f"jobs wait from {jobs} on, consolidation from {consolidating} on, and other people wait from "
-        f"{others} on; the rest is yours. A new budget begins {opens}."
+    return _(
+        "Today's budget is mostly used: {spent}. Check-ins rest from {rest} on, background jobs wait from "
+        "{jobs} on, consolidation from {consolidating} on, and other people wait from {others} on; the rest "
+        "is yours. A new budget begins {when}.",
+        spent=_of(spent, limits),
+        rest=rest,
+        jobs=jobs,
+        consolidating=consolidating,
+        others=others,
+        when=opens,
     )
 
 
 def _spent_text(spent: Amount, limits: BudgetLimits, opens: str) -> str:
-    return (
-        f"Today's budget is spent: {_of(spent, limits)}. I go on {opens}; what you write until then waits "
+    return _(
+        "Today's budget is spent: {spent}. I go on {when}; what you write until then waits "
         "for that. Commands such as `!status` work all the same. To go on sooner, raise `llm.budget` in the "
-        "configuration and restart me."
+        "configuration and restart me.",
+        spent=_of(spent, limits),
+        when=opens,
     )

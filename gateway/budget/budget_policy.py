@@ -13,6 +13,7 @@ from datetime import UTC, date, datetime, time, timedelta, tzinfo
 from enum import StrEnum
 from typing import Any
 
+from agent_core.language import _, gettext_noop, show_time
 from agent_core.messages import SessionKey
 from agent_core.models import Purpose, Usage
 
@@ -140,8 +141,8 @@ def budget_state(spent: Amount, limits: BudgetLimits, now: datetime) -> dict[str
 def opens_at(now: datetime, limits: BudgetLimits) -> str:
     """Return when the next day begins, in its zone: ``on Tuesday at 00:00 (Europe/Berlin)``."""
     at = next_day_at(now, limits.zone).astimezone(limits.zone)
-    zone = getattr(limits.zone, "key", None) or at.tzname() or "local time"
-    return f"on {at:%A} at {at:%H:%M} ({zone})"
+    zone = getattr(limits.zone, "key", None) or at.tzname() or _("local time")
+    return f"{show_time(at, gettext_noop('on %A at %H:%M'))} ({zone})"
 
 
 def day_of(now: datetime, zone: tzinfo | None) -> str:

@@ -7,6 +7,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+from agent_core.language import _
 from agent_core.operation import InChat, Option, Who, operation
 from agent_core.text import one_line
 from gateway.errors import NotFound
@@ -111,7 +112,7 @@ async def _one(context: OperationContext, wanted: str) -> BackgroundJob:
         if job.id == name:
             return job
     if context.caller is not None:
-        raise NotFound(f"there is no background job `{one_line(name, 40)}` of yours here")
+        raise NotFound(_("there is no background job `{name}` of yours here", name=one_line(name, 40)))
     raise NotFound(f"there is no background job {wanted!r}; `squidbot jobs list` lists the jobs")
 
 
@@ -139,7 +140,7 @@ async def _shown(context: OperationContext, job: BackgroundJob, *, words: bool =
 
 def _jobs(context: OperationContext) -> BackgroundJobs:
     if context.background is None:
-        raise NotFound("there are no background jobs here")
+        raise NotFound(_("there are no background jobs here"))
     return context.background
 
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from agent_core.language import _, list_of
 from agent_core.operation import InChat, Operation, Who
 from agent_core.text import read_number
 from gateway.errors import GatewayError
@@ -43,9 +44,11 @@ class ChatOperations:
         for form, operation in allowed:
             if (arguments := _arguments(form, operation, asked.command.argument)) is not None:
                 return await self._call(asked, form, operation, arguments)
-        uses = [f"`!{form.words}`" for form, _ in allowed]
-        listed = ", ".join(uses[:-1]) + (", or " if len(uses) == 2 else " or ") if len(uses) > 1 else ""
-        return f"Write {listed}{uses[-1]}. Nothing was done."
+        uses = [f"`!{form.words}`" for form, __ in allowed]
+        return _(
+            "Write {commands}. Nothing was done.",
+            commands=list_of(uses, ", or " if len(uses) == 2 else " or "),
+        )
 
     async def _call(
         self, asked: CommandContext, form: InChat, operation: Operation, arguments: Mapping[str, Any]
@@ -55,8 +58,8 @@ class ChatOperations:
         try:
             answer = await operation.run(replace(self._context, caller=caller), **arguments, **form.arguments)
         except GatewayError as error:
-            said = str(error)
-            nothing = " Nothing was done." if isinstance(error, RequestInvalid) else ""
+            said = _(str(error))
+            nothing = _(" Nothing was done.") if isinstance(error, RequestInvalid) else ""
             return f"{said[:1].upper()}{said[1:].rstrip('.')}.{nothing}"
         return form.render(answer, Who.OWNER if asked.owner else Who.PERSON)
 

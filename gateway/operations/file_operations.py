@@ -8,6 +8,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from agent_core.errors import ToolError
+from agent_core.language import _
 from agent_core.operation import InChat, Who, operation
 from gateway.errors import GatewayError, NotFound
 from gateway.operations import render
@@ -115,9 +116,9 @@ async def undo_change(context: OperationContext, id: int, *, force: bool = False
         try:
             done = _made_files(context).undo(id, by=by, force=force)
         except LookupError as error:
-            raise NotFound(f"not undone: {error}") from error
+            raise NotFound(_("not undone: {error}", error=error)) from error
         except ToolError as error:
-            raise UndoRefused(f"not undone: {error}") from error
+            raise UndoRefused(_("not undone: {error}", error=error)) from error
         return _row(done)
 
     return await anyio.to_thread.run_sync(undo)
@@ -151,11 +152,11 @@ async def trust_file(context: OperationContext, path: str) -> dict[str, Any]:
         except ToolError as error:
             raise NotTrusted(str(error)) from error
         if found is None:
-            raise NotFound(f"there is no file {place.label}")
+            raise NotFound(_("there is no file {label}", label=place.label))
         try:
             files.journal.labels.trust(place.label, found.digest)
         except OSError as error:
-            raise NotTrusted("the disk accepts no writes at the moment") from error
+            raise NotTrusted(_("the disk accepts no writes at the moment")) from error
         structlog.get_logger(__name__).info("file.trusted", path=place.label, sha256=found.digest)
         return {"path": place.label, "bytes": len(found.content), "sha256": found.digest}
 
@@ -179,7 +180,7 @@ async def trust_file(context: OperationContext, path: str) -> dict[str, Any]:
 
 def _made_files(context: OperationContext) -> JournaledFiles:
     if context.files is None:
-        raise NotFound("no file changes are recorded here")
+        raise NotFound(_("no file changes are recorded here"))
     return context.files()
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from agent_core.language import _
 from agent_core.operation import InChat, Who, operation
 from agent_core.text import one_line
 from gateway.errors import NotFound
@@ -73,7 +74,7 @@ def _shown_to(guest: Caller, rows: Sequence[Grant]) -> Iterator[tuple[Grant, boo
     writes=True,
     render=lambda answer: f"{answer['id']} is revoked",
     done="Revoked.",
-    chats=[InChat("grants revoke ID", Who.PERSON, lambda _answer, _who: "The grant is revoked.")],
+    chats=[InChat("grants revoke ID", Who.PERSON, lambda _answer, _who: _("The grant is revoked."))],
 )
 async def revoke_grant(context: OperationContext, grant: str) -> dict[str, Any]:
     """
@@ -88,7 +89,7 @@ async def revoke_grant(context: OperationContext, grant: str) -> dict[str, Any]:
 
         given = [person_name(each.by) for each in await context.store.grants.rows() if each.id == name]
         if person_name(guest.place.person) not in given:
-            raise NotFound(f"there is no grant `{one_line(name, 40)}` for you to revoke")
+            raise NotFound(_("there is no grant `{name}` for you to revoke", name=one_line(name, 40)))
     if not await context.store.grants.revoke(name):
         raise NotFound(f"there is no grant {name}; `squidbot grants list` lists the grants")
     return {"id": name, "revoked": True}

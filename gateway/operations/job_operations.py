@@ -11,6 +11,7 @@ from datetime import datetime, tzinfo
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import urlsplit
 
+from agent_core.language import _
 from agent_core.operation import InChat, Option, Who, operation
 from gateway.errors import NeedsDaemon, NotFound
 from gateway.operations.operation_arguments import RequestInvalid, parse_session, within
@@ -217,7 +218,7 @@ async def list_watches(context: OperationContext) -> dict[str, Any]:
     writes=True,
     needs=_NEEDS,
     render=lambda answer: f"{answer['id']} is not watched any more",
-    chats=[InChat("watch remove ID", Who.OWNER, lambda _answer, _who: "I do not look at it any more.")],
+    chats=[InChat("watch remove ID", Who.OWNER, lambda _answer, _who: _("I do not look at it any more."))],
 )
 async def remove_watch(context: OperationContext, id: JobId) -> dict[str, Any]:
     """Stop watching something."""

@@ -11,6 +11,7 @@ from datetime import datetime, tzinfo
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
+from agent_core.language import ENGLISH, speaking
 from gateway.errors import GatewayError, NeedsDaemon, NotFound
 from gateway.operations.operation_registry import find_operation
 
@@ -183,7 +184,7 @@ class OperationContext:
         return NeedsDaemon()
 
     async def call(self, key: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Call an operation with checked arguments. Raises RequestInvalid or what it raises."""
+        """Call an operation for an operator, in English. Raises RequestInvalid or what it raises."""
         from pydantic import ValidationError, validate_call
 
         from channels.base import ChannelError
@@ -192,7 +193,8 @@ class OperationContext:
 
         operation = validate_call(partial(find_operation(key).run, self))
         try:
-            answer, rows = copied_rows(await operation(**arguments))
+            with speaking(ENGLISH):
+                answer, rows = copied_rows(await operation(**arguments))
             nameless = name_rooms(rows, self.channels)
             newest = await self.store.inbox.newest_messages(nameless) if nameless else {}
             name_people(rows, newest, may_show=self.may_show)

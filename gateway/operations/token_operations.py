@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
+from agent_core.language import _
 from agent_core.operation import InChat, Option, Who, operation
 from gateway.errors import ConfigInvalid, GatewayError, NotFound
 from gateway.operations.operation_context import OperationContext
@@ -94,7 +95,7 @@ async def make_console_link(context: OperationContext) -> dict[str, Any]:
 
     if context.console is None:
         raise NotFound(
-            "I have no console: set gateway.http.console: true, and start the daemon (squidbot run)"
+            _("I have no console: set gateway.http.console: true, and start the daemon (squidbot run)")
         )
     return {"url": context.console.new_link(), "seconds": LINK_S}
 

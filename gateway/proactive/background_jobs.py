@@ -16,6 +16,7 @@ import anyio.to_thread
 import structlog
 
 from agent_core.errors import AgentError, StorageUnavailable, ToolDenied, ToolFailed, ToolRetry
+from agent_core.language import _
 from agent_core.memory_ports import MemoryPort
 from agent_core.messages import Amendment
 from agent_core.ports import Clock
@@ -140,16 +141,18 @@ class BackgroundJobs:
     async def state_text(self, job: BackgroundJob) -> str:
         """The state of a job in words."""
         if job.state is BackgroundState.HELD:
-            return "held since a backup was restored"
+            return _("held since a backup was restored")
         for one in await self._store.approvals.questions() if job.open else ():
             if one.session == job.own and one.verdict is None:
-                return f"waiting for an answer to `{one.name}`, which is about `{one.tool}`"
+                return _(
+                    "waiting for an answer to `{name}`, which is about `{tool}`", name=one.name, tool=one.tool
+                )
         if job.state is not BackgroundState.DONE:
-            return job.state.value
+            return _(job.state.value)
         entries = await self._ledger(ledger_name(job.id))
         if not entries or entries[0].outcome is RunOutcome.DELIVERED:
-            return "done"
-        return f"{entries[0].outcome.value}: {one_line(entries[0].reason, 120).rstrip('.')}"
+            return _("done")
+        return f"{_(entries[0].outcome.value)}: {one_line(entries[0].reason, 120).rstrip('.')}"
 
     async def summary(self, job: BackgroundJob) -> str:
         """A job in one line."""

@@ -14,6 +14,7 @@ from typing import Any
 import anyio
 import structlog
 
+from agent_core.language import _, gettext_noop, show_time
 from agent_core.messages import OutboundKind
 from agent_core.ports import Clock
 from channels.base import Channel, ChannelError, ChannelUnavailable, SupportsDirectMessages
@@ -126,10 +127,12 @@ class HeartbeatMonitor:
         if count < limit:
             return
         zone = self._schedule.zone
-        text = (
-            f"My check-ins from {_local_time(since, zone)} to {_local_time(until, zone)} did not run "
-            f"({count} of them): I was not running, or this machine was asleep. They are merged into one, "
-            "which runs now."
+        text = _(
+            "My check-ins from {since} to {until} did not run ({n} of them): I was not running, or this "
+            "machine was asleep. They are merged into one, which runs now.",
+            since=_local_time(since, zone),
+            until=_local_time(until, zone),
+            n=count,
         )
         try:
             # This is known at this moment only: what cannot be told now, such as at the start, is kept.
@@ -173,9 +176,14 @@ class HeartbeatMonitor:
         if self._schedule.open_between(since, now, at_most=limit) < limit:
             return
         failed = failing_since(entries)
-        why = f" The last one failed: {failed[0].reason}" if failed else ""
+        why = _(" The last one failed: {why}", why=failed[0].reason) if failed else ""
         zone = self._schedule.zone
-        text = f"My check-ins have failed since {_local_time(since, zone)}: {limit} of them or more.{why}"
+        text = _(
+            "My check-ins have failed since {since}: {n} of them or more.{why}",
+            since=_local_time(since, zone),
+            n=limit,
+            why=why,
+        )
         await self._alert_owner(tick_name(since), text)
 
     async def _alert_owner(self, since: str, text: str) -> bool:
@@ -290,8 +298,8 @@ def digest_text(alerts: list[Collected], zone: tzinfo | None) -> str:
     if len(alerts) == 1:
         return alerts[0].text
     parts = [f"**{_local_time(one.at, zone)}**\n\n{one.text}" for one in alerts]
-    return f"{len(alerts)} things since the last mail:\n\n" + "\n\n---\n\n".join(parts)
+    return _("{n} things since the last mail:\n\n", n=len(alerts)) + "\n\n---\n\n".join(parts)
 
 
 def _local_time(at: datetime, zone: tzinfo | None) -> str:
-    return f"{at.astimezone(zone):%a %Y-%m-%d %H:%M %Z}"
+    return show_time(at.astimezone(zone), gettext_noop("%a %Y-%m-%d %H:%M %Z"))

@@ -15,6 +15,7 @@ import anyio
 import structlog
 
 from agent_core.errors import ToolDenied, ToolFailed, ToolRetry
+from agent_core.language import _
 from agent_core.messages import (
     Attachment,
     Audience,
@@ -304,7 +305,7 @@ class RunMessages:
 
     def add_sender(self, to: str, text: str) -> str:
         """Say to others who sends it."""
-        return text if self.is_own(to) else f"{self._who} says: {text}".strip()
+        return text if self.is_own(to) else _("{who} says: {text}", who=self._who, text=text).strip()
 
     async def recipient(self, to: str) -> str:
         """Return the recipient that ``to`` names."""

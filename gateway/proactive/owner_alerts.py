@@ -21,6 +21,7 @@ import structlog
 
 from agent_core.backoff import BackoffPolicy
 from agent_core.errors import ModelError
+from agent_core.language import _, gettext_noop, ngettext, show_time
 from agent_core.messages import OutboundKind
 from agent_core.ports import Clock
 from agent_core.text import one_line
@@ -60,9 +61,12 @@ def memory_unusable(what: str) -> Alert:
     """Alert: a memory document is not a file."""
     return Alert(
         f"memory {what}",
-        f"I cannot read my notes: {what}. Until you move that away, I answer without them. At the "
-        "machine, stop me and run `squidbot check --data --repair`: it sets that aside and restores the "
-        "last text.",
+        _(
+            "I cannot read my notes: {what}. Until you move that away, I answer without them. At the "
+            "machine, stop me and run `squidbot check --data --repair`: it sets that aside and restores the "
+            "last text.",
+            what=what,
+        ),
     )
 
 
@@ -70,8 +74,11 @@ def history_set_aside(what: str) -> Alert:
     """Alert: something that is not a file was moved out of the place of a history."""
     return Alert(
         f"history {what}",
-        f"A history in `sessions/` was not a file ({what}). I moved it away and continue with a new "
-        "history. If you have the old one, stop me, replace the new one with it, and start me again.",
+        _(
+            "A history in `sessions/` was not a file ({what}). I moved it away and continue with a new "
+            "history. If you have the old one, stop me, replace the new one with it, and start me again.",
+            what=what,
+        ),
     )
 
 
@@ -81,9 +88,13 @@ def credit_alert(error: ModelError, now: datetime) -> Alert:
     told = str(error).removeprefix(f"{model}: {status}: ").rstrip(".")
     return Alert(
         f"credit {model}",
-        f"Your account at the provider of the model {model} has no credit left or has reached its limit; "
-        f'it says: "{told}". Until you mend that there, the next model of the pool answers. Without one, '
-        "questions wait; I look again every half hour, or at `!retry`.",
+        _(
+            "Your account at the provider of the model {model} has no credit left or has reached its limit; "
+            'it says: "{told}". Until you mend that there, the next model of the pool answers. Without one, '
+            "questions wait; I look again every half hour, or at `!retry`.",
+            model=model,
+            told=told,
+        ),
         once=f"{now:%Y-%m-%d}",
     )
 
@@ -92,7 +103,7 @@ def prompt_cut(model: str, text: str, now: datetime) -> Alert:
     """Alert: a server reads less of a request than it is sent, or than the configuration says."""
     return Alert(
         f"window {model}",
-        f"A language model reads less than it should: {text}. Until then I send it less.",
+        _("A language model reads less than it should: {text}. Until then I send it less.", text=text),
         once=f"{now:%Y-%m-%d}",
     )
 
@@ -164,7 +175,10 @@ class OwnerAlerts:
         if status.state is LinkState.UP:
             self.send_due()
         if status.state is LinkState.FAILED and status.detail:
-            self.alert(f"channel {status.name}", f"The channel {status.name} needs you: {status.detail}")
+            self.alert(
+                f"channel {status.name}",
+                _("The channel {name} needs you: {why}", name=status.name, why=_(status.detail)),
+            )
 
     async def run(self) -> None:
         """Send alerts until cancelled. Raises nothing but cancellation."""
@@ -204,7 +218,7 @@ class OwnerAlerts:
         once = told[0].key
         text = told[0].text
         if len(told) > 1:
-            text = f"{len(told)} things need you:\n\n" + "\n".join(f"- {alert.text}" for alert in told)
+            text = _("{n} things need you:\n\n", n=len(told)) + "\n".join(f"- {alert.text}" for alert in told)
         texts = {topic: self._stored[topic] for topic in (f"{_ALERTS}{alert.about}" for alert in told)}
         reached = await self._notifier.notify(_TOPIC, text, once=once, kind=OutboundKind.ALERT, texts=texts)
         self._why_not = reached.why
@@ -272,22 +286,33 @@ def _digest(rows: list[InboxRow]) -> str:
     others = [row for row in rows if row.error != UNINVITED]
     parts = []
     if others:
-        count = "One message is" if len(others) == 1 else f"{len(others)} messages are"
         parts.append(
-            f"{count} quarantined, because the senders are not verified (or the circuit breaker was open). I "
-            "answered nobody and showed nothing of it to a model.\n\n"
+            ngettext(
+                "One message is quarantined, because its sender is not verified (or the circuit breaker was "
+                "open). I answered nobody and showed nothing of it to a model.\n\n",
+                "{n} messages are quarantined, because the senders are not verified (or the circuit breaker "
+                "was open). I answered nobody and showed nothing of it to a model.\n\n",
+                len(others),
+            )
             + "\n".join(_lines(others))
-            + "\n\nWrite `!approve NAME` to see the whole message and then let it in, or `!reject NAME`."
+            + _("\n\nWrite `!approve NAME` to see the whole message and then let it in, or `!reject NAME`.")
         )
     if uninvited:
-        count = "One message is" if len(uninvited) == 1 else f"{len(uninvited)} messages are"
         parts.append(
-            f"{count} from people who may not write to me. I answered nobody, and keep it for 14 days.\n\n"
+            ngettext(
+                "One message is from somebody who may not write to me. I answered nobody, and keep it for 14 "
+                "days.\n\n",
+                "{n} messages are from people who may not write to me. I answered nobody, and keep them for "
+                "14 days.\n\n",
+                len(uninvited),
+            )
             + "\n".join(_lines(uninvited))
-            + "\n\nWrite `!allow ADDRESS` to let somebody in and have what they wrote answered, or "
-            "`!reject NAME`."
+            + _(
+                "\n\nWrite `!allow ADDRESS` to let somebody in and have what they wrote answered, or "
+                "`!reject NAME`."
+            )
         )
-    return "\n\n".join([*parts, "I report this once a day; `!allow` lists all that I refused."])
+    return "\n\n".join([*parts, _("I report this once a day; `!allow` lists all that I refused.")])
 
 
 def _lines(rows: list[InboxRow]) -> list[str]:
@@ -295,10 +320,10 @@ def _lines(rows: list[InboxRow]) -> list[str]:
     for row in rows[:MAX_LINES]:
         subject = _plain(row.message.context.subject or row.message.text)
         doubt = _plain(row.message.context.doubt)
-        why = (row.error or "").replace("_", " ") + (f": {doubt}" if doubt else "")
-        at = f"{row.message.received_at:%Y-%m-%d %H:%M}"
+        why = _((row.error or "").replace("_", " ")) + (f": {doubt}" if doubt else "")
+        at = show_time(row.message.received_at, gettext_noop("%Y-%m-%d %H:%M"))
         lines.append(f"- **m{row.id}**, {at}, `{_plain(row.message.sender.address)}` ({why}): `{subject}`")
-    return [*lines, f"- and {len(rows) - MAX_LINES} more"] if len(rows) > MAX_LINES else lines
+    return [*lines, _("- and {n} more", n=len(rows) - MAX_LINES)] if len(rows) > MAX_LINES else lines
 
 
 def _plain(text: str) -> str:

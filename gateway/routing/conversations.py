@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
+from agent_core.language import _
 from agent_core.memory.scopes import OWNER, scope_for
 from agent_core.messages import Audience, InboundMessage, SessionKey
 from gateway.routing.access import Access, Role, is_admitted, normalise
@@ -68,7 +69,7 @@ class Conversations:
 
 def place_name(session: SessionKey) -> str:
     """The place of a conversation in words."""
-    return "all your channels" if session == SHARED else session.channel
+    return _("all your channels") if session == SHARED else session.channel
 
 
 def scope_at(access: Access, session: SessionKey, place: str) -> str:

@@ -15,6 +15,7 @@ from contextlib import asynccontextmanager
 import anyio
 import structlog
 
+from agent_core.language import gettext_noop
 from agent_core.messages import SessionKey
 from gateway.store.states import CrashRecord
 from gateway.store.stores import MaintenanceStore, StoreUnavailable, Suspect
@@ -24,7 +25,7 @@ ALONE_AFTER = 2
 """What was in flight at this many deaths runs alone."""
 MAX_DEATHS = 3
 """What was alone in flight at this many deaths, and got no further, is what the process dies of."""
-CRASH_APOLOGY = "I crashed each time I tried, so I stopped trying."
+CRASH_APOLOGY = gettext_noop("I crashed each time I tried, so I stopped trying.")
 """The apology for a message at which the process dies."""
 _log = structlog.get_logger(__name__)
 

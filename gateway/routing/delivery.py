@@ -14,6 +14,7 @@ import structlog
 from anyio.abc import TaskGroup
 
 from agent_core.backoff import BackoffPolicy
+from agent_core.language import _
 from agent_core.messages import OutboundKind, SessionKey
 from agent_core.ports import Clock
 from channels.base import (
@@ -356,7 +357,7 @@ def _apology(row: OutboxRow, why: str) -> str | None:
     answers = answers and row.message.context.speech is None  # the text of it has arrived
     if not answers or row.uncertain_since is not None:
         return None
-    return f"Sorry, I have an answer for you and could not send it. {why}"
+    return _("Sorry, I have an answer for you and could not send it. {why}", why=_(why))
 
 
 def _is_certain(error: Exception) -> bool:

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
+from agent_core.language import _, gettext_noop
 from agent_core.messages import InboundMessage
 from gateway.routing.access import Access, Role, kinds_of, normalise
 from gateway.store.states import UNINVITED, IllegalMove, InboxState
@@ -34,7 +35,7 @@ _REFUSED = frozenset(
 _PATTERNS = (*sorted(_REFUSED), UNINVITED, "sender_not_verified", "unreadable_%")
 """The same, and others that `was_refused` looks at, for the database."""
 _LOOKED_AT = 5_000
-_MAY_ALREADY = (
+_MAY_ALREADY = gettext_noop(
     "may write to me already; what does not prove to be theirs waits for your decision under its name, as m7"
 )
 _CUT = "\n\n[The rest was not kept, because its sender may not write to me.]"
@@ -122,14 +123,14 @@ async def admit_person(store: Queue, access: Access, address: str) -> LetIn:
     who = normalise(address)
     channels = [name for name in access.channels() if access.kind(name) in kinds_of(who)]
     if "*" in who:
-        return LetIn(who, problem="is not one address: name a whole server in allow_from of the settings")
+        return LetIn(who, problem=_("is not one address: name a whole server in allow_from of the settings"))
     if not channels:
-        return LetIn(who, problem="is no address of a channel that is switched on")
+        return LetIn(who, problem=_("is no address of a channel that is switched on"))
     is_known = all(access.role(name, who, verified=True) is not Role.STRANGER for name in channels)
     for name in () if is_known else channels:
         known = _read(await store.state.read(f"{_TOPIC}{name}"))
         if len(known) >= MOST_LET_IN:
-            return LetIn(who, problem="is one too many: name people in allow_from of the settings")
+            return LetIn(who, problem=_("is one too many: name people in allow_from of the settings"))
         await _write(store, access, name, [*known, who])
     messages = invitations = 0
     for row in await _kept_of(store, who):
@@ -140,7 +141,7 @@ async def admit_person(store: Queue, access: Access, address: str) -> LetIn:
             await store.inbox.admit(row.id, welcome=True)
             messages += 1
     if is_known and not messages + invitations:
-        return LetIn(who, problem=_MAY_ALREADY)
+        return LetIn(who, problem=_(_MAY_ALREADY))
     return LetIn(who, channels, messages, invitations)
 
 
@@ -152,7 +153,9 @@ async def shut_out(store: Queue, access: Access, address: str) -> LetIn:
         if who in known:
             await _write(store, access, name, [each for each in known if each != who])
             found.append(name)
-    return LetIn(who, found, problem="" if found else "was not let in here; see allow_from of the settings")
+    return LetIn(
+        who, found, problem="" if found else _("was not let in here; see allow_from of the settings")
+    )
 
 
 async def _write(store: Queue, access: Access, channel: str, people: Sequence[str]) -> None:

@@ -18,6 +18,7 @@ import structlog
 
 from agent_core.bounded import Bounded
 from agent_core.errors import ModelError, ModelRefused, ModelUnreadable
+from agent_core.language import _
 from agent_core.messages import OutboundKind, OutboundMessage, SessionKey, Speech
 from agent_core.models import Purpose, Usage
 from agent_core.ports import Clock
@@ -222,4 +223,4 @@ def _caption(text: str, spoken: Spoken) -> str:
     begins = text if len(text) <= _QUOTED_CHARS else text[:_QUOTED_CHARS].rsplit(" ", 1)[0] + " …"
     seconds = 0 if spoken.sound is None else round(spoken.sound.duration_s)
     lasts = f" ({seconds // 60}:{seconds % 60:02d})" if seconds else ""
-    return f"My last answer, spoken{lasts}: “{begins}”"
+    return _("My last answer, spoken{lasts}: “{text}”", lasts=lasts, text=begins)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from agent_core.language import _
+
 
 class StoreUnavailable(Exception):
     """My disk accepts no writes at the moment; nothing is lost, I will try again."""
@@ -52,6 +54,6 @@ class TooManyJobs(Exception):
     temporary = False
 
     def __init__(self, limit: int) -> None:
-        self.public = f"You have {limit} jobs already, which is the limit; remove one first."
+        self.public = _("You have {n} jobs already, which is the limit; remove one first.", n=limit)
         self.fields = {"limit": limit}
         super().__init__(self.public)

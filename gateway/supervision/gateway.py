@@ -21,6 +21,7 @@ from anyio.abc import TaskGroup
 
 from agent_core.backoff import BackoffPolicy
 from agent_core.errors import StorageUnavailable
+from agent_core.language import ENGLISH, use_language
 from agent_core.llm.factory import Models
 from agent_core.memory_ports import MemoryPort
 from agent_core.messages import InboundMessage, SessionKey
@@ -139,6 +140,7 @@ class Gateway:
         lease: Held from start to end, its loss cancels all; None: one process.
         drain_s: The most seconds for turns in flight at a stop.
         console: Who is let into the console; None: there is none.
+        language: The language of what it says to people.
     """
 
     def __init__(
@@ -167,6 +169,7 @@ class Gateway:
         lease: LeaseKeeper | None = None,
         console: ConsoleLogins | None = None,
         drain_s: float = 20.0,
+        language: str = ENGLISH,
     ) -> None:
         self.clock = proactive.clock
         self.wakeups = wakeups
@@ -197,6 +200,7 @@ class Gateway:
         self._begin = begin
         self._standing_by = standing_by
         self._drain_s = drain_s
+        self._language = language
         self._stop = anyio.Event()
 
     @property
@@ -236,7 +240,7 @@ class Gateway:
 
     async def run(self) -> None:
         """Run until `stop`, or undrained until cancelled. Raises LeaseLost or ConfigInvalid."""
-        with lost_lease_speaks():
+        with lost_lease_speaks(), use_language(self._language):
             if not await self._has_lease():
                 return
             async with anyio.create_task_group() as keeping:

@@ -9,7 +9,9 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
-LOCAL_PARTS = {"heartbeat": "check-in", "terminal": "local chat"}
+from agent_core.language import _, gettext_noop, ngettext
+
+LOCAL_PARTS = {"heartbeat": gettext_noop("check-in"), "terminal": gettext_noop("local chat")}
 """The words for what looks like a channel and is no service that people know."""
 _JOINERS = "\u200c\u200d"
 """Unprintable, but several scripts and many emoji are made with them."""
@@ -56,7 +58,7 @@ def span(seconds: float) -> str:
     for size, unit in _UNITS:
         if seconds >= size:
             return _counted(int(seconds // size), unit)
-    return "less than a minute"
+    return _("less than a minute")
 
 
 def spoken(exact: timedelta) -> str:
@@ -65,8 +67,13 @@ def spoken(exact: timedelta) -> str:
     for size, unit in _UNITS:
         if seconds >= size and seconds % size == 0:
             return _counted(int(seconds // size), unit).removeprefix("1 ")
-    return f"{seconds:g} seconds"
+    return _("{n} seconds", n=f"{seconds:g}")
 
 
 def _counted(count: int, unit: str) -> str:
-    return f"{count} {unit}" if count == 1 else f"{count} {unit}s"
+    match unit:
+        case "day":
+            return ngettext("{n} day", "{n} days", count)
+        case "hour":
+            return ngettext("{n} hour", "{n} hours", count)
+    return ngettext("{n} minute", "{n} minutes", count)

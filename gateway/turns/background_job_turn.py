@@ -17,6 +17,7 @@ import structlog
 
 from agent_core.agent import TurnLimits
 from agent_core.errors import AgentError, BudgetSpent, CreditSpent
+from agent_core.language import _
 from agent_core.memory.scopes import OWNER
 from agent_core.messages import (
     Attachment,
@@ -59,7 +60,6 @@ from gateway.turns.user_input import session_of, user_lines
 _OUTAGE_S = 86_400.0
 _AGAIN_AFTER_S = 60.0
 _UNDO = "by hand: changes by commands have no versions; the output is in work/jobs/{id}.log"
-_WHOLE = "All of it is in the file `work/jobs/{}.log`."
 _NAMED_CHARS = 60
 _SHOWN_CHARS = 1_500
 """Of the output of a command, two screens of a phone."""
@@ -74,7 +74,11 @@ def _output_shown(text: str, job: str) -> str:
         return text
     output = output.removesuffix("\n</output>")
     shown = fenced_arguments({"": output}, _SHOWN_CHARS, hashed=False, indented=False)
-    whole = _WHOLE.format(job) if len(output) > _SHOWN_CHARS else ""
+    whole = (
+        _("All of it is in the file `{name}`.", name=f"work/jobs/{job}.log")
+        if len(output) > _SHOWN_CHARS
+        else ""
+    )
     return "\n\n".join(filter(None, [before.strip(), shown, whole]))
 
 
@@ -189,7 +193,7 @@ class BackgroundTurns:
         if steps:
             said = _noted(steps[0].result)
         elif (command := await self.commands(session, order, turn.head.message.text)) is None:
-            said = CommandEnd("It was not run: there is no shell here now.", failed=True)
+            said = CommandEnd(_("It was not run: there is no shell here now."), failed=True)
         elif isinstance(command, CommandEnd):
             said = command
         else:
@@ -214,8 +218,12 @@ class BackgroundTurns:
         completion = await self._message(
             turn,
             order,
-            f"Background command {order.label}: `{safe_line(turn.head.message.text, _NAMED_CHARS)}`\n\n"
-            f"{_output_shown(said.text, order.id)}",
+            _(
+                "Background command {name}: `{command}`\n\n{output}",
+                name=order.label,
+                command=safe_line(turn.head.message.text, _NAMED_CHARS),
+                output=_output_shown(said.text, order.id),
+            ),
             origins=origins,
             hold=self.approvals.needs_review(turn),
         )
@@ -242,7 +250,7 @@ class BackgroundTurns:
         completion = await self._message(
             turn,
             plan.order,
-            f"Background job {plan.order.label} is done:\n\n{result.reply}",
+            _("Background job {name} is done:\n\n{answer}", name=plan.order.label, answer=result.reply),
             origins=join_origins(*(line.sources for line in result.history)),
             attachments=result.attachments,
             hold=plan.hold,
@@ -262,10 +270,13 @@ class BackgroundTurns:
         """Defer the job until the budget opens again, and notify its person."""
         order, notice, once = order_of(turn.head.message), [], None
         if order is not None and not order.by_heartbeat:
-            why = f"the share of today's budget for jobs is spent. It continues {self.deferral.opens()}."
+            why = _(
+                "the share of today's budget for jobs is spent. It continues {when}.",
+                when=self.deferral.opens(),
+            )
             if isinstance(error, CreditSpent):
-                why = error.public
-            text = f"The background job {order.label} waits: {why}"
+                why = _(error.public)
+            text = _("The background job {name} waits: {why}", name=order.label, why=why)
             is_of_owner = session_of(turn, self.access, Purpose.BACKGROUND).scope == OWNER
             if is_of_owner and isinstance(error, CreditSpent):
                 text, once = self.deferral.owners_notice(error)
@@ -278,7 +289,11 @@ class BackgroundTurns:
         _log.error("background_job.failed", turn=turn.id, error=failure.error)
         order, completion = order_of(turn.head.message), Completion()
         if order is not None:
-            text = f"Sorry, the background job {order.label} could not be done. {failure.public}"
+            text = _(
+                "Sorry, the background job {name} could not be done. {why}",
+                name=order.label,
+                why=_(failure.public),
+            )
             try:
                 completion = await self._message(turn, order, text)
             except (PlaceUnknown, ChannelError) as error:
@@ -402,7 +417,7 @@ def _in_short(text: str, took_s: float) -> str:
 def _noted(result: Mapping[str, Any] | None) -> CommandEnd:
     """Parse the recorded end of a command; without one, it ended with the process."""
     if result is None:
-        return CommandEnd("The restart of squidbot ended it, and it does not run again.", failed=True)
+        return CommandEnd(_("The restart of squidbot ended it, and it does not run again."), failed=True)
     return CommandEnd(str(result["text"]), from_json(result["origins"]), result["failed"] is True)
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import structlog
 
 from agent_core.errors import BudgetSpent, CreditSpent
+from agent_core.language import _
 from agent_core.messages import Audience, InboundMessage, OutboundKind
 from agent_core.models import Purpose, TurnResult
 from channels.heartbeat.silence import without_thoughts
@@ -104,7 +105,7 @@ class ChatTurns:
         """Apologise."""
         outbound: Sequence[NewOutbound] = ()
         if turn.channel in self.channels:
-            text = f"Sorry, I could not answer this. {failure.public}"
+            text = _("Sorry, I could not answer this. {public}", public=_(failure.public))
             outbound = self.turn_commit.replies(turn, text, OutboundKind.APOLOGY)
         await self.turn_commit.dead_letter(turn, failure, outbound)
 

@@ -15,6 +15,7 @@ import anyio
 import structlog
 
 from agent_core.backoff import BackoffPolicy
+from agent_core.language import gettext_noop
 from agent_core.messages import Attachment, OutboundKind
 from agent_core.models import TurnResult, Usage
 from channels.base import AckState, Capabilities, Channel
@@ -26,7 +27,7 @@ from gateway.store.sql.amendments import AS_EDITED
 from gateway.store.stores import Completion, NewOutbound, OutboxRow, Queue, StoreUnavailable, Turn
 from gateway.turns.turn_kinds import TurnFailureText
 
-_ABOVE = "(The answer above replaces an earlier one; this part of it is gone.)"
+_ABOVE = gettext_noop("(The answer above replaces an earlier one; this part of it is gone.)")
 
 STORE_RETRY = BackoffPolicy(first_s=0.5, cap_s=30.0)
 _log = structlog.get_logger(__name__)

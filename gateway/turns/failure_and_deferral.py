@@ -18,6 +18,7 @@ import structlog
 
 from agent_core.backoff import BackoffPolicy
 from agent_core.errors import AgentError, BudgetSpent, CreditSpent, ModelError, ModelRateLimited, ModelRefused
+from agent_core.language import _, gettext_noop, show_time
 from agent_core.llm.model_errors import for_operator
 from agent_core.messages import Audience, OutboundKind
 from agent_core.ports import Clock
@@ -76,13 +77,15 @@ class Deferral:
     def budget_text(self, error: BudgetSpent) -> str:
         """The notice for somebody whose message waits for the budget, here or at the model's provider."""
         if isinstance(error, CreditSpent):
-            return (
-                f"{error.public} Until that is mended there, your message waits, and so does what you write; "
-                "I look again every half hour."
+            return _(
+                "{public} Until that is mended there, your message waits, and so does what you write; "
+                "I look again every half hour.",
+                public=_(error.public),
             )
-        return (
+        return _(
             "My budget for today is spent, so I cannot answer this now. Your message waits, and so does "
-            f"what you write until then. I continue {self.opens()}."
+            "what you write until then. I continue {opens}.",
+            opens=self.opens(),
         )
 
     def owners_notice(self, error: BudgetSpent) -> tuple[str, tuple[str, str] | None]:
@@ -218,7 +221,11 @@ def decide_failure(error: Exception, turn: Turn, policy: TurnPolicy, *, jitter: 
         is_explained = isinstance(error, ModelRefused) and "status" not in error.fields
         return TurnFailureText(None, told.public, text, is_explained)
     if place and (turn.head.error or "").startswith(place):
-        return TurnFailureText(None, f"{_reason(told.public)}, twice at the same point, so I stopped.", text)
+        return TurnFailureText(
+            None,
+            _("{reason}, twice at the same point, so I stopped.", reason=_reason(_(told.public))),
+            text,
+        )
     if turn.first_deferred_s >= policy.outage_budget_s:
         return TurnFailureText(None, _given_up(told.public, policy.outage_budget_s), text)
     delay_s = _MODEL_RETRY.delay(turn.deferrals + 1, random=jitter)
@@ -251,20 +258,31 @@ def _reason(public: str) -> str:
 
 
 def _given_up(public: str, budget_s: float) -> str:
-    return f"{_reason(public)}. I kept trying for {_span(budget_s)}; please ask me again later."
+    return _(
+        "{reason}. I kept trying for {span}; please ask me again later.",
+        reason=_reason(_(public)),
+        span=_span(budget_s),
+    )
 
 
 def outage_text(public: str, budget_s: float) -> str:
     """The notice for somebody whose message waits for a model; ``public`` says what is wrong. Pure."""
-    return (
-        f"{_reason(public)}. Your message is kept and will be answered when that is over; I keep trying for "
-        f"{_span(budget_s)}."
+    return _(
+        "{reason}. Your message is kept and will be answered when that is over; I keep trying for {span}.",
+        reason=_reason(_(public)),
+        span=_span(budget_s),
     )
 
 
 def _span(budget_s: float) -> str:
     minutes = round(budget_s / 60)
-    return "an hour" if minutes == 60 else f"{minutes} minutes" if minutes >= 2 else "a while"
+    return (
+        _("an hour")
+        if minutes == 60
+        else _("{minutes} minutes", minutes=minutes)
+        if minutes >= 2
+        else _("a while")
+    )
 
 
 def left_s(row: InboxRow, now: datetime) -> float:
@@ -283,17 +301,20 @@ def notice_text(wait_s: float, now: datetime) -> str:
     at = now + timedelta(seconds=wait_s)
     minutes = max(round(wait_s / 60), 1)
     span = (
-        f"{round(minutes / 60)} hours"
+        _("{n} hours", n=round(minutes / 60))
         if minutes >= 120
-        else f"{minutes} minutes"
+        else _("{minutes} minutes", minutes=minutes)
         if minutes > 1
-        else "a minute"
+        else _("a minute")
     )
     at, now = at.astimezone(), now.astimezone()
-    day = "" if at.date() == now.date() else f"{at:%Y-%m-%d} "
-    return (
+    day = "" if at.date() == now.date() else show_time(at, gettext_noop("%Y-%m-%d "))
+    return _(
         "You have written more than I may answer at once. Your message waits; I will answer it at about "
-        f"{day}{at:%H:%M %Z}, in {span}. What you write until then is answered after it."
+        "{day}{at}, in {span}. What you write until then is answered after it.",
+        day=day,
+        at=show_time(at, gettext_noop("%H:%M %Z")),
+        span=span,
     )
 
 

@@ -16,6 +16,7 @@ from typing import Any
 import structlog
 
 from agent_core.errors import BudgetSpent
+from agent_core.language import _, gettext_noop
 from agent_core.memory.scopes import OWNER
 from agent_core.messages import (
     EVERYBODY,
@@ -56,7 +57,7 @@ from gateway.turns.turn_kinds import Plan, TurnFailureText, TurnPolicy
 from gateway.turns.user_input import session_of
 
 MERGED = "merged into its next run, which is already waiting"
-OVERHEARD = "somebody else can read along where it was created, or one of us is no longer there"
+OVERHEARD = gettext_noop("somebody else can read along where it was created, or one of us is no longer there")
 _log = structlog.get_logger(__name__)
 
 
@@ -95,7 +96,7 @@ class JobTurns:
             return None
         late = ""
         if _note_of(turn).late:
-            late = f"(This was due on {self.told_time(message.received_at)} and is late.)"
+            late = _("(This was due on {time} and is late.)", time=self.told_time(message.received_at))
         is_moved = await is_out_of_place(channel, message)
         if _note_of(turn).kind == JobKind.REMIND:
             said = f"{message.text}\n\n{late}" if late else message.text
@@ -126,7 +127,11 @@ class JobTurns:
     async def _remind(self, turn: Turn, text: str, began: float) -> None:
         """Say a reminder, as if a model had said it."""
         message = turn.head.message
-        said = f"For {_whom(message)}: {text}" if message.audience is Audience.GROUP else text
+        said = (
+            _("For {person}: {text}", person=_whom(message), text=text)
+            if message.audience is Audience.GROUP
+            else text
+        )
         session = session_of(turn, self.access, Purpose.JOB)
         line = Message(
             role="assistant",
@@ -172,10 +177,10 @@ class JobTurns:
         message = turn.head.message
         waits = job.state is JobState.ACTIVE and await has_bot_left(channel, message.session)
         if message.notes.mentions:
-            why = "(I have told nobody else: I cannot speak where you asked for it.)"
-            said = f"For {_whom(message)}: {said}\n\n{why}"
+            why = _("(I have told nobody else: I cannot speak where you asked for it.)")
+            said = f"{_('For {person}: {text}', person=_whom(message), text=said)}\n\n{why}"
         if waits:
-            said += f"\n\n(The reminder {job.id} is paused until I am back where you asked for it.)"
+            said += _("\n\n(The reminder {id} is paused until I am back where you asked for it.)", id=job.id)
         reason = await self._elsewhere(turn, said)
         if waits:
             await self.plans.set_job_state(job.id, JobState.PAUSED, job.next_at, note=LEFT)
@@ -185,9 +190,18 @@ class JobTurns:
         """Pause it, and say so in the person's direct conversation."""
         about = one_line(job.text, 80)
         again = job.state is JobState.ACTIVE
-        until = " until I am back there" if has_left_it else "; resume it when you are alone there again"
-        rest = f" It is paused{until}." if again else ""
-        text = f"The scheduled job {job.id} (“{about}”) was not done: {OVERHEARD}.{rest}"
+        until = (
+            _(" It is paused until I am back there.")
+            if has_left_it
+            else _(" It is paused; resume it when you are alone there again.")
+        )
+        text = _(
+            "The scheduled job {id} (“{about}”) was not done: {why}.{rest}",
+            id=job.id,
+            about=about,
+            why=_(OVERHEARD),
+            rest=until if again else "",
+        )
         await self._elsewhere(turn, text)
         if again:
             note = LEFT if has_left_it else ""
@@ -228,7 +242,11 @@ class JobTurns:
     async def report_failure(self, turn: Turn, failure: TurnFailureText) -> None:
         """Notify the person of the job."""
         _log.error("job.run_failed", kind="job", turn=turn.id, error=failure.error)
-        text = f"Sorry, the scheduled job {_id_of(turn)} could not be done. {failure.public}"
+        text = _(
+            "Sorry, the scheduled job {name} could not be done. {why}",
+            name=_id_of(turn),
+            why=_(failure.public),
+        )
         completion = Completion(
             outbound=self._notice(turn, text),
             purpose=Purpose.JOB,
@@ -274,8 +292,8 @@ def _whom(message: InboundMessage) -> str:
     person, mentions = message.sender.address, message.notes.mentions
     if not mentions:
         return person
-    who = "everybody" if EVERYBODY in mentions else ", ".join(mentions)
-    return f"{who} (from {person})"
+    who = _("everybody") if EVERYBODY in mentions else ", ".join(mentions)
+    return _("{who} (from {person})", who=who, person=person)
 
 
 def _note_of(turn: Turn) -> JobNote:

@@ -26,6 +26,7 @@ from agent_core.errors import (
     ModelUnreadable,
     StorageUnavailable,
 )
+from agent_core.language import _, gettext_noop, list_of
 from agent_core.messages import Attachment, FileTranscript, InboundMessage
 from agent_core.ports import AttachmentPort
 from gateway.budget.budget_policy import BudgetTier
@@ -43,11 +44,10 @@ _AT_ONCE = 2
 _QUOTED_CHARS = 600
 _MOST_FILES = 20
 _NAMED = 3
-_AWAY = "The speech recognition cannot be reached at the moment."
-_TOO_MUCH = "this is more than I can listen to at once; please send it again later, or write"
-_TOO_MANY = f"I listen to the first {_MOST_FILES} sounds of a message"
-_BUSY = "The speech recognition gets more requests than it allows; I will try again."
-_WHAT = "the speech recognition"
+_AWAY = gettext_noop("The speech recognition cannot be reached at the moment.")
+_TOO_MUCH = gettext_noop("this is more than I can listen to at once; please send it again later, or write")
+_TOO_MANY = gettext_noop("I listen to the first {n} sounds of a message")
+_BUSY = gettext_noop("The speech recognition gets more requests than it allows; I will try again.")
 _ENDINGS = {"ogg": "audio/ogg", "wav": "audio/wav", "mp3": "audio/mpeg", "m4a": "audio/mp4"}
 _log = structlog.get_logger(__name__)
 
@@ -145,7 +145,10 @@ class Transcription:
                 seconds = known[file.sha256].get("seconds", 0.0)
                 left_s -= seconds if seconds <= left_s else 0.0  # what is too long was not listened to
                 told.append(FileTranscript(name=file.name, **known[file.sha256]))
-            told += [FileTranscript(name=file.name, why_not=_TOO_MANY) for file in sounds[_MOST_FILES:]]
+            told += [
+                FileTranscript(name=file.name, why_not=_(_TOO_MANY, n=_MOST_FILES))
+                for file in sounds[_MOST_FILES:]
+            ]
             notes = replace(row.message.notes, heard=tuple(told))
             rows.append(replace(row, message=row.message.with_notes(notes)))
         return _hearing(replace(asked, rows=tuple(rows)))
@@ -191,7 +194,7 @@ class Transcription:
             seconds = clip.seconds
             transcript = await self._paid(self._short_enough(clip, left_s), meter)
         except NotASound as error:
-            why = f"it {error}"
+            why = _("it {problem}", problem=_(str(error)))
         except TranscriptionFailed as error:
             why = str(error)
         except ModelError as error:
@@ -204,7 +207,7 @@ class Transcription:
             _log.info("voice.heard", seconds=round(seconds, 1), unsure=heard.unsure, chars=len(heard.text))
             if heard.text:
                 return {"text": heard.text, "seconds": round(seconds, 2), "unsure": heard.unsure}
-            why = "I heard no words in it"
+            why = _("I heard no words in it")
         return {"why_not": why, "seconds": round(seconds, 2)}
 
     def _short_enough(self, clip: Clip, left_s: float) -> Clip:
@@ -221,12 +224,12 @@ class Transcription:
         most = self._limits.size_bytes
         if file.size_bytes > most:
             raise TranscriptionFailed(
-                f"it is larger than {most / 1_000_000:.3g} MB, the most that I listen to"
+                _("it is larger than {size} MB, the most that I listen to", size=f"{most / 1_000_000:.3g}")
             )
         try:
             content = await self._attachments.read(file, max_bytes=most)
         except LookupError as error:
-            raise TranscriptionFailed("the file is no longer kept") from error
+            raise TranscriptionFailed(_("the file is no longer kept")) from error
         except OSError as error:
             raise StorageUnavailable(f"a sound file cannot be read: {type(error).__name__}") from error
         sound = await anyio.to_thread.run_sync(sound_file_of, content)
@@ -274,11 +277,15 @@ def _hearing(turn: Turn) -> Hearing:
     failed = [one for one in told if one.why_not]
     reasons = dict.fromkeys(one.why_not for one in failed)
     lines = [
-        f"I could not listen to {_names([one.name for one in failed if one.why_not == why])}: {why}."
+        _(
+            "I could not listen to {names}: {why}.",
+            names=_names([one.name for one in failed if one.why_not == why]),
+            why=_(why),
+        )
         for why in reasons
     ]
     lines += [
-        quote(f"I am not sure that I understood this correctly: {one.text}", _QUOTED_CHARS)
+        quote(_("I am not sure that I understood this correctly: {text}", text=one.text), _QUOTED_CHARS)
         for one in told
         if one.unsure
     ]
@@ -293,19 +300,24 @@ def _names(files: Sequence[str]) -> str:
     """Names of files for a sentence; of many the first."""
     shown = [f"`{' '.join(name.replace('`', chr(39)).split())}`" for name in files[:_NAMED]]
     if len(files) > _NAMED:
-        shown[-1:] = [f"{len(files) - _NAMED + 1} more"]
-    return " and ".join(filter(None, (", ".join(shown[:-1]), shown[-1])))
+        shown[-1:] = [_("{n} more", n=len(files) - _NAMED + 1)]
+    return list_of(shown)
 
 
 def _too_long(seconds: float, limit_s: float) -> str:
-    return f"it lasts {_span(seconds)}, and I listen to {_span(limit_s)} of one message at most"
+    return _(
+        "it lasts {span}, and I listen to {most} of one message at most",
+        span=_span(seconds),
+        most=_span(limit_s),
+    )
 
 
 def _span(seconds: float) -> str:
-    for unit, size in (("hours", 3600), ("minutes", 60)):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.3g} {unit}"
-    return f"{seconds:.3g} seconds"
+    if seconds >= 7200:
+        return _("{n} hours", n=f"{seconds / 3600:.3g}")
+    if seconds >= 120:
+        return _("{n} minutes", n=f"{seconds / 60:.3g}")
+    return _("{n} seconds", n=f"{seconds:.3g}")
 
 
 def _later(error: ModelError) -> ModelError:
@@ -318,10 +330,11 @@ def _later(error: ModelError) -> ModelError:
 def _in_words(error: ModelError) -> str:
     """Explain a failed transcription, as a clause that anybody may read."""
     if isinstance(error, ModelAuthFailed) or error.fields.get("operator"):
-        return f"{_WHAT} refuses my login; my operator must check it"
+        return _("the speech recognition refuses my login; my operator must check it")
     if isinstance(error, ModelUnreadable):
-        slow = error.kind == "slow"
-        return f"{_WHAT} took too long" if slow else f"{_WHAT} gave an answer that I cannot read"
+        if error.kind == "slow":
+            return _("the speech recognition took too long")
+        return _("the speech recognition gave an answer that I cannot read")
     if error.temporary:
-        return f"{_WHAT} cannot be reached; please send it again later, or write"
-    return f"{_WHAT} refused it"
+        return _("the speech recognition cannot be reached; please send it again later, or write")
+    return _("the speech recognition refused it")

@@ -60,6 +60,7 @@ class Harness:
         self.bot = server.address(f"bot{number}")
         self.tool = Writer()
         self.minutes = 30.0
+        self.language = "en"
         self.people = {name: server.peer(f"{name}{number}") for name in ("guest", "eve", "owner")}
 
     def address(self, name: str) -> str:
@@ -70,6 +71,7 @@ class Harness:
         allow = [self.address("guest"), self.address("eve")]
         settings = {
             "owner": {"aliases": [self.address("owner")]},
+            "language": self.language,
             "agents": {"heartbeat": {"enabled": False}},
             "tools": {"require_approval": ["write_down"], "approval_timeout_minutes": self.minutes},
             "llm": {

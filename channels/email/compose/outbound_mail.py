@@ -24,6 +24,7 @@ from email.mime.nonmultipart import MIMENonMultipart
 from email.policy import Compat32
 from email.utils import format_datetime
 
+from agent_core.language import _
 from agent_core.messages import Attachment, OutboundKind, OutboundMessage
 from channels.base import DeliveryFailed
 from channels.email.mail_route import route_of
@@ -181,11 +182,11 @@ def subject_of(message: OutboundMessage) -> str:
     if headline := " ".join(message.context.headline.split()):
         text = headline
     elif message.rings_for is None and (route_of(message.context).message_id or asked):
-        text = asked if _REPLY_PREFIX.match(asked) else f"Re: {asked or '(no subject)'}"
+        text = asked if _REPLY_PREFIX.match(asked) else f"Re: {asked or _('(no subject)')}"
     else:
         first = next((line for line in message.text.splitlines() if line.strip(" #*_>`|:-")), "")
         line = " ".join(to_text(first[: 2 * MAX_SUBJECT]).split()).strip("#*_>`| ")
-        text = _headline(line) or "Message"
+        text = _headline(line) or _("Message")
         text = f"{text.rstrip(':')} – {asked}" if asked else text
     text = "".join(char for char in text if char.isprintable())
     return text if len(text) <= MAX_SUBJECT else text[: MAX_SUBJECT - 1] + "…"
@@ -220,7 +221,9 @@ def _thread(message: OutboundMessage) -> tuple[str | None, Sequence[str]]:
 def _redirected_by(message: OutboundMessage) -> str:
     """For somebody who has not asked: who has, and wants the answer there."""
     person = route_of(message.context).redirected_by.replace("`", "'")
-    return f"(`{person}` has asked me, and wants my answer sent to you.)\n\n" if person else ""
+    return (
+        _("(`{person}` has asked me, and wants my answer sent to you.)\n\n", person=person) if person else ""
+    )
 
 
 def _with(text: str, missing: Sequence[str]) -> str:
@@ -236,7 +239,7 @@ def _quoted(message: OutboundMessage) -> tuple[str, str]:
         return "", ""
     when = " ".join(quoted.date.split())
     who = _recipient(message)
-    return (f"On {when}, {who} wrote:" if when else f"{who} wrote:"), text
+    return (_("On {when}, {who} wrote:", when=when, who=who) if when else _("{who} wrote:", who=who)), text
 
 
 def texts_of(

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
+from agent_core.language import _
 from channels.email.parse.mail_threads import OWN_ID_PREFIX, is_own_id
 from channels.email.parse.mime import (
     CONTROL,
@@ -90,7 +91,11 @@ def read_report(raw: bytes, *, account: str) -> BounceReport | None:
 def in_words(report: BounceReport) -> str:
     """Describe a report for the owner; its texts are in code marks, since anybody can write one."""
     whom, why = (_in_marks(text) for text in (report.recipient, report.why))
-    return f"My mail to {whom or 'somebody'} did not arrive: {why or 'no reason given'}"
+    return _(
+        "My mail to {whom} did not arrive: {why}",
+        whom=whom or _("somebody"),
+        why=why or _("no reason given"),
+    )
 
 
 def _in_marks(text: str) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from agent_core.language import _, gettext_noop
 from channels.email.parse.mime import FIELD, FOR_WHOM, Headers, Unreadable, decode_text, parse_headers
 
 TOO_LARGE = "too_large"
@@ -22,7 +23,7 @@ MOST_VALUE = 16_000
 MOST_FIELDS = 300
 MOST_LINES = 20_000
 """With more of them a header is nobody's: each costs time, and other mails wait behind it."""
-SENT_BY_A_PROGRAM = (
+SENT_BY_A_PROGRAM = gettext_noop(
     "Your mail says of itself that a program or a mailing list sent it, and I do not answer such mails. If "
     "you wrote it yourself, please send it again from your mail program. I will not mention this again."
 )
@@ -37,20 +38,23 @@ _TELLING = frozenset(
 )
 """Whatever ``guard`` and ``threads`` look at, besides those of mailing lists."""
 _WHY = {
-    "too_many_parts": "it has too many parts",
-    "nested_too_deep": "its parts are nested too deeply",
-    "header_too_large": "its header is too long",
-    "too_many_header_fields": "its header has too many fields",
-    TOO_SLOW: "reading it takes too long",
-    "encrypted": "it is encrypted",
-    KILLS: "each attempt to read it crashed",
+    "too_many_parts": gettext_noop("it has too many parts"),
+    "nested_too_deep": gettext_noop("its parts are nested too deeply"),
+    "header_too_large": gettext_noop("its header is too long"),
+    "too_many_header_fields": gettext_noop("its header has too many fields"),
+    TOO_SLOW: gettext_noop("reading it takes too long"),
+    "encrypted": gettext_noop("it is encrypted"),
+    KILLS: gettext_noop("each attempt to read it crashed"),
 }
 
 
 def apology_of(trouble: str) -> str:
     """The answer to the sender of a mail that could not be read for this reason."""
-    why = _WHY.get(trouble, "I do not understand its structure")
-    return f"Your mail arrived, but I could not read it: {why}. Please send me the text in a plain mail."
+    why = _WHY.get(trouble, gettext_noop("I do not understand its structure"))
+    return _(
+        "Your mail arrived, but I could not read it: {why}. Please send me the text in a plain mail.",
+        why=_(why),
+    )
 
 
 def headers_of(raw: bytes) -> Headers:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 import anyio.to_thread
 import structlog
 
+from agent_core.language import _
 from agent_core.messages import Attachment, InboundMessage
 from channels.attachments import AttachmentGone, AttachmentRefused, AttachmentStore
 from channels.email.config import EmailConfig
@@ -142,7 +143,13 @@ async def read_files(
     left = max_bytes
     for each in attachments:
         if store is None or each.size_bytes > left:
-            missing.append(f"{each.name} is too large to be sent by mail ({_megabytes(each.size_bytes)})")
+            missing.append(
+                _(
+                    "{name} is too large to be sent by mail ({size})",
+                    name=each.name,
+                    size=_megabytes(each.size_bytes),
+                )
+            )
             continue
         try:
             content = await store.read(each, max_bytes=each.size_bytes + 1)

@@ -17,6 +17,7 @@ from datetime import datetime
 from types import MappingProxyType
 
 from agent_core.html_to_text import html_to_text
+from agent_core.language import _
 from agent_core.messages import (
     Audience,
     Background,
@@ -279,7 +280,7 @@ class MailIntake:
                 context,
                 quoted=self._quotation(arrival),
                 cc=self._copies(arrival, verdict),
-                refusal=SENT_BY_A_PROGRAM if explained else "",
+                refusal=_(SENT_BY_A_PROGRAM) if explained else "",
             )
         return InboundMessage(
             channel=self._channel,

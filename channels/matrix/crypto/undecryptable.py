@@ -17,6 +17,7 @@ from typing import Any
 
 import structlog
 
+from agent_core.language import _, gettext_noop, ngettext
 from channels.matrix.client.json_access import JsonObject, object_of, text_of
 
 WAITING = "waiting_for_keys"
@@ -26,12 +27,14 @@ QUIET_S = 600.0
 _KEPT_S = 14 * 86_400.0
 _CODE = re.compile(r"[a-z0-9._]{1,50}")
 _REASONS = {
-    "m.unverified": "your client withholds the key from sessions that it does not trust; verify me (click on "
-    'my name, then on "Verify") or allow unverified sessions in the room\'s settings',
-    "m.blacklisted": "your client has blocked my session",
-    "m.unauthorised": "your client says that I am not entitled to the key",
-    "m.unavailable": "your client does not have the key any more",
-    "m.no_olm": "your client could not set up a secure connection with my session",
+    "m.unverified": gettext_noop(
+        "your client withholds the key from sessions that it does not trust; verify me (click on my name, "
+        'then on "Verify") or allow unverified sessions in the room\'s settings'
+    ),
+    "m.blacklisted": gettext_noop("your client has blocked my session"),
+    "m.unauthorised": gettext_noop("your client says that I am not entitled to the key"),
+    "m.unavailable": gettext_noop("your client does not have the key any more"),
+    "m.no_olm": gettext_noop("your client could not set up a secure connection with my session"),
 }
 _log = structlog.get_logger(__name__)
 
@@ -203,10 +206,12 @@ def _about(sender: str, session_id: str) -> str:
 
 
 def _text(count: int, code: str) -> str:
-    what = "your message" if count == 1 else f"{count} messages"
+    what = ngettext("your message", "{n} messages", count)
     if not code:
-        return (
-            f"I cannot read {what} yet: the key has not arrived. When it does, I will answer. If it "
-            "does not, please send it again."
+        return _(
+            "I cannot read {what} yet: the key has not arrived. When it does, I will answer. If it does not, "
+            "please send it again.",
+            what=what,
         )
-    return f"I cannot read {what}: {_REASONS.get(code, 'your client withholds the key')}."
+    reason = _REASONS.get(code, gettext_noop("your client withholds the key"))
+    return _("I cannot read {what}: {reason}.", what=what, reason=_(reason))

@@ -15,6 +15,7 @@ from datetime import datetime
 from typing import Any, Literal
 from urllib.parse import unquote
 
+from agent_core.language import _, gettext_noop
 from agent_core.messages import Audience, InboundMessage, MessageContext, OutboundMessage, Sender
 from channels.matrix.client.json_access import JsonObject, object_of, text_of
 from channels.matrix.events.formatted import formatted_text
@@ -121,7 +122,7 @@ def read_event(  # noqa: PLR0911 - a chain of reasons to say no
     )
     context = MessageContext(
         in_reply_to=replies_to(content),
-        unreadable=f"I cannot read {what}. Please say it in words." if what else "",
+        unreadable=_("I cannot read {what}. Please say it in words.", what=_(what)) if what else "",
         # How it is called here: its name in front of a command is passed over.
         names=() if direct else me.names,
         not_named=not alone and _is_not_named(content, me),
@@ -172,10 +173,10 @@ def _unreadable_in(kind: Any, content: JsonObject) -> str:
     """Name the kind of a message the bot cannot read; "" if it can, or if it is for programs."""
     msgtype = content.get("msgtype")
     if kind in STARTS:
-        return "" if poll_in(content) else "a poll"
+        return "" if poll_in(content) else gettext_noop("a poll")
     if kind != "m.room.message" or message_text(content) != Skip("unsupported") or _is_edit(content):
         return ""
-    return "" if str(msgtype).startswith("m.key.") else "a message of this kind"
+    return "" if str(msgtype).startswith("m.key.") else gettext_noop("a message of this kind")
 
 
 def _is_edit(content: JsonObject) -> bool:

@@ -21,6 +21,7 @@ import anyio
 import anyio.to_thread
 import structlog
 
+from agent_core.language import _, gettext_noop
 from agent_core.messages import Attachment, OutboundKind, OutboundMessage
 from channels.attachments import AttachmentStore
 from channels.base import ChannelUnavailable, DeliveryUncertain, Receipt
@@ -59,7 +60,7 @@ from channels.split import split_markdown
 
 KEYS_KEPT_S = 12 * 3600.0
 """So long a homeserver surely recognises a transaction id; Synapse promises 24 hours."""
-NOT_ALONE = (
+NOT_ALONE = gettext_noop(
     "I have a message for you, but others can read this room now, so I did not post it. Write to me in a "
     "room where we are alone."
 )
@@ -136,7 +137,7 @@ class EventSender:
         previewed: str | None = None,
     ) -> Receipt:
         """Send one message; see `Channel.deliver`. ``previewed`` is the event that shows it unfinished."""
-        for _ in range(MAX_IN_A_ROW + 1):
+        for __ in range(MAX_IN_A_ROW + 1):
             used = self._homeserver.credentials
             if used is None:
                 raise ChannelUnavailable("not logged in yet", retry_after_s=1.0)
@@ -162,7 +163,7 @@ class EventSender:
             _log.warning("matrix.answer_withheld", room=room_id)
             if is_voice_message(message):  # it says again what was sent or withheld before, and that was told
                 return Receipt(f"{name} withheld")
-            message = message.model_copy(update={"text": NOT_ALONE, "attachments": ()})
+            message = message.model_copy(update={"text": _(NOT_ALONE), "attachments": ()})
             content = await self._content(message, name, encrypted=encrypted, first=True)
         forgotten = self._key_may_be_forgotten(message, used)
         # Transaction ids count within a room: of what went into an earlier one this one knows nothing.
@@ -187,7 +188,7 @@ class EventSender:
                 content = await self._uploads.content(file, encrypted=True)  # it has become so meanwhile
         except FileRefused as refused:
             _log.warning("matrix.file_not_sent", room=room_id, reason=str(refused))
-            text = f"I cannot send you the file {file.name!r}: {refused}."
+            text = _("I cannot send you the file {name}: {why}.", name=repr(file.name), why=_(str(refused)))
             told = message.model_copy(update={"text": text})
             content = build_content(told, name, formatted=False, first=False)
         else:

@@ -29,6 +29,7 @@ _NOTES: dict[tuple[str, ...], str] = {
     ("owner", "aliases"): "your addresses on all channels",
     ("llm",): "The models. A pool is a list: if a model fails, squidbot asks the next one.",
     ("llm", "default_pool"): "the pool that answers",
+    ("language",): "of what squidbot itself says to people; en or de",
     ("timezone",): "of all times that are said to you and by you",
     ("llm", "providers"): "who runs the models, and the key for it; api_base for a server of your own",
     ("llm", "models"): "the models, under names that you choose",
@@ -67,6 +68,7 @@ class Answers:
     channels: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     off: frozenset[str] = frozenset()
     timezone: str = ""
+    language: str = ""
     console: str = ""
 
 
@@ -92,6 +94,7 @@ def settings_of(answers: Answers, now: Tree) -> Tree:
     whole = {
         "owner": _owner(answers.owner, now),
         "timezone": answers.timezone,
+        "language": answers.language,
         "llm": _model(answers.model, now.get("llm") or {}) if answers.model else {},
         "voice": {
             part: {"provider": voice.provider, "model": model} for part, model in spoken if voice and model

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from agent_core.files import make_folder, write_new
+from agent_core.language import language_in
 from agent_core.persona import FILE_NAME, STARTER
 from channels.plugin import AccountConfig
 from channels.setup import (
@@ -200,6 +201,7 @@ class Init:
                 {kind: each.settings for kind, each in asked.items() if each.settings is not None},
                 frozenset(kind for kind, each in asked.items() if each.off),
                 zone,
+                language="" if existing.is_there else language_in(self.environ),
                 console="" if existing.is_there else free_address(),
             ),
             self.environ,

@@ -12,6 +12,7 @@ import anyio
 import structlog
 
 from agent_core.errors import AgentError
+from agent_core.language import gettext_noop
 from agent_core.messages import Audience, InboundMessage, SessionKey
 from channels.base import (
     Channel,
@@ -23,7 +24,7 @@ from channels.base import (
 )
 from gateway.routing.access import Access, Role
 
-LEFT = "I am not in its conversation any more"
+LEFT = gettext_noop("I am not in its conversation any more")
 """The note of a job that is paused until the bot is back in its conversation."""
 _ASK_LIMIT_S = 30.0
 _log = structlog.get_logger(__name__)

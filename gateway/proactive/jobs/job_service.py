@@ -22,6 +22,7 @@ import structlog
 from pydantic import JsonValue
 
 from agent_core.errors import ToolDenied, ToolFailed, ToolRetry
+from agent_core.language import _, gettext_noop, list_of, show_time
 from agent_core.messages import EVERYBODY, Audience, MessageContext, SessionKey
 from agent_core.ports import Clock
 from agent_core.provenance import Origins, from_json, join_origins, origins_of_call, person, to_json
@@ -183,11 +184,11 @@ class JobService:
         if {each.lower() for each in wanted} <= nobody_else:
             return []
         if place.audience is Audience.DIRECT or self._people is None:
-            raise TriggerInvalid("it can be for others only in a room with them")
+            raise TriggerInvalid(_("it can be for others only in a room with them"))
         try:
             people = await self._people(place.session)
         except ChannelUnavailable as error:
-            raise TriggerInvalid("I cannot see now who is here; ask again in a moment") from error
+            raise TriggerInvalid(_("I cannot see now who is here; ask again in a moment")) from error
         found: dict[str, None] = {}
         for each in wanted:
             one = [place.person] if each.lower() == "me" else []
@@ -198,8 +199,11 @@ class JobService:
             return [] if list(found) == [place.person] else list(found)
         if not place.context.moderator:
             raise TriggerInvalid(
-                f"that is {len(found)} people, and only a moderator can have so many notified; "
-                f"name at most {MOST_MENTIONED}"
+                _(
+                    "that is {n} people, and only a moderator can have so many notified; name at most {most}",
+                    n=len(found),
+                    most=MOST_MENTIONED,
+                )
             )
         return [EVERYBODY]
 
@@ -224,15 +228,19 @@ class JobService:
         """
         jobs = await self.plans.jobs()
         mine = [job for job in jobs if job.person == place.person]
-        self._check_runs(mine, timing, now, limit=self._config.runs_per_day, whose="your jobs")
+        self._check_runs(mine, timing, now, limit=self._config.runs_per_day, whose=_("your jobs"))
         crowd = self._crowd_of(place.session.channel, place.person)
         if not crowd:
             return
         theirs = [job for job in jobs if self._crowd_of(job.session.channel, job.person) == crowd]
-        whose = "the jobs of the people at your server"
+        whose = _("the jobs of the people at your server")
         if len(theirs) >= _CROWD * self._config.jobs_per_person:
             raise TriggerInvalid(
-                f"{whose} have reached their limit of {_CROWD * self._config.jobs_per_person}"
+                _(
+                    "{whose} have reached their limit of {n}",
+                    whose=whose,
+                    n=_CROWD * self._config.jobs_per_person,
+                )
             )
         self._check_runs(theirs, timing, now, limit=_CROWD * self._config.runs_per_day, whose=whose)
 
@@ -246,7 +254,11 @@ class JobService:
                     runs += count_within(parse_timing(job.timing), now, _DAY, at_most=limit + 1)
         if runs > limit > 0:
             raise TriggerInvalid(
-                f"{whose} would run more than {limit} times a day together, which is the limit"
+                _(
+                    "{whose} would run more than {n} times a day together, which is the limit",
+                    whose=whose,
+                    n=limit,
+                )
             )
 
     async def own_jobs(self, place: JobPlace) -> list[Job]:
@@ -269,8 +281,12 @@ class JobService:
         before = place.since is not None and job.created_at < place.since and not place.owns(job)
         private = job.audience is Audience.DIRECT  # made before others came in
         named = job.context.notes.mentions
-        whom = "everybody" if EVERYBODY in named else ", ".join(named)
-        about = f"for {whom}, from {job.person}" if named else f"for {job.person}"
+        whom = _("everybody") if EVERYBODY in named else ", ".join(named)
+        about = (
+            _("for {whom}, from {person}", whom=whom, person=job.person)
+            if named
+            else _("for {person}", person=job.person)
+        )
         return f"{self.describe(job, words=not (before or private))} ({about})"
 
     async def set_paused(self, job: Job, *, paused: bool) -> Job | None:
@@ -289,10 +305,10 @@ class JobService:
 
     def describe(self, job: Job, *, words: bool = True) -> str:
         """A job in one line, with or without its words."""
-        paused = "paused, " if job.state is JobState.PAUSED else ""
-        note = f" [{job.note}]" if job.note else ""
+        paused = _("paused, ") if job.state is JobState.PAUSED else ""
+        note = f" [{_(job.note)}]" if job.note else ""
         text = f": {one_line(job.text, 80)}" if words else ""
-        return f"{job.id}: {paused}{job.kind.value} {self.timing_text(job)}{text}{note}"
+        return f"{job.id}: {paused}{_(job.kind.value)} {self.timing_text(job)}{text}{note}"
 
     def timing_text(self, job: Job, *, is_new: bool = False) -> str:
         """Describe when a job runs; ``is_new`` adds the first run of one that repeats."""
@@ -304,9 +320,10 @@ class JobService:
         if not is_new or not isinstance(timing, Cron | Interval) or job.next_at is None:
             return told
         first = job.next_at.astimezone(zone_of(timing.zone if isinstance(timing, Cron) else self.zone))
-        return f"{told}, first on {first:%a %Y-%m-%d}" + (
-            f" {first:%H:%M %Z}" if isinstance(timing, Interval) else ""
-        )
+        pattern = gettext_noop("%a %Y-%m-%d")
+        if isinstance(timing, Interval):
+            pattern = gettext_noop("%a %Y-%m-%d %H:%M %Z")
+        return _("{when}, first on {time}", when=told, time=show_time(first, pattern))
 
 
 def _the_one(name: str, people: Mapping[str, str]) -> str:
@@ -315,8 +332,14 @@ def _the_one(name: str, people: Mapping[str, str]) -> str:
     if len(found) == 1:
         return found[0]
     if found:
-        raise TriggerInvalid(f"{one_line(name, 40)!r} can be {' or '.join(found[:5])}; use the address")
-    raise TriggerInvalid(f"I know nobody called {one_line(name, 40)!r} here")
+        raise TriggerInvalid(
+            _(
+                "{name} can be {people}; use the address",
+                name=repr(one_line(name, 40)),
+                people=list_of(found[:5], " or "),
+            )
+        )
+    raise TriggerInvalid(_("I know nobody called {name} here", name=repr(one_line(name, 40))))
 
 
 class SessionJobs:
@@ -388,7 +411,7 @@ def _elsewhere(job: Job, place: JobPlace, name: str) -> str:
     if job.session == place.session:
         return ""
     if job.audience is Audience.DIRECT:
-        return f" (comes in another conversation, by {job.session.channel})"
+        return _(" (comes in another conversation, by {channel})", channel=job.session.channel)
     called = one_line(name.translate(_NO_MARKS), 60)
-    room = f"the room “{called}”" if called else "another room"
-    return f" (comes in {room}, by {job.session.channel})"
+    room = _("the room “{name}”", name=called) if called else _("another room")
+    return _(" (comes in {room}, by {channel})", room=room, channel=job.session.channel)

@@ -14,6 +14,7 @@ from dataclasses import replace
 from datetime import datetime
 from functools import partial
 
+from agent_core.language import _
 from gateway.proactive.jobs import time_words as words
 from gateway.proactive.jobs.time_reader import TokenReader
 from gateway.proactive.jobs.time_syntax import (
@@ -41,7 +42,9 @@ def read_when(text: str) -> When:
     reader = _Reader(text)
     when = reader.when()
     if rest := reader.rest.strip(" ,\t\r\n"):
-        raise NotATime(f"I do not understand {rest[:40]!r} in {reader.text[:80]!r}")
+        raise NotATime(
+            _("I do not understand {rest} in {text}", rest=f"{rest[:40]!r}", text=f"{reader.text[:80]!r}")
+        )
     return when
 
 
@@ -55,17 +58,33 @@ def split_when(text: str) -> tuple[str, str]:
     time, said = reader.text[: reader.end].strip(" ,"), reader.rest.lstrip(_BETWEEN)
     with_colon = f"{time}: {said}"
     if not said.strip(_BETWEEN):
-        raise NotATime(f"I do not know what to say {time!r}", f"{time} call Tom")
+        raise NotATime(
+            _("I do not know what to say {time}", time=f"{time!r}"), _("{time} call Tom", time=time)
+        )
     if reader.rest.startswith(":"):
         return time, said
     if reader.can_continue(when):
         with_at = f"{time} at {said.partition(' ')[0]}"
         example = f"{time} at {said}" if is_time(with_at) else with_colon
-        raise NotATime(f"I am not sure whether {said[:40]!r} belongs to the time {time!r}", example)
+        raise NotATime(
+            _(
+                "I am not sure whether {said} belongs to the time {time}",
+                said=f"{said[:40]!r}",
+                time=f"{time!r}",
+            ),
+            example,
+        )
     if (found := reader.clock_in_text(when)) is not None:
         clock, others = found
         example = f"{time} {clock} {others}" if is_time(f"{time} {clock}") else with_colon
-        raise NotATime(f"I am not sure whether {clock!r} belongs to the time {time!r}", example)
+        raise NotATime(
+            _(
+                "I am not sure whether {clock} belongs to the time {time}",
+                clock=f"{clock!r}",
+                time=f"{time!r}",
+            ),
+            example,
+        )
     return time, said
 
 
@@ -73,9 +92,12 @@ def split_time_behind(text: str) -> tuple[str, str]:
     """Split the time from the text before it, which has none itself. Raises as `split_when`."""
     time, said = _time_behind(text)
     if not time or not is_free_of_times(said):
-        raise NotATime(f"I do not understand {text[:40]!r} as a time", _example(time, said))
+        raise NotATime(_("I do not understand {text} as a time", text=f"{text[:40]!r}"), _example(time, said))
     if time[0].isdigit() and isinstance(read_when(time), Span):
-        raise NotATime(f"I am not sure whether {time!r} belongs to the text", f"in {time} {said}")
+        raise NotATime(
+            _("I am not sure whether {time} belongs to the text", time=f"{time!r}"),
+            _("in {time} {said}", time=time, said=said),
+        )
     return time, said
 
 
@@ -102,7 +124,7 @@ def _example(time: str, said: str) -> str:
     """A reminder with this time and text as it is written, if they are both clear."""
     if is_free_of_times(said):
         return f"{time} {said}"
-    return f"{NotATime('').example} call Tom"
+    return _("{time} call Tom", time=NotATime("").example)
 
 
 def is_time(text: str) -> bool:
@@ -126,7 +148,7 @@ class _Reader(TokenReader):
         """The longest time that begins here. Raises `NotATime`."""
         found = self._first(self._months_from_now, self._span_from_now, self._repeated, self._moments)
         if found is None:
-            raise NotATime(f"I do not understand {self.text[:40]!r} as a time")
+            raise NotATime(_("I do not understand {text} as a time", text=f"{self.text[:40]!r}"))
         return found
 
     def can_continue(self, when: When) -> bool:
@@ -204,7 +226,13 @@ class _Reader(TokenReader):
             if said[1] == "h" and len(said) < 4 and said[0].isdecimal() and 6 <= int(said[0]) <= 24:
                 span, clock = self.text[: self.end], ":".join([said[0], *(said[2:] or ["00"])])
                 either = f"{clock} or 'in {span}'"
-                raise Ambiguous(f"{span!r} can be {either}; write the one that you mean like this")
+                raise Ambiguous(
+                    _(
+                        "{span} can be {either}; write the one that you mean like this",
+                        span=f"{span!r}",
+                        either=either,
+                    )
+                )
         self._is_bare = is_bare
         clocks = self._clocks() if in_days else ()
         return Moments(Day(offset=round(seconds / words.SECONDS["d"])), clocks) if clocks else Span(seconds)
@@ -428,7 +456,7 @@ class _Reader(TokenReader):
         try:
             return datetime.fromisoformat(found) if found else None
         except ValueError as error:
-            raise NotATime(f"{found!r} is not in the calendar") from error
+            raise NotATime(_("{found} is not in the calendar", found=f"{found!r}")) from error
 
     def _day_first(self) -> When | None:
         start, day = self.at, self._day()

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import NamedTuple
 
+from agent_core.language import _
+
 
 class TimeOfDay(NamedTuple):
     """
@@ -88,9 +90,9 @@ When = Span | Every | Calendar | Moments
 class NotATime(ValueError):
     """The text cannot be read whole: what it says is for the person, and ``example`` can be read."""
 
-    def __init__(self, said: str, example: str = "tomorrow at 8") -> None:
+    def __init__(self, said: str, example: str = "") -> None:
         super().__init__(said)
-        self.example = example
+        self.example = example or _("tomorrow at 8")
 
 
 class Ambiguous(ValueError):
@@ -120,7 +122,14 @@ def month_and_day(said: str, one: int, two: int, year: int) -> tuple[int, int]:
     """Month and day of ``04/12/2026``. Raises `Ambiguous`: it can be two days."""
     if one != two and max(one, two) <= 12:
         first, second = (f"{year}-{month:02}-{day:02}" for month, day in ((one, two), (two, one)))
-        raise Ambiguous(f"{said!r} can be {first} or {second}; write the one that you mean like this")
+        raise Ambiguous(
+            _(
+                "{said} can be {first} or {second}; write the one that you mean like this",
+                said=f"{said!r}",
+                first=first,
+                second=second,
+            )
+        )
     return (one, two) if two > 12 else (two, one)
 
 
@@ -132,4 +141,7 @@ def is_minutes(text: str) -> bool:
 def check_day(month: int, dom: int) -> None:
     """Raise `NotATime` if no year has this day."""
     if not (1 <= month <= 12 and 1 <= dom <= monthrange(2000, month)[1]):
-        raise NotATime(f"No year has a day {dom} in month {month}", "every year on 28 February call Tom")
+        raise NotATime(
+            _("No year has a day {dom} in month {month}", dom=dom, month=month),
+            _("every year on 28 February call Tom"),
+        )

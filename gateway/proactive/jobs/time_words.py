@@ -11,6 +11,8 @@ from difflib import get_close_matches
 from itertools import islice
 from typing import NamedTuple, TypeVar
 
+from agent_core.language import gettext_noop
+
 _T = TypeVar("_T")
 _TOKEN = re.compile(
     r"(?P<instant>\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d(?:\.\d{1,6})?)?(?:Z|[+-]\d\d:?\d\d)?"
@@ -185,7 +187,14 @@ AND = _set("and|und|&")
 EVERY = _set("every|each|jede|jeder|jedes|jeden|alle")
 OTHER = _set("other|second|zweite|zweiten|zweiter|zweites")
 DAY = _set("day|tag")
-NTH_NAMES = {1: "first", 2: "second", 3: "third", 4: "fourth", 5: "fifth", -1: "last"}
+NTH_NAMES = {
+    1: gettext_noop("first"),
+    2: gettext_noop("second"),
+    3: gettext_noop("third"),
+    4: gettext_noop("fourth"),
+    5: gettext_noop("fifth"),
+    -1: gettext_noop("last"),
+}
 NTH = _table(
     {
         1: "first|erste|ersten|erster|erstes", 2: "second|zweite|zweiten|zweiter|zweites",

@@ -17,6 +17,7 @@ from datetime import UTC, datetime, timedelta, tzinfo
 from pathlib import Path
 from typing import Any
 
+from agent_core.language import _, gettext_noop, list_of, ngettext, show_time
 from agent_core.text import one_line, time_zone
 from agent_core.tools.web.urls import normalise_url
 from gateway.proactive.jobs.time_grammar import read_when
@@ -53,6 +54,7 @@ _FIELDS = re.compile(
     r"(?P<days>\*|1-5|[0-7](?:,[0-7])*|[0-7](?:#[1-5]|L))"
 )
 _LONGEST_PART = 60
+_UNITS = {"days": gettext_noop("days"), "weeks": gettext_noop("weeks"), "months": gettext_noop("months")}
 _SLACK = timedelta(minutes=1)
 _FURTHEST = timedelta(days=366 * 10)
 _MOST_MONTHS = 120
@@ -88,11 +90,11 @@ def request_of(given: Mapping[str, Any]) -> TriggerRequest:
         if value is None:
             return None
         if isinstance(value, bool) or not isinstance(value, (int, float)):
-            raise TriggerInvalid(f"'{name}' must be a number")
+            raise TriggerInvalid(_("'{name}' must be a number", name=name))
         try:
             return float(value)
         except OverflowError as error:
-            raise TriggerInvalid(f"'{name}' is too large") from error
+            raise TriggerInvalid(_("'{name}' is too large", name=name)) from error
 
     return TriggerRequest(
         at=str(given.get("at") or "").strip(),
@@ -114,25 +116,27 @@ def parse_request(request: TriggerRequest, now: datetime, *, zone: str, min_inte
     ]
     if sum(said) != 1:
         raise TriggerInvalid(
-            "say when, with exactly one of at, in (in_minutes), every (every_minutes) or cron"
+            _("say when, with exactly one of at, in (in_minutes), every (every_minutes) or cron")
         )
     if request.hook:
         return parse_timing(f"hook {request.hook}")
     timing = _timing(request, now, request.zone or zone)
     gap = shortest_gap(timing, now)
     if gap is not None and gap < min_interval:
-        raise TriggerInvalid(f"that is too often: {spoken(min_interval)} is the shortest interval")
+        raise TriggerInvalid(
+            _("that is too often: {min_interval} is the shortest interval", min_interval=spoken(min_interval))
+        )
     return _watch(timing, request, now) if request.watch else timing
 
 
 def _watch(timing: Timing, request: TriggerRequest, now: datetime) -> Watch:
     """The trigger of a watch, whose first look is at once. Raises `TriggerInvalid`."""
     if not isinstance(timing, Interval):
-        raise TriggerInvalid("say how often to look, such as 30m, 2h or 1d")
+        raise TriggerInvalid(_("say how often to look, such as 30m, 2h or 1d"))
     try:
         address = normalise_url(request.watch)
     except ValueError as error:
-        raise TriggerInvalid(f"this cannot be watched: {error}") from error
+        raise TriggerInvalid(_("this cannot be watched: {why}", why=_(str(error)))) from error
     part = one_line(request.part, _LONGEST_PART)
     return Watch(timing.seconds, _whole(now + timedelta(seconds=1)), address, part)
 
@@ -141,7 +145,7 @@ def _timing(request: TriggerRequest, now: datetime, zone: str) -> Timing:
     if request.cron:
         timing = checked_cron(request.cron, zone)
         if next_after(timing, now) is None:
-            raise TriggerInvalid(f"{request.cron!r} never occurs")
+            raise TriggerInvalid(_("{cron} never occurs", cron=f"{request.cron!r}"))
         return timing
     if request.every_minutes is not None:
         seconds = round(_positive(request.every_minutes, "every_minutes") * 60)
@@ -158,7 +162,13 @@ def timing_of(text: str, now: datetime, zone: str) -> Timing:
     except Ambiguous as error:
         raise TriggerInvalid(str(error)) from error
     except NotATime as error:
-        raise TriggerInvalid(f"{error}; write for example {error.example!r} or 'in 2 h 30 min'") from error
+        raise TriggerInvalid(
+            _(
+                "{error}; write for example {example} or 'in 2 h 30 min'",
+                error=error,
+                example=f"{error.example!r}",
+            )
+        ) from error
     match when:
         case Span(seconds):
             return Once(_whole(now + timedelta(minutes=_positive(seconds / 60, text))))
@@ -175,10 +185,10 @@ def _repeated(when: Calendar, now: datetime, zone: str) -> Cron:
     """Raise `TriggerInvalid`: midnight of a certain day is the beginning of another one."""
     on_some_days = when.weekdays or when.unit == "months" or when.count > 1
     if on_some_days and any(clock.hour == 24 for clock in when.clocks):
-        raise TriggerInvalid("midnight is at the end of a day; write 00:00 with the day that begins then")
+        raise TriggerInvalid(_("midnight is at the end of a day; write 00:00 with the day that begins then"))
     in_months = when.unit == "months"
     if in_months and not 1 <= when.count <= _MOST_MONTHS:
-        raise TriggerInvalid("the time between two of them must be more than 0, and less than ten years")
+        raise TriggerInvalid(_("the time between two of them must be more than 0, and less than ten years"))
     today = now.astimezone(zone_of(zone))
     is_from_today = in_months and not (when.days_of_month or when.weekdays)
     hours: dict[int, list[int]] = {}
@@ -223,14 +233,20 @@ def _instants(when: Moments, text: str, now: datetime, zone: tzinfo) -> list[dat
     except (ValueError, OverflowError) as error:
         if isinstance(error, TriggerInvalid):
             raise
-        raise TriggerInvalid(f"{text!r} is no day of the calendar") from error
+        raise TriggerInvalid(_("{text} is no day of the calendar", text=f"{text!r}")) from error
     if when.is_vague and min(found) < now:
         found = [now + timedelta(hours=1)]
     if min(found) < now - _SLACK:
         over = min(found).astimezone(zone)
-        raise TriggerInvalid(f"{over:%Y-%m-%d %H:%M} is in the past; it is {local:%Y-%m-%d %H:%M} now")
+        raise TriggerInvalid(
+            _(
+                "{over} is in the past; it is {local} now",
+                over=show_time(over, gettext_noop("%Y-%m-%d %H:%M")),
+                local=show_time(local, gettext_noop("%Y-%m-%d %H:%M")),
+            )
+        )
     if max(found) > now + _FURTHEST:
-        raise TriggerInvalid(f"{text} is too far in the future")
+        raise TriggerInvalid(_("{text} is too far in the future", text=text))
     return sorted({max(_whole(one), _whole(now + timedelta(seconds=1))) for one in found})
 
 
@@ -262,7 +278,13 @@ def _instant_at(day: Day | None, hour: int, minute: int, local: datetime, zone: 
     elif day.date is not None:
         wall = _next_date(*day.date, wall, lambda wall: _placed(wall + later, zone) > local)
         if day.weekday not in (None, wall.weekday()):
-            raise TriggerInvalid(f"{wall:%Y-%m-%d} is a {WEEK[wall.weekday()]}")
+            raise TriggerInvalid(
+                _(
+                    "{wall} is a {week}",
+                    wall=show_time(wall, gettext_noop("%Y-%m-%d")),
+                    week=_(WEEK[wall.weekday()]),
+                )
+            )
     else:
         later += timedelta(days=_days_to(day, wall))
         if not later and _placed(wall, zone) <= local:
@@ -298,7 +320,14 @@ def _days_to(day: Day, today: datetime) -> int:
     if day.which == "next" and coming not in (0, of_next_week):
         one, two = (f"{today + timedelta(days=days):%Y-%m-%d}" for days in (coming, of_next_week))
         name = WEEK[day.weekday or 0]
-        raise TriggerInvalid(f"'next {name}' can be {one} or {two}; write the date that you mean")
+        raise TriggerInvalid(
+            _(
+                "'next {name}' can be {one} or {two}; write the date that you mean",
+                name=name,
+                one=one,
+                two=two,
+            )
+        )
     return of_next_week
 
 
@@ -315,25 +344,39 @@ def _whole(instant: datetime) -> datetime:
 
 def _positive(number: float, name: str) -> float:
     if not 0 < number <= _FURTHEST.total_seconds() / 60:
-        raise TriggerInvalid(f"'{name}' must be more than 0, and less than ten years")
+        raise TriggerInvalid(_("'{name}' must be more than 0, and less than ten years", name=name))
     return number
+
+
+_EVERY_UNIT = {
+    60: gettext_noop("every minute"),
+    3600: gettext_noop("every hour"),
+    86_400: gettext_noop("every day"),
+}
 
 
 def format_timing(timing: Timing, zone: str) -> str:
     """A timing in words, for people and models."""
     match timing:
         case Once():
-            times = [f"{one.astimezone(zone_of(zone)):%a %Y-%m-%d %H:%M %Z}" for one in timing.instants]
-            return f"{'once, ' if len(times) == 1 else ''}on {' and '.join(times)}"
+            pattern = gettext_noop("%a %Y-%m-%d %H:%M %Z")
+            times = list_of([show_time(one.astimezone(zone_of(zone)), pattern) for one in timing.instants])
+            return _("once, on {time}" if len(timing.instants) == 1 else "on {time}", time=times)
         case Hook(name):
-            return f"when the webhook {name} is called"
-        case Watch(seconds, _):
+            return _("when the webhook {name} is called", name=name)
+        case Watch(seconds, _start):
             part = f" ({timing.part!r})" if timing.part else ""
-            return f"looks at {timing.address}{part} every {spoken(timedelta(seconds=seconds))}"
+            every = _every(seconds)
+            return _("looks at {address}{part} {every}", address=timing.address, part=part, every=every)
         case Interval(seconds, _):
-            return f"every {spoken(timedelta(seconds=seconds))}"
+            return _every(seconds)
         case _:
             return f"{_in_words(timing)} ({timing.zone})"
+
+
+def _every(seconds: int) -> str:
+    every = _EVERY_UNIT.get(seconds)
+    return _(every) if every else _("every {span}", span=spoken(timedelta(seconds=seconds)))
 
 
 def _in_words(timing: Cron) -> str:
@@ -347,14 +390,15 @@ def _in_words(timing: Cron) -> str:
         fields = [each for each in fields if each.group("dom", "month") != ("L", "2")]
         found = [*fields]
     if len(fields) < len(found) or len({each.group("dom", "month", "days") for each in fields}) > 1:
-        return f"at {timing.expression}"
+        return _("at {times}", times=timing.expression)
     times = sorted(
         f"{int(hour):02}:{int(each['minute']):02}" for each in fields for hour in each["hours"].split(",")
     )
     dom, month, days = fields[0].group("dom", "month", "days")
     if (dom != "*" and days != "*") or (month != "*" and (dom == "*" or not 1 <= int(month) <= 12)):
-        return f"at {timing.expression}"
-    return f"{_days_in_words(timing, dom, month, days)} at {' and '.join(times)}"
+        return _("at {times}", times=timing.expression)
+    days_in_words = _days_in_words(timing, dom, month, days)
+    return _("{days} at {times}", days=days_in_words, times=list_of(times))
 
 
 def _days_in_words(timing: Cron, dom: str, month: str, days: str) -> str:
@@ -362,20 +406,30 @@ def _days_in_words(timing: Cron, dom: str, month: str, days: str) -> str:
     if dom != "*" and unit == "months" and count % 12 == 0:
         count, month = count // 12, str(timing.since.month)
     if month != "*":
-        each = "every year" if count == 1 else f"every {count} years"
-        name = calendar.month_name[int(month)]
-        return f"{each} on {'the last day of' if dom == 'L' else dom} {name}"
-    which = {"*": "day", "1-5": "weekday"}.get(days) or " and ".join(
-        WEEK[(int(day[0]) - 1) % 7] for day in days.split(",")
-    )
-    in_month = [f"day {day}" if day != "L" else "the last day" for day in dom.split(",") if day != "*"]
+        name = _(calendar.month_name[int(month)])
+        if dom == "L":
+            return ngettext(
+                "every year on the last day of {month}",
+                "every {n} years on the last day of {month}",
+                count,
+                month=name,
+            )
+        return ngettext(
+            "every year on {day} {month}", "every {n} years on {day} {month}", count, day=dom, month=name
+        )
+    named = {"*": gettext_noop("day"), "1-5": gettext_noop("weekday")}.get(days)
+    which = _(named) if named else list_of([_(WEEK[(int(day[0]) - 1) % 7]) for day in days.split(",")])
+    last = _("the last day")
+    in_month = [last if day == "L" else _("day {day}", day=day) for day in dom.split(",") if day != "*"]
     if (nth := days[1:].removeprefix("#")) and days[1] in "#L":
-        in_month = [f"the {NTH_NAMES[-1 if nth == 'L' else int(nth)]} {which}"]
-    on = " and ".join(in_month)
+        ordinal = _(NTH_NAMES[-1 if nth == "L" else int(nth)])
+        in_month = [_("the {ordinal} {weekday}", ordinal=ordinal, weekday=which)]
+    on = list_of(in_month)
     if count > 1:
         on = on or (which if days != "*" else "")
-        return f"every {count} {unit}{' on ' if on else ''}{on}"
-    return f"on {on} of every month" if on else f"every {which}"
+        on = _(" on {day}", day=on) if on else ""
+        return _("every {n} {unit}{on}", n=count, unit=_(_UNITS[unit]), on=on)
+    return _("on {day} of every month", day=on) if on else _("every {day}", day=which)
 
 
 def zone_name(*names: str) -> str:

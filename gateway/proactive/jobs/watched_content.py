@@ -16,6 +16,7 @@ from typing import Any
 from xml.parsers import expat
 
 from agent_core.html_to_text import read_web_page
+from agent_core.language import _, ngettext
 from agent_core.text import field_at, one_line
 from agent_core.tools.web.readable_page import read_content
 
@@ -63,9 +64,9 @@ def news_of(content: Content, seen: Collection[str]) -> str:
     gone = 0 if content.is_feed else len(set(seen) - set(content.items))
     lines = [f"- {text}" for text in new[:_MOST_SHOWN]]
     if len(new) > _MOST_SHOWN:
-        lines.append(f"and {len(new) - _MOST_SHOWN} more")
+        lines.append(_("and {n} more", n=len(new) - _MOST_SHOWN))
     if gone and not new:
-        lines.append("A line is gone." if gone == 1 else f"{gone} lines are gone.")
+        lines.append(ngettext("A line is gone.", "{n} lines are gone.", gone))
     return "\n".join(lines)
 
 
@@ -89,7 +90,7 @@ class _Entry:
         said = self.fields.get("title") or self.fields.get("summary") or self.fields.get("description", "")
         title = one_line(read_web_page(html.unescape(said), "").text, _SHOWN_CHARS)
         link = one_line(self.fields.get("link", ""), _SHOWN_CHARS)
-        return "\n  ".join(each for each in (title, link) if each) or "(without a title)"
+        return "\n  ".join(each for each in (title, link) if each) or _("(without a title)")
 
 
 class _FeedReader:

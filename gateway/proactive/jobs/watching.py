@@ -18,6 +18,7 @@ import anyio.to_thread
 import structlog
 
 from agent_core.errors import ToolFailed
+from agent_core.language import _
 from agent_core.ports import Clock
 from agent_core.provenance import untrusted_origin
 from agent_core.tools.web.web_fetch import status_text
@@ -92,7 +93,9 @@ class Watcher:
         except _NotNow as error:
             note = str(error)
             wait, tells = state.fail(now, timing, error.wait)
-            said = f"I cannot read {timing.address}: {note}. I keep trying." if tells else ""
+            said = ""
+            if tells:
+                said = _("I cannot read {address}: {why}. I keep trying.", address=timing.address, why=note)
         positions, pendings = {name: json.dumps(state.kept)}, []
         if said:
             origin = untrusted_origin("web", timing.address, now)

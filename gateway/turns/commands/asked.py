@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from agent_core.language import gettext_noop
 from agent_core.messages import InboundMessage
 from agent_core.models import Session
 from gateway.proactive.jobs.job_service import JobPlace
 from gateway.store.stores import Turn
 from gateway.turns.commands.command_parsing import Command
 
-NOT_HERE = "Only my owner can do that, in a private conversation with me."
+NOT_HERE = gettext_noop("Only my owner can do that, in a private conversation with me.")
 
 
 @dataclass(frozen=True, slots=True)

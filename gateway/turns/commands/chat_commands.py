@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import anyio.to_thread
 
 from agent_core.errors import DocumentUnusable, MemoryConflict, ToolError
+from agent_core.language import _, gettext_noop, ngettext
 from agent_core.memory_ports import MemoryPort
 from agent_core.messages import Audience
 from agent_core.models import ScopeKind, Session
@@ -44,13 +45,17 @@ if TYPE_CHECKING:
     from agent_core.tools.files.journaled_files import JournaledFiles
 
 _LOOKED_AT = 5000
-_NOTHING = "Nothing waits for your decision."
-_NOT_YOURS = (
+_NOTHING = gettext_noop("Nothing waits for your decision.")
+_NOT_YOURS = gettext_noop(
     "Other people take part in this conversation, so I continue it. Only my owner or a moderator of the "
     "room can start a new one here."
 )
-_LATER = "If you answer after your next message, what comes of it is part of the new conversation."
-_MORE = "\n\n(I have run only the command in the first line. Please send the rest as a separate message.)"
+_LATER = gettext_noop(
+    "If you answer after your next message, what comes of it is part of the new conversation."
+)
+_MORE = gettext_noop(
+    "\n\n(I have run only the command in the first line. Please send the rest as a separate message.)"
+)
 
 
 Handler = Callable[[CommandContext], Awaitable[CommandReply | str]]
@@ -119,7 +124,7 @@ class CommandHandlers:
         said = await self._handlers[command.name](asked)
         told = said if isinstance(said, CommandReply) else CommandReply(said)
         more = command.more and command.name != "stop"
-        return replace(told, text=told.text + _MORE) if more else told
+        return replace(told, text=_(told.text) + _(_MORE)) if more else told
 
     async def _help(self, asked: CommandContext) -> str:
         return help_text(asked.command.argument, owner=asked.owner, name=asked.bot_name)
@@ -129,15 +134,16 @@ class CommandHandlers:
             return _NOT_YOURS
         before = await self._conversations.request_reset(asked.turn)
         if not before:
-            return "A new conversation starts here: I have set aside what was said before. My notes stay."
-        waits = "1 message waits" if before == 1 else f"{before} messages wait"
+            return _("A new conversation starts here: I have set aside what was said before. My notes stay.")
+        waits = ngettext("1 message waits", "{n} messages wait", before)
         open_here = await self._approvals.calls.overview(asked.message, everywhere=False)
-        told = (
-            f"A new conversation starts with your next message. {waits} from before; I answer that as "
-            "part of the old conversation, unless you say `!stop`. My notes stay."
+        told = _(
+            "A new conversation starts with your next message. {waits} from before; I answer that as "
+            "part of the old conversation, unless you say `!stop`. My notes stay.",
+            waits=waits,
         )
         if open_here:
-            told = "\n".join([told, "", "For your answer wait:", "", *open_here, "", _LATER])
+            told = "\n".join([told, "", _("For your answer wait:"), "", *open_here, "", _(_LATER)])
         return told
 
     async def _may_reset(self, asked: CommandContext) -> bool:
@@ -161,24 +167,27 @@ class CommandHandlers:
         waiting = [row for row in rows if normalise(row.message.sender.address) == me]
         count = len(waiting)
         here = (
-            f"{count} of your messages {'waits' if count == 1 else 'wait'} here"
+            ngettext("1 of your messages waits here", "{n} of your messages wait here", count)
             if waiting
-            else "nothing else waits here"
+            else _("nothing else waits here")
         )
         up = span(float(report.get("uptime_s") or 0.0))
         models = report.get("models") or {}
         away = bool(models) and all(
             member.get("cooling_s", 0) > 0 for pool in models.values() for member in pool
         )
-        lines = [f"I have been running for {up}; {here}."]
+        lines = [_("I have been running for {up}; {here}.", up=up, here=here)]
         if away:
-            lines.append("My language model is not answering at the moment; I keep trying.")
+            lines.append(_("My language model is not answering at the moment; I keep trying."))
         if asked.owner:
             calls = await self._approvals.calls.overview(asked.message, everywhere=True)
             lines += ["", *about_parts(report), "", await self._approvals.overview(calls)]
             if (oldest := (report.get("work") or {}).get("oldest_question_s")) is not None:
                 lines.append(
-                    f"\nThe oldest waits for {span(float(oldest))}. Answer: `!approve NAME`, `!reject NAME`"
+                    _(
+                        "\nThe oldest waits for {span}. Answer: `!approve NAME`, `!reject NAME`",
+                        span=span(float(oldest)),
+                    )
                 )
         return "\n".join(lines)
 
@@ -190,12 +199,12 @@ class CommandHandlers:
         try:
             current = await self._memory.load_global_memory(scope)
             versions = await self._memory.memory_versions(scope)
-            if not any(by == turn for *_, by in versions):
-                known = {each.version: each for each, *_ in versions}
+            if not any(by == turn for *__, by in versions):
+                known = {each.version: each for each, *__ in versions}
                 number = current.version - 1 if wanted is None else wanted
                 before = known.get(number)
                 if before is None and (number != 0 or not current.version):
-                    return "There is no such version of my notes."
+                    return _("There is no such version of my notes.")
                 await self._memory.save_global_memory(
                     scope,
                     before.text if before else "",
@@ -205,31 +214,31 @@ class CommandHandlers:
                     origins=before.origins if before else (),
                 )
         except DocumentUnusable as error:
-            return f"I cannot read it: {error}." if asked.owner else error.public
+            return _("I cannot read it: {error}.", error=error) if asked.owner else error.public
         except MemoryConflict:
-            return "My notes have just been changed elsewhere, so nothing was done. `!memory` shows them."
-        which = "before the last change" if wanted is None else f"{wanted}"
-        return f"The version of my notes {which} is back. `!memory undo` takes that back."
+            return _("My notes have just been changed elsewhere, so nothing was done. `!memory` shows them.")
+        which = _("before the last change") if wanted is None else f"{wanted}"
+        return _("The version of my notes {which} is back. `!memory undo` takes that back.", which=which)
 
     async def _memory_text(self, asked: CommandContext) -> str:
         if what := clean_name(asked.command.argument):
-            undo, _, digits = what.partition(" ")
+            undo, __, digits = what.partition(" ")
             number = read_number(digits)
             if undo == "undo" and (number is not None or not digits):
                 return await self._undo_memory(asked, number)
-            return "Write `!memory`, `!memory undo` or `!memory undo NUMBER`. Nothing was done."
+            return _("Write `!memory`, `!memory undo` or `!memory undo NUMBER`. Nothing was done.")
         try:
             document = await self._memory.load_global_memory(asked.session.scope)
         except DocumentUnusable as error:
-            return f"I cannot read it: {error}." if asked.owner else error.public
+            return _("I cannot read it: {error}.", error=error) if asked.owner else error.public
         whose = {
-            ScopeKind.OWNER: "you",
-            ScopeKind.PERSON: "you",
-            ScopeKind.ROOM: "this conversation",
+            ScopeKind.OWNER: _("you"),
+            ScopeKind.PERSON: _("you"),
+            ScopeKind.ROOM: _("this conversation"),
         }[asked.session.scope.kind]
         if not document.text.strip():
-            return f"I have no notes about {whose} yet."
-        return f"These are my notes about {whose}:\n\n{document.text.strip()}"
+            return _("I have no notes about {whose} yet.", whose=whose)
+        return _("These are my notes about {whose}:\n\n{strip}", whose=whose, strip=document.text.strip())
 
     async def _approve(self, asked: CommandContext) -> CommandReply | str:
         name = asked.command.argument
@@ -247,31 +256,31 @@ class CommandHandlers:
         decided = []
         for name in names:
             told = await self._approvals.calls.decide(name, asked.message, yes=yes, why=why)
-            decided.append(told or f"Nothing waits for you under the name `{name}` now.")
+            decided.append(told or _("Nothing waits for you under the name `{name}` now.", name=name))
         if decided:
             return "\n".join(decided)
         lines = await self._approvals.calls.overview(asked.message, everywhere=asked.owner)
         if asked.owner:
             return await self._approvals.overview(lines)
-        return "\n".join(["These wait for your decision:", "", *lines]) if lines else _NOTHING
+        return "\n".join([_("These wait for your decision:"), "", *lines]) if lines else _NOTHING
 
     async def _answer(self, asked: CommandContext) -> str:
-        name, _, text = asked.command.argument.partition(" ")
+        name, __, text = asked.command.argument.partition(" ")
         if not is_call(clean_name(name)):
-            return (
+            return _(
                 "Write `!answer NAME VALUE`, with the name of the server's question. Nothing was sent to "
                 "a server."
             )
         told = await self._approvals.calls.answer(clean_name(name), asked.message, text)
-        return told or f"Nothing waits for you under the name `{clean_name(name)}` now."
+        return told or _("Nothing waits for you under the name `{name}` now.", name=clean_name(name))
 
     async def _grant(self, asked: CommandContext) -> str:
         name, *words = asked.command.argument.split() or [""]
         terms = parse_terms(words)
         if not is_call(clean_name(name)) or terms is None:
-            return "Write `!grant NAME 1h`, with the name of my question; at most a day. Nothing was done."
+            return _("Write `!grant NAME 1h`, with the name of my question; at most a day. Nothing was done.")
         told = await self._approvals.calls.grant(clean_name(name), asked.message, terms, self._grants.now())
-        return told or f"Nothing waits for you under the name `{clean_name(name)}` now."
+        return told or _("Nothing waits for you under the name `{name}` now.", name=clean_name(name))
 
     async def _remind(self, asked: CommandContext) -> str:
         place = place_of(asked, self._owner_addresses)
@@ -280,32 +289,47 @@ class CommandHandlers:
     async def _model(self, asked: CommandContext) -> str:
         """Among others the owner may choose too, but what the pools are made of is said in private alone."""
         if not asked.is_owner:
-            return "Only my owner chooses which models answer."
+            return _("Only my owner chooses which models answer.")
         pools, here = self._models.pools(), asked.turn.session
         wanted = clean_name(asked.command.argument)
         if wanted:
             name = next((each for each in pools if each.casefold() == wanted.casefold()), None)
             if name is None and wanted.lower() == "default":
                 await self._models.choose(here, "")
-                return f"From your next message on, `{self._models.default}` answers here, as everywhere."
+                return _(
+                    "From your next message on, `{default}` answers here, as everywhere.",
+                    default=self._models.default,
+                )
             if name is not None:
                 await self._models.choose(here, name)
-                return f"From your next message on, `{name}` answers here. `!model default` switches back."
+                return _(
+                    "From your next message on, `{name}` answers here. `!model default` switches back.",
+                    name=name,
+                )
         chosen = await self._models.chosen(here)
         now = chosen if chosen in pools else self._models.default
-        lines = [f"There is no pool `{safe_line(wanted)}`; nothing was changed."] if wanted else []
+        lines = (
+            [_("There is no pool `{wanted}`; nothing was changed.", wanted=safe_line(wanted))]
+            if wanted
+            else []
+        )
         if chosen and chosen not in pools:
-            lines.append(f"`{safe_line(chosen)}`, which was chosen here, is no longer in the settings.")
-        lines += [f"`{now}` answers here. These pools exist:", ""]
+            lines.append(
+                _(
+                    "`{chosen}`, which was chosen here, is no longer in the settings.",
+                    chosen=safe_line(chosen),
+                )
+            )
+        lines += [_("`{now}` answers here. These pools exist:", now=now), ""]
         for name, members in pools.items():
             made_of = f": {', then '.join(map(safe_line, members))}" if asked.owner else ""
             lines.append(f"- `{name}`{made_of}{' (default)' if name == self._models.default else ''}")
-        return "\n".join([*lines, "", "`!model NAME` chooses one for this conversation."])
+        return "\n".join([*lines, "", _("`!model NAME` chooses one for this conversation.")])
 
     async def _trust(self, asked: CommandContext) -> str:
         if not asked.owner:
             return NOT_HERE
-        what, _, name = asked.command.argument.partition(" ")
+        what, __, name = asked.command.argument.partition(" ")
         if what.lower() == "file" and name.strip():
             return await self._trust_file(asked, name.strip().strip("`'\""))
         if asked.command.argument:
@@ -313,7 +337,7 @@ class CommandHandlers:
         # When it was taken: what has come in since, while it waited for its turn, the owner has not seen.
         at = min(asked.turn.head.accepted_at, self._clock.now())
         await self._store.state.write(trust_topic(asked.turn.session), at.isoformat())
-        return (
+        return _(
             "Everything that has come into this conversation until now counts as your own words from now "
             "on. I no longer ask you because of it."
         )
@@ -339,22 +363,30 @@ class CommandHandlers:
             place = files.roots.place(name)
             found = files.read_state(place)
         except ToolError as error:
-            return f"Nothing was done: {error}", True
+            return _("Nothing was done: {error}", error=error), True
         if found is None:
-            return f"There is no file `{safe_line(place.label)}`. Nothing was done.", True
+            return _("There is no file `{label}`. Nothing was done.", label=safe_line(place.label)), True
         if found.status.st_ctime > turn.head.accepted_at.timestamp():
             return (
-                f"`{safe_line(place.label)}` has changed since you wrote that. Look again; nothing was done.",
+                _(
+                    "`{label}` has changed since you wrote that. Look again; nothing was done.",
+                    label=safe_line(place.label),
+                ),
                 True,
             )
         try:
             files.journal.labels.trust(place.label, found.digest)
         except OSError:
-            return "The disk accepts no writes at the moment. Nothing was done.", True
+            return _("The disk accepts no writes at the moment. Nothing was done."), True
         size = len(found.content)
         return (
-            f"`{safe_line(place.label)}` as it is now ({size} bytes, SHA-256 `{short_hash(found.digest)}`) "
-            "counts as your own words from now on, until the file changes."
+            _(
+                "`{label}` as it is now ({size} bytes, SHA-256 `{short_hash}`) "
+                "counts as your own words from now on, until the file changes.",
+                label=safe_line(place.label),
+                size=size,
+                short_hash=short_hash(found.digest),
+            )
         ), False
 
     async def _trust_what_was_shown(self, asked: CommandContext, name: str) -> str:
@@ -366,12 +398,14 @@ class CommandHandlers:
                 known = trusted_before(await self._store.state.read(topic), self._clock.now())
                 at = max(question.at, known) if known else question.at
                 await self._store.state.write(topic, at.isoformat())
-                shown = describe(from_json(question.origins), most=KEPT) or "only your own words"
-                return (
-                    f"Everything that had come in here before I asked `{name}` counts as your own words "
-                    f"from now on: {shown}. The question still waits for your answer."
+                shown = describe(from_json(question.origins), most=KEPT) or _("only your own words")
+                return _(
+                    "Everything that had come in here before I asked `{name}` counts as your own words "
+                    "from now on: {shown}. The question still waits for your answer.",
+                    name=name,
+                    shown=shown,
                 )
-        return f"No question named `{name}` waits here now. Nothing was done."
+        return _("No question named `{name}` waits here now. Nothing was done.", name=name)
 
     async def _reject(self, asked: CommandContext) -> CommandReply | str:
         name, _, why = asked.command.argument.partition(" ")

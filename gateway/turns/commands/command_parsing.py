@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from difflib import get_close_matches
 
+from agent_core.language import _, list_of
 from agent_core.messages import Audience, InboundMessage
 from gateway.turns.commands.command_table import COMMANDS, SYNONYMS, Takes
 
@@ -53,7 +54,7 @@ def parse_command(message: InboundMessage, *, email_style: bool = False) -> Comm
     text = message.text.lstrip()
     if message.audience is Audience.GROUP:
         text = without_name(text, message)
-    text, _, rest = text.partition("\n")
+    text, __, rest = text.partition("\n")
     alone = not rest.strip()
     found = _WORD.match(text[:_LONGEST_LOOKED_AT])
     if found is None:
@@ -68,7 +69,7 @@ def parse_command(message: InboundMessage, *, email_style: bool = False) -> Comm
     if found["apart"] and misread is not None:
         return None  # a blank behind the sign: a sentence, unless it is a command as it stands
     if misread is None and word in COMMANDS and word != "stop" and len(text.rstrip()) > _LONGEST_LOOKED_AT:
-        misread = Misread(word, f"That is too long for `!{word}`, so nothing was done.")
+        misread = Misread(word, _("That is too long for `!{word}`, so nothing was done.", word=word))
     if misread is None and word in COMMANDS:
         return Command(word, argument, more)
     # By mail a signature may stand below; a slip above a letter has nothing behind it.
@@ -78,16 +79,27 @@ def parse_command(message: InboundMessage, *, email_style: bool = False) -> Comm
 def _misread(word: str, argument: str, *, more: bool) -> Misread | None:
     if word in COMMANDS:
         takes = COMMANDS[word].takes
-        text = f"`!{word}` takes {takes} after it, so nothing was done; write it by itself."
+        text = _(
+            "`!{word}` takes {takes} after it, so nothing was done; write it by itself.",
+            word=word,
+            takes=_(takes),
+        )
         return Misread(word, text) if _too_much(takes, argument) else None
     if word in SYNONYMS and not (more or "help" in SYNONYMS[word]):
         here = [f"`!{name}` ({COMMANDS[name].summary})" for name in SYNONYMS[word]]
-        told = f"There is no `!{word}`. Did you mean {' or '.join(here)}? Nothing was done."
+        told = _(
+            "There is no `!{word}`. Did you mean {join}? Nothing was done.",
+            word=word,
+            join=list_of(here, " or "),
+        )
         return Misread(SYNONYMS[word][0], told)
     near = None if more else nearest(word)
     if near is None or (argument and (len(near) < _LONG_ENOUGH or _too_much(COMMANDS[near].takes, argument))):
         return None
-    return Misread(near, f"There is no `!{word}`. Did you mean `!{near}`? Nothing was done.")
+    return Misread(
+        near,
+        _("There is no `!{word}`. Did you mean `!{near}`? Nothing was done.", word=word, near=near),
+    )
 
 
 def _too_much(takes: Takes, argument: str) -> bool:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 import structlog
 
+from agent_core.language import _, gettext_noop
 from agent_core.memory.scopes import OWNER
 from agent_core.memory_ports import MemoryPort
 from agent_core.messages import Background, InboundMessage, LineNote, SessionKey
@@ -124,11 +125,11 @@ def _prompt_text(message: InboundMessage) -> str:
     return f"{_INTRODUCED}\n{quoted}"
 
 
-_EDITED = (
+_EDITED = gettext_noop(
     "(A message that was edited into a command does not run it. Please send the command as a separate "
     "message.)"
 )
-_EDITED_LATE = (
+_EDITED_LATE = gettext_noop(
     "I do not run a command again when its message is edited, and what was done stays. Please send it as a "
     "separate message."
 )
@@ -194,7 +195,7 @@ class CommandService:
         # left out then, and whoever wrote it is told.
         rows = tuple(row for row, command in zip(turn.rows, commands, strict=True) if command is None)
         notes = [answer_note(row.message) or "" for row in rows]
-        notes += [] if len(rows) == len(turn.rows) else [_EDITED]
+        notes += [] if len(rows) == len(turn.rows) else [_(_EDITED)]
         return replace(turn, rows=rows), "\n".join(filter(None, notes))
 
     async def _decision(
@@ -245,7 +246,7 @@ class CommandService:
             await self.commit.complete(turn, Completion(outbound=outbound))
 
     async def _reply(self, turn: Turn, decision: CommandReply) -> None:
-        told = self.commit.replies(turn, decision.text, attachments=decision.attachments)
+        told = self.commit.replies(turn, _(decision.text), attachments=decision.attachments)
         outbound = [
             replace(one, context=replace(one.context, notes=replace(one.context.notes, is_command=True)))
             for one in told

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from agent_core.language import _, gettext_noop, list_of, ngettext
 from agent_core.messages import Audience, InboundMessage
 from agent_core.models import Message
 from agent_core.prompt import words_for_people
@@ -33,33 +34,33 @@ _COMMAND_ENDS = ("Exit status ", "Ended ")
 
 _WORK = {
     "inbox": {
-        "ready": "waiting",
-        "running": "in progress",
-        "quarantined": "kept until you decide (`!approve` lists them)",
-        "dead": "that I could not answer, which I have told the sender (`!console` shows them)",
+        "ready": gettext_noop("waiting"),
+        "running": gettext_noop("in progress"),
+        "quarantined": gettext_noop("kept until you decide (`!approve` lists them)"),
+        "dead": gettext_noop("that I could not answer, which I have told the sender (`!console` shows them)"),
     },
     "outbox": {
-        "pending": "to be sent",
-        "uncertain": "perhaps sent",
-        "held": "waiting for your approval",
-        "dead": "not delivered (`!console` says why)",
-        "unknown": "that may not have arrived: please decide (`!console` lists them)",
+        "pending": gettext_noop("to be sent"),
+        "uncertain": gettext_noop("perhaps sent"),
+        "held": gettext_noop("waiting for your approval"),
+        "dead": gettext_noop("not delivered (`!console` says why)"),
+        "unknown": gettext_noop("that may not have arrived: please decide (`!console` lists them)"),
     },
 }
 """What is said of a number of messages or answers that are in a state."""
 _STATES = {
-    "connecting": "is connecting",
-    "catching_up": "is catching up",
-    "up": "is connected",
-    "down": "is not connected",
-    "failed": "needs you",
+    "connecting": gettext_noop("is connecting"),
+    "catching_up": gettext_noop("is catching up"),
+    "up": gettext_noop("is connected"),
+    "down": gettext_noop("is not connected"),
+    "failed": gettext_noop("needs you"),
 }
 
-_SEEN = (
+_SEEN = gettext_noop(
     "My owner sees that you use me, which tools I use for you and when, but what you say only if you ask for "
     "something that needs the owner's yes."
 )
-_MORE = "`!help NAME` explains one of them. `/` works in place of `!`."
+_MORE = gettext_noop("`!help NAME` explains one of them. `/` works in place of `!`.")
 
 
 def tool_line(receipt: EffectReceipt) -> str:
@@ -69,26 +70,26 @@ def tool_line(receipt: EffectReceipt) -> str:
 
 def and_list(parts: Sequence[str]) -> str:
     """Return ``a, b and c``."""
-    return " and ".join(filter(None, [", ".join(parts[:-1]), *parts[-1:]]))
+    return list_of(parts)
 
 
 def about_parts(report: Mapping[str, Any]) -> list[str]:
     """For the owner: services and queue of a daemon's report, one per line, without the turn that asks."""
-    lines = [f"- version {report['version']}"] if report.get("version") else []
+    lines = [_("- version {version}", version=report["version"])] if report.get("version") else []
     for name, channel in sorted((report.get("channels") or {}).items()):
         detail = str(channel.get("detail") or "")
         state = _STATES.get(str(channel.get("state")), str(channel.get("state")))
         if name not in LOCAL_PARTS or channel.get("state") == "failed":
-            shown = LOCAL_PARTS.get(name, name)
-            lines.append(f"- {shown[:1].upper()}{shown[1:]} {state}" + (f": {detail}" if detail else ""))
+            shown = _(LOCAL_PARTS.get(name, name))
+            lines.append(f"- {shown[:1].upper()}{shown[1:]} {_(state)}" + (f": {detail}" if detail else ""))
     work = report.get("work") or {}
-    for queue, words in (("inbox", "messages"), ("outbox", "answers")):
+    for queue, words in (("inbox", _("messages")), ("outbox", _("answers"))):
         counts = Counter(work.get(queue) or {})
         if queue == "inbox":
             counts["running"] -= 1
         counts = +counts
-        told = [f"{counts[state]} {told}" for state, told in _WORK[queue].items() if state in counts]
-        lines.append(f"- {words}: {and_list(told) if told else 'nothing waits'}")
+        told = [f"{counts[state]} {_(told)}" for state, told in _WORK[queue].items() if state in counts]
+        lines.append(f"- {words}: {and_list(told) or _('nothing waits')}")
     return lines
 
 
@@ -107,28 +108,47 @@ def help_text(argument: str, *, owner: bool, name: str = "") -> str:
     wanted = argument.lower().lstrip("!/").strip("`")
     known = {name: each for name, each in COMMANDS.items() if owner or not each.for_owner}
     if wanted in COMMANDS:
-        whose = "" if wanted in known else " Only my owner may do that."
-        whose += f" In this room, write my name first: `{safe_line(name)}: !{wanted}`." if name else ""
-        return f"`!{wanted}`: {COMMANDS[wanted].text}{whose}"
+        whose = "" if wanted in known else _(" Only my owner may do that.")
+        whose += (
+            _(
+                " In this room, write my name first: `{name}: !{wanted}`.",
+                name=safe_line(name),
+                wanted=wanted,
+            )
+            if name
+            else ""
+        )
+        return f"`!{wanted}`: {_(COMMANDS[wanted].text)}{whose}"
     if wanted:
         near = nearest(wanted)
-        meant = f" Did you mean `!{near}`?" if near else ""
-        return f"There is no `!{safe_line(wanted)[:40]}`.{meant} `!help` lists all commands."
-    first = f", with my name first: `{safe_line(name)}: !remind tomorrow at 8 TEXT`" if name else ""
-    lines = [f"These are the commands. Send each as a separate message{first}{'.' if name else ':'}"]
+        meant = _(" Did you mean `!{near}`?", near=near) if near else ""
+        return _(
+            "There is no `!{wanted}`.{meant} `!help` lists all commands.",
+            wanted=safe_line(wanted)[:40],
+            meant=meant,
+        )
+    lines = [_("These are the commands. Send each as a separate message:")]
+    if name:
+        lines = [
+            _(
+                "These are the commands. Send each as a separate message, with my name first: "
+                "`{name}: !remind tomorrow at 8 TEXT`.",
+                name=safe_line(name),
+            )
+        ]
     for group in dict.fromkeys(each.group for each in known.values() if each.group):
         listed = [f"- `!{name}`: {each.summary}" for name, each in known.items() if each.group == group]
-        lines += ["", f"{group}:", "", *listed]
-    return "\n".join([*lines, "", _MORE if owner else f"{_MORE} {_SEEN}"])
+        lines += ["", f"{_(group)}:", "", *listed]
+    return "\n".join([*lines, "", _(_MORE) if owner else f"{_(_MORE)} {_(_SEEN)}"])
 
 
 def stopped_text(message: InboundMessage, *, owner: bool) -> str:
     """The answer to an accepted ``!stop``, with which the queue has noted how many messages it withdrew."""
     count = message.notes.stopped
     if count == 0:
-        of = "" if owner or message.audience is Audience.DIRECT else " of yours"
-        return f"Nothing{of} was waiting or in progress here."
-    return f"Stopped: I do not answer {count} {'message' if count == 1 else 'messages'}."
+        of = "" if owner or message.audience is Audience.DIRECT else _(" of yours")
+        return _("Nothing{of} was waiting or in progress here.", of=of)
+    return ngettext("Stopped: I do not answer 1 message.", "Stopped: I do not answer {n} messages.", count)
 
 
 def excerpt_for_people(said: Message, words: str, limit: int, found: str) -> str:

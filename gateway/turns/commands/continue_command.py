@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from agent_core.language import _, gettext_noop, ngettext
 from agent_core.memory.scopes import OWNER
 from agent_core.messages import SessionKey
 from agent_core.models import HistoryTail, Message, in_force
@@ -34,9 +35,13 @@ _LOOKED_AT = 1_000
 _MOST_CHARS = 16_000
 _SUMMARY_CHARS = 6_000
 _SINGLE_CHARS = 4_000
-_USE = "Write `!continue` for the list, and `!continue 2` to go on with the second here. Nothing was done."
-_GONE = "That conversation no longer exists, or it was reset. `!continue` lists your conversations."
-_OTHERS = "Others have taken part in that conversation, so it stays where it is."
+_USE = gettext_noop(
+    "Write `!continue` for the list, and `!continue 2` to go on with the second here. Nothing was done."
+)
+_GONE = gettext_noop(
+    "That conversation no longer exists, or it was reset. `!continue` lists your conversations."
+)
+_OTHERS = gettext_noop("Others have taken part in that conversation, so it stays where it is.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +76,11 @@ class CarryOn:
             return _USE
         shown = _read(await self._store.state.read(_topic(asked.turn.session)))
         if not 0 < int(wanted) <= len(shown):
-            return f"The list that I showed here has no conversation {int(wanted)}. {_USE}"
+            return _(
+                "The list that I showed here has no conversation {wanted}. {use}",
+                wanted=int(wanted),
+                use=_(_USE),
+            )
         return await self._take(asked, SessionKey.parse(shown[int(wanted) - 1]))
 
     async def _list(self, asked: CommandContext) -> str:
@@ -87,17 +96,17 @@ class CarryOn:
         shown = {str(each.session): number for number, each in enumerate(found, start=1)}
         await self._store.state.write(_topic(asked.turn.session), json.dumps(shown))
         if not found:
-            return "You have no other conversation that can continue here."
+            return _("You have no other conversation that can continue here.")
         now = self._clock.now()
         lines = [
             f"{number}. {safe_line(each.title)} ({place_name(each.session)}, "
-            f"{span(max(0.0, (now - each.at).total_seconds()))} ago)"
+            + _("{span} ago)", span=span(max(0.0, (now - each.at).total_seconds())))
             for number, each in enumerate(found, start=1)
         ]
-        use = "`!continue 2` continues the second one here."
+        use = _("`!continue 2` continues the second one here.")
         if len(found) == 1:
-            use = "`!continue 1` continues it here."
-        return "\n".join(["Your other conversations:", "", *lines, "", use])
+            use = _("`!continue 1` continues it here.")
+        return "\n".join([_("Your other conversations:"), "", *lines, "", use])
 
     async def _look(self, name: str) -> _Found | None:
         """A conversation as it is listed; None if nothing of it could go on, by its newest lines."""
@@ -140,10 +149,10 @@ class CarryOn:
         summary = _cut(tail.summary or "", _SUMMARY_CHARS)
         title = safe_line(_title([each for each in said if each.role == "user"], summary))
         parts = [f"Its summary so far:\n{summary}"] if summary.strip() else []
-        parts += [text for _, text in kept]
+        parts += [text for __, text in kept]
         now = asked.turn.head.accepted_at
         origins = arriving(
-            join_origins(tail.origins if summary else (), *(each.sources for each, _ in kept)), now
+            join_origins(tail.origins if summary else (), *(each.sources for each, __ in kept)), now
         )
         common = {"turn": asked.turn.id, "timestamp": asked.message.received_at, "scope": str(OWNER)}
         where = f"from our conversation on {place_name(session)}"
@@ -161,16 +170,22 @@ class CarryOn:
                 content=f"[Taken over {where}; it was said there, not here:]\n"
                 + fence("taken_over", "\n\n".join(parts)),
                 id=f"{asked.turn.id}.1",
-                attachments=tuple(file for each, _ in kept for file in each.attachments),
+                attachments=tuple(file for each, __ in kept for file in each.attachments),
                 origins=origins,
                 **common,
             ),
         )
-        count = "1 message" if len(kept) == 1 else f"{len(kept)} messages"
-        and_summary = " and the summary of what was before" if summary.strip() else ""
+        count = ngettext("1 message", "{n} messages", len(kept))
+        and_summary = _(" and the summary of what was before") if summary.strip() else ""
         return CommandReply(
-            f"We continue {title} ({place_name(session)}) here: I have its newest {count}{and_summary}. "
-            "The original stays unchanged; `!undo` reverts this.",
+            _(
+                "We continue {title} ({place_name}) here: I have its newest {count}{and_summary}. "
+                "The original stays unchanged; `!undo` reverts this.",
+                title=title,
+                place_name=place_name(session),
+                count=count,
+                and_summary=and_summary,
+            ),
             history=history,
         )
 
@@ -207,7 +222,7 @@ def _title(asked: Sequence[Message], summary: str | None) -> str:
 
 def title_of(words: str) -> str:
     """The first line of a message, or the subject of a mail. Pure."""
-    first = next((line.strip() for line in words.splitlines() if line.strip()), "(no words)")
+    first = next((line.strip() for line in words.splitlines() if line.strip()), _("(no words)"))
     return one_line(visible(first.removeprefix("Subject: ").removeprefix("(spoken) ")), 60)
 
 

@@ -12,6 +12,7 @@ from datetime import datetime
 
 import anyio.to_thread
 
+from agent_core.language import _, gettext_noop, ngettext, show_time
 from agent_core.memory.scopes import hidden_from, private_in
 from agent_core.memory_ports import MemoryPort, SearchPort, SearchRequest
 from agent_core.messages import Attachment, Audience, SessionKey
@@ -54,7 +55,7 @@ class ConversationCommands:
         """The messages that fit the words best."""
         words = asked.command.argument
         if not any(char.isalnum() for char in words):
-            return "Write `!search WORDS`: I look for what was said about them. Nothing was done."
+            return _("Write `!search WORDS`: I look for what was said about them. Nothing was done.")
         since = asked.session.since
         await self._histories.flush(asked.turn.session)  # what was said here just now
         answer = await self._search.search(
@@ -64,16 +65,19 @@ class ConversationCommands:
         lines = [self._found(*each, asked.session.id, words) for each in found]
         lines = lines[:_MOST_FOUND]
         if lines and answer.more > 0:
-            lines.append(f"\n{answer.more} more fit less well.")
+            lines.append(_("\n{more} more fit less well.", more=answer.more))
         if not answer.complete:
-            lines = lines or ["Nothing was found so far."]
+            lines = lines or [_("Nothing was found so far.")]
             lines.append(
-                "\n(Older messages cannot be searched yet: the index is still being filled. Try again later.)"
+                _(
+                    "\n(Older messages cannot be searched yet: the index is still being filled. "
+                    "Try again later.)"
+                )
             )
-        return "\n".join(lines or ["Nothing was found."])
+        return "\n".join(lines or [_("Nothing was found.")])
 
     def _found(self, session: str, message: Message, part: str, here: str, words: str) -> str:
-        where = "here" if session == here else place_name(SessionKey.parse(session))
+        where = _("here") if session == here else place_name(SessionKey.parse(session))
         shown = visible(excerpt_for_people(message, words, _FOUND_CHARS, part)).replace("`", "'")
         return f"- {_when(message)}, {where}, {_who(message)}: `{shown}`"
 
@@ -83,19 +87,23 @@ class ConversationCommands:
         # Of a long conversation this takes as long as many turns.
         lines, content = await anyio.to_thread.run_sync(_file_of, asked, lines, earlier)
         if not lines:
-            return CommandReply("Nothing has been said here yet.")
+            return CommandReply(_("Nothing has been said here yet."))
         name = f"conversation-{asked.message.received_at:%Y-%m-%d}.md"
         try:
             file = await self._keep(name, "text/markdown", content.encode())
         except AttachmentRefused as error:
-            return CommandReply(f"I cannot create the file: {error.public}")
+            return CommandReply(_("I cannot create the file: {public}", public=error.public))
         except AttachmentsUnavailable as error:
-            return CommandReply(f"I cannot create the file now: {error.public}")
+            return CommandReply(_("I cannot create the file now: {public}", public=error.public))
         count = len(lines)
-        told = f"Here is this conversation: {count} {'message' if count == 1 else 'messages'}."
+        told = ngettext(
+            "Here is this conversation: 1 message.", "Here is this conversation: {n} messages.", count
+        )
         if asked.message.audience is Audience.GROUP:
-            told = (
-                f"Here is what you and I have said here: {count} {'message' if count == 1 else 'messages'}."
+            told = ngettext(
+                "Here is what you and I have said here: 1 message.",
+                "Here is what you and I have said here: {n} messages.",
+                count,
             )
         return CommandReply(told, attachments=(file,))
 
@@ -138,12 +146,12 @@ def _file_of(asked: CommandContext, lines: Sequence[Message], earlier: int) -> t
 
 def as_markdown(lines: Sequence[Message], *, left_out: int = 0, undone: Collection[str] = ()) -> str:
     """The text of the file: each message with its sender and time, without the results of tools."""
-    parts = ["# Conversation\n"]
+    parts = [_("# Conversation\n")]
     if left_out:
-        parts.append(f"_{left_out} older messages are not in this file._\n")
+        parts.append(_("_{left_out} older messages are not in this file._\n", left_out=left_out))
     for line in lines:
-        files = "".join(f"\n- file: {one_line(file.name, 120)}" for file in line.attachments)
-        back = " (taken back)" if is_undone(line, undone) else ""
+        files = "".join(_("\n- file: {name}", name=one_line(file.name, 120)) for file in line.attachments)
+        back = _(" (taken back)") if is_undone(line, undone) else ""
         # As a quotation: whatever somebody has written, it looks like no heading of ours.
         said = "\n".join(f"> {each}".rstrip() for each in for_people(line).strip().splitlines())
         parts.append(f"## {_who(line)}, {_when(line)}{back}\n\n{said}\n{files}")
@@ -170,7 +178,11 @@ def _found_in(
 
 
 def _when(message: Message) -> str:
-    return f"{message.timestamp.astimezone():%Y-%m-%d %H:%M %Z}" if message.timestamp else "at some time"
+    return (
+        show_time(message.timestamp.astimezone(), gettext_noop("%Y-%m-%d %H:%M %Z"))
+        if message.timestamp
+        else _("at some time")
+    )
 
 
 def _who(message: Message) -> str:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import anyio.to_thread
 
+from agent_core.language import _, gettext_noop
 from agent_core.persona import Persona
 from gateway.turns.commands.asked import NOT_HERE, CommandContext
 from gateway.turns.questions.question_text import visible
 
-_HOW = "`!persona You are Ada, warm and brief.` sets it; it counts for everybody who talks to me."
+_HOW = gettext_noop(
+    "`!persona You are Ada, warm and brief.` sets it; it counts for everybody who talks to me."
+)
 
 
 class PersonaCommand:
@@ -24,16 +27,18 @@ class PersonaCommand:
         wanted = asked.command.argument
         if not wanted:
             text = await anyio.to_thread.run_sync(self._persona.text)
-            return f"{visible(text)}\n\n{_HOW}" if text else f"I have no persona of my own. {_HOW}"
+            return f"{visible(text)}\n\n{_HOW}" if text else _("I have no persona of my own. {how}", how=_HOW)
         remove = wanted.lower() == "remove"
         try:
             await anyio.to_thread.run_sync(self._persona.write, "" if remove else wanted)
         except ValueError as error:
-            return f"Not changed: that is too long ({error})."
+            return _("Not changed: that is too long ({error}).", error=error)
         except OSError as error:
-            return f"Not changed: the file PERSONA.md cannot be written ({error.strerror})."
+            return _(
+                "Not changed: the file PERSONA.md cannot be written ({strerror}).", strerror=error.strerror
+            )
         if remove:
-            return "Done: I have no persona of my own any more."
-        return (
+            return _("Done: I have no persona of my own any more.")
+        return _(
             "Done. I write like that from the next message on, to everybody. `!persona remove` takes it away."
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
+from agent_core.language import _, gettext_noop, ngettext
 from agent_core.messages import EVERYBODY, Audience
 from agent_core.text import one_line
 from gateway.proactive.jobs.job_service import EVERYBODY_HERE, JobPlace, JobService
@@ -18,10 +19,10 @@ from gateway.store.stores import Step, TurnStore
 from gateway.turns.commands.asked import CommandContext
 from gateway.turns.questions.question_text import safe_line
 
-_HOW = "`!remind tomorrow at 8 call Tom` makes one"
+_HOW = gettext_noop("`!remind tomorrow at 8 call Tom` makes one")
 _FOR_ME = re.compile(r"\A(?:me|mich)\s+(?:(?:to|that|dass)\s+)?", re.IGNORECASE)
 _FILLING = re.compile(r"\A(?:to|that|dass)\s+", re.IGNORECASE)
-_NOT_PROVEN = "Your address is not verified, so you cannot schedule anything. Nothing was done."
+_NOT_PROVEN = gettext_noop("Your address is not verified, so you cannot schedule anything. Nothing was done.")
 _LONGEST = 4000
 _MOST_WORDS = 20
 _REMOVES = frozenset({"cancel", "remove", "stop", "delete"})
@@ -49,8 +50,8 @@ async def about_reminders(jobs: JobService, place: JobPlace, asked: CommandConte
 async def _answer(jobs: JobService, place: JobPlace, asked: CommandContext, turns: TurnStore) -> str:
     argument = asked.command.argument.strip()
     if not jobs.is_enabled:
-        return "My owner has switched off scheduling here. Nothing was done."
-    what, _, wanted = argument.partition(" ")
+        return _("My owner has switched off scheduling here. Nothing was done.")
+    what, __, wanted = argument.partition(" ")
     if what.lower() in _REMOVES and wanted.strip():
         return await _remove(jobs, place, asked, turns, wanted.strip().strip("`\"'"))
     if argument.lower() in ("", "list", *_REMOVES):
@@ -62,22 +63,29 @@ async def _answer(jobs: JobService, place: JobPlace, asked: CommandContext, turn
 
 async def _make(jobs: JobService, place: JobPlace, argument: str, *, key: str) -> str:
     if len(argument) > _LONGEST:
-        return f"Nothing was scheduled: that is longer than {_LONGEST} characters."
+        return _("Nothing was scheduled: that is longer than {longest} characters.", longest=_LONGEST)
     try:
         whom, (request, text) = await read_argument(jobs, argument, place)
         job = await jobs.add(place, request, text=text, kind=JobKind.REMIND, key=key, whom=whom)
     except (Ambiguous, TriggerInvalid) as error:
-        return f"Nothing was scheduled: {error}."
+        return _("Nothing was scheduled: {error}.", error=error)
     except NotATime as error:
         example = safe_line(one_line(error.example, 100))
-        return f"Nothing was scheduled: {safe_line(str(error))}. Write for example `!remind {example}`."
+        return _(
+            "Nothing was scheduled: {error}. Write for example `!remind {example}`.",
+            error=safe_line(str(error)),
+            example=example,
+        )
     except TooManyJobs as error:
-        return error.public
-    mentions = job.context.notes.mentions or ("you",)
-    who = "everybody" if EVERYBODY in mentions else ", ".join(mentions)
-    return (
-        f"I will remind {who}, {jobs.timing_text(job, is_new=True)}: {safe_line(job.text)}\n\n"
-        f"`!remind cancel {job.id}` removes it."
+        return _(error.public)
+    mentions = job.context.notes.mentions or (_("you"),)
+    who = _("everybody") if EVERYBODY in mentions else ", ".join(mentions)
+    return _(
+        "I will remind {who}, {timing_text}: {text}\n\n`!remind cancel {id}` removes it.",
+        who=who,
+        timing_text=jobs.timing_text(job, is_new=True),
+        text=safe_line(job.text),
+        id=job.id,
     )
 
 
@@ -118,7 +126,10 @@ def _parse_argument(argument: str, place: JobPlace) -> tuple[str, tuple[TriggerR
             return whom, (request, text)
         if not is_free_of_times(whom):
             break
-        raise NotATime(f"I do not understand {whom!r} before {request.at!r}", f"{request.at} {whom} {text}")
+        raise NotATime(
+            _("I do not understand {whom} before {at}", whom=f"{whom!r}", at=f"{request.at!r}"),
+            f"{request.at} {whom} {text}",
+        )
     raise problem
 
 
@@ -127,7 +138,7 @@ async def _parse_time_behind(
 ) -> tuple[str, tuple[TriggerRequest, str]]:
     """As `_parse_argument`, with the time at the end. Raises `NotATime`."""
     request, text = reminder_of(argument, split_time_behind)
-    first, _, others = text.partition(" ")
+    first, __, others = text.partition(" ")
     try:
         is_for_others = first.rstrip(":,").lower() in EVERYBODY_HERE or bool(
             place.audience is Audience.GROUP and await jobs.mentioned_addresses(place, first.rstrip(":,"))
@@ -137,20 +148,26 @@ async def _parse_time_behind(
     if not is_for_others:
         return "", (request, text)
     if not others.strip():
-        raise TriggerInvalid(f"I do not know what to say {request.at!r}")
+        raise TriggerInvalid(_("I do not know what to say {at}", at=f"{request.at!r}"))
     return first.rstrip(":,"), (request, _FILLING.sub("", others.strip(), count=1))
 
 
 async def _listed(jobs: JobService, place: JobPlace) -> str:
     lines = [_list_line(line) for line in await jobs.jobs_with_lines(place)]
     if not lines:
-        return f"Nothing is scheduled for you here. {_HOW}."
-    whose = "your scheduled jobs" if place.audience is Audience.DIRECT else "the scheduled jobs of this room"
-    numbered = [f"{number}. {line}" for number, line in enumerate(lines, start=1)]
-    how = (
-        f"`!remind cancel {len(lines)}` (or its words) removes {'it' if len(lines) == 1 else 'the last one'}."
+        return _("Nothing is scheduled for you here. {how}.", how=_(_HOW))
+    whose = (
+        _("your scheduled jobs")
+        if place.audience is Audience.DIRECT
+        else _("the scheduled jobs of this room")
     )
-    return "\n".join([f"These are {whose}:", "", *numbered, "", how])
+    numbered = [f"{number}. {line}" for number, line in enumerate(lines, start=1)]
+    how = ngettext(
+        "`!remind cancel {n}` (or its words) removes it.",
+        "`!remind cancel {n}` (or its words) removes the last one.",
+        len(lines),
+    )
+    return "\n".join([_("These are {whose}:", whose=whose), "", *numbered, "", how])
 
 
 def _list_line(line: str) -> str:
@@ -168,20 +185,23 @@ async def _remove(
         meant = _meant(wanted, [each for each in found if place.owns(each[2])])
         others = () if meant else _meant(wanted, [each for each in found if not place.owns(each[2])])
         if len(meant) > 1:
-            lines = [f"- `!remind cancel {number}`: {_list_line(line)}" for number, line, _ in meant]
-            return "\n".join(["Which one? Nothing was removed yet.", "", *lines])
+            lines = [f"- `!remind cancel {number}`: {_list_line(line)}" for number, line, __ in meant]
+            return "\n".join([_("Which one? Nothing was removed yet."), "", *lines])
         if len(others) == 1:
-            return f"Only {safe_line(others[0][2].person)} can remove that. Nothing was removed."
+            return _(
+                "Only {person} can remove that. Nothing was removed.", person=safe_line(others[0][2].person)
+            )
         if not meant:
             named = safe_line(wanted)[:40]
-            return (
-                f"There is no reminder `{named}` of yours here; `!remind` lists them. Remove one at a time."
+            return _(
+                "There is no reminder `{named}` of yours here; `!remind` lists them. Remove one at a time.",
+                named=named,
             )
-        ((_, line, job),) = meant
+        ((__, line, job),) = meant
         done = {"id": job.id, "line": _list_line(line)}
         await turns.record_step_result(asked.turn, Step(0, _REMOVAL, job.id, done, {}))
     await jobs.plans.remove_job(done["id"])
-    return f"Removed: {done['line']}"
+    return _("Removed: {line}", line=done["line"])
 
 
 def _meant(wanted: str, mine: list[tuple[int, str, Job]]) -> list[tuple[int, str, Job]]:

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from agent_core.language import _, gettext_noop
 from agent_core.memory.scopes import hidden_from, private_in
 from agent_core.messages import (
     Audience,
@@ -39,22 +40,24 @@ from gateway.turns.transcription import sound_files
 from gateway.turns.user_input import used_before
 
 _LOOKED_AT = 200
-_STAYS = "What I did or noted because of it stays. Another `!undo` removes the question before."
+_STAYS = gettext_noop("What I did or noted because of it stays. Another `!undo` removes the question before.")
 _RECEIPTS = 1_000
 _LINES = 500
-_REDACTED = "You have withdrawn that question, so I do not answer it again."
-_BUSY = "An earlier message here is not answered yet. Wait for the answer, or say `!stop`. Nothing was done."
-_ASKED = (
-    "My question `{0}` here waits for your answer. Write `!approve {0}` or `!reject {0}`, or `!stop` to drop "
-    "what it is for. Nothing was done."
+_REDACTED = gettext_noop("You have withdrawn that question, so I do not answer it again.")
+_BUSY = gettext_noop(
+    "An earlier message here is not answered yet. Wait for the answer, or say `!stop`. Nothing was done."
 )
-_LOOKS_AGAIN = (
+_ASKED = gettext_noop(
+    "My question `{name}` here waits for your answer. Write `!approve {name}` or `!reject {name}`, or "
+    "`!stop` to drop what it is for. Nothing was done."
+)
+_LOOKS_AGAIN = gettext_noop(
     "An earlier message here is not answered yet. If it waits for the budget or for credit at a provider, I "
     "try it again now; otherwise wait for the answer, or say `!stop`."
 )
-_NOT_YOURS = "The last question here is not only yours, so I leave it as it is."
-_NOTHING = "There is no question here whose answer I could withdraw."
-_SUMMARISED = (
+_NOT_YOURS = gettext_noop("The last question here is not only yours, so I leave it as it is.")
+_NOTHING = gettext_noop("There is no question here whose answer I could withdraw.")
+_SUMMARISED = gettext_noop(
     "What was said before this is already part of my summary of the conversation, and I cannot remove it "
     "from there. `!new` sets the summary aside, too."
 )
@@ -107,9 +110,11 @@ class TakeBack:
         mine = asked.turn.session == SHARED or exchange.belongs_to(asked.message.sender.address)
         said = next((for_people(each) for each in exchange.lines if each.role == "user"), "")
         if said.startswith(TAKEN_OVER):
-            return f"I no longer see what was taken over. {_STAYS}"
+            return _("I no longer see what was taken over. {stays}", stays=_(_STAYS))
         what = f": `{safe_line(said)}`" if mine and said else "."
-        return f"I no longer see the last question and its answer{what}\n\n{_STAYS}"
+        return _(
+            "I no longer see the last question and its answer{what}\n\n{stays}", what=what, stays=_(_STAYS)
+        )
 
     async def retry(self, asked: CommandContext) -> CommandReply:
         """Ask the last question again; repeatable. Raises `StoreUnavailable` or `StorageUnavailable`."""
@@ -129,7 +134,9 @@ class TakeBack:
         rows = await self._question(asked, gone, done)
         left = [row for row in rows if not row.message.notes.redacted]
         if not left:
-            return CommandReply(_REDACTED if rows else "There is no question here that I could answer again.")
+            return CommandReply(
+                _REDACTED if rows else _("There is no question here that I could answer again.")
+            )
         rows = left
         me = normalise(message.sender.address)
         others = any(normalise(row.message.sender.address) != me for row in rows)
@@ -147,7 +154,9 @@ class TakeBack:
         if words or again.context.spoken:  # without these it could be an answer to what is asked now
             again = again.with_notes(replace(again.notes, known_words=words))
         if not again.text and not again.attachments:
-            return CommandReply("That is too long ago: I no longer have the question. Please ask it again.")
+            return CommandReply(
+                _("That is too long ago: I no longer have the question. Please ask it again.")
+            )
         turn = rows[-1].turn
         if done is None and turn is not None and any(each.turn == turn for each in lines):
             await self._mark(asked, turn)
@@ -191,7 +200,7 @@ class TakeBack:
         for one in await self.store.approvals.questions():
             is_here = one.session == asked.turn.session and one.verdict is None and one.form is None
             if is_here and (asked.owner or me in map(normalise, one.asked)):
-                return _ASKED.format(one.name)
+                return _(_ASKED, name=one.name)
         return _BUSY
 
     async def _said_later(self, asked: CommandContext) -> set[str]:

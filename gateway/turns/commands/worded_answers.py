@@ -16,6 +16,7 @@ from datetime import datetime, timedelta
 from itertools import takewhile
 from typing import Any
 
+from agent_core.language import _, gettext_noop
 from agent_core.memory.scopes import person_name
 from agent_core.messages import Audience, InboundMessage, MessageNotes, OutboundKind
 from agent_core.text import is_quoted
@@ -55,7 +56,7 @@ from gateway.turns.questions.yes_and_no import (
 _CROSSED = timedelta(seconds=5)
 _REPEATED = timedelta(seconds=2)
 """An answer to what was asked back that comes sooner may be the one before, sent twice."""
-_STILL_BUSY = "I am still working on what you wrote before. `!stop` ends that."
+_STILL_BUSY = gettext_noop("I am still working on what you wrote before. `!stop` ends that.")
 _SPOKEN = -1_000_000
 """The number of the step that is a decision by voice; those of transcripts are greater."""
 _SIGNATURE = re.compile(r"\n-- ?(?:\n|$)")
@@ -80,8 +81,10 @@ def answer_note(message: InboundMessage) -> str | None:
         ((name, tool),) = notes.answers.items()
         return f"{outcome(name, tool, notes.settled)}{notes.granted if notes.settled == APPROVED else ''}"
     lines = [f"- `{name}`: {subject}" for name, subject in notes.answers.items()]
-    how = "Answer the question itself, or write `!approve` or `!reject` with its name"
-    return "\n".join([f"I cannot tell which question you mean, so I have decided nothing. {how}:", *lines])
+    how = _("Answer the question itself, or write `!approve` or `!reject` with its name")
+    return "\n".join(
+        [_("I cannot tell which question you mean, so I have decided nothing. {how}:", how=how), *lines]
+    )
 
 
 @dataclass(eq=False)
@@ -147,9 +150,10 @@ class WordedAnswers:
         is_wanted = any(one.notes.is_command and f"`{names[0]}`" in one.text for one in near)
         is_clear = (is_late or is_wanted) and not (later and said.sign is Sign.FINE)
         if not is_clear or await self._is_answering(entry):
-            asked = (
-                f"Is that a yes or a no to `{'`, `'.join(names)}`? It still waits. Reply to this message "
-                "with `yes` or `no`, or write `!approve` or `!reject` with its name."
+            asked = _(
+                "Is that a yes or a no to `{join}`? It still waits. Reply to this message "
+                "with `yes` or `no`, or write `!approve` or `!reject` with its name.",
+                join="`, `".join(names),
             )
             entry = _deciding_nothing(entry, dict.fromkeys(names, ""), asked)
             return _noting(entry, replace(entry.message.notes, approves=names))
@@ -178,7 +182,7 @@ class WordedAnswers:
             return None
         if is_stop_word(message.text):
             return replace(entry, message=message.model_copy(update={"text": "!stop"}), alone=True)
-        return _deciding_nothing(entry, {"": ""}, _STILL_BUSY)
+        return _deciding_nothing(entry, {"": ""}, _(_STILL_BUSY))
 
     async def spoken(self, turn: Turn, steps: Sequence[Step]) -> str | None:
         """
@@ -388,7 +392,10 @@ class WordedAnswers:
                 return _misread(
                     entry,
                     question,
-                    _not_fitting(question, f"Write `!answer {question.name} …`, or reply to the question."),
+                    _not_fitting(
+                        question,
+                        _("Write `!answer {name} …`, or reply to the question.", name=question.name),
+                    ),
                 )
             answer = self._as_form(entry, question, "yes" if yes else "no")
             return self._with_more(answer, said.more)
@@ -413,10 +420,10 @@ class WordedAnswers:
         """A yes that is one to calls like this, too, for so long."""
         terms = parse_terms([span])
         if terms is None:
-            return _misread(answer, question, "A grant holds for a day at most. Nothing was done.")
+            return _misread(answer, question, _("A grant holds for a day at most. Nothing was done."))
         grant = self.calls.granting(question, answer.message, terms, self.now())
         if isinstance(grant, str):
-            return _misread(answer, question, f"{grant} Answer `yes` or `no`.")
+            return _misread(answer, question, _("{grant} Answer `yes` or `no`.", grant=grant))
         notes = replace(answer.message.notes, granted=granted_text(grant))
         return replace(answer, message=answer.message.with_notes(notes), grants={question.name: grant})
 
@@ -472,7 +479,9 @@ def _own_lines(text: str) -> str:
 
 
 def _not_fitting(question: ToolQuestionRow, why: str) -> str:
-    return f"That does not answer `{question.name}`, so I send nothing to the server. {why}"
+    return _(
+        "That does not answer `{name}`, so I send nothing to the server. {why}", name=question.name, why=why
+    )
 
 
 def _misread(entry: Pending, question: ToolQuestionRow, said: str) -> Pending:
@@ -485,9 +494,13 @@ def _asked_back(entry: Pending, question: ToolQuestionRow) -> Pending:
     return _misread(
         entry,
         question,
-        f"Is that a yes or a no to `{question.name}` ({question_subject(question)})? It still waits. "
-        "Reply to this message with `yes` or `no`, or write "
-        f"`!approve {question.name}` or `!reject {question.name}`.",
+        _(
+            "Is that a yes or a no to `{name}` ({question_subject})? It still waits. "
+            "Reply to this message with `yes` or `no`, or write "
+            "`!approve {name}` or `!reject {name}`.",
+            name=question.name,
+            question_subject=question_subject(question),
+        ),
     )
 
 

@@ -17,6 +17,7 @@ from typing import Any
 
 import structlog
 
+from agent_core.language import _, gettext_noop, list_of
 from agent_core.memory.scopes import person_name
 from agent_core.messages import Audience, InboundMessage, SessionKey
 from agent_core.models import ToolCall
@@ -33,26 +34,35 @@ REFUSED = "refused"
 ANSWERED, DECLINED, ENDED = "answered", "declined", "ended"
 """Of questions that servers ask during a call."""
 _SAID = {
-    APPROVED: "is approved: I use `{}`.",
-    REFUSED: "is rejected: I do not use `{}`.",
-    WITHDRAWN: "was withdrawn, because something else was written instead; I do not do it.",
-    EXPIRED: "waited too long, so I went on without `{}`. If you still want it, write `try again`: I ask "
-    "once more.",
-    ANSWERED: "is answered: I send the answer to `{}`, if its call still waits.",
-    DECLINED: "is declined, and I tell `{}` so.",
-    ENDED: "is closed: the call of `{}` that asked this has ended, and I send nothing. It may be unknown "
-    "whether the call was carried out; ask me.",
+    APPROVED: gettext_noop("is approved: I use `{tool}`."),
+    REFUSED: gettext_noop("is rejected: I do not use `{tool}`."),
+    WITHDRAWN: gettext_noop("was withdrawn, because something else was written instead; I do not do it."),
+    EXPIRED: gettext_noop(
+        "waited too long, so I went on without `{tool}`. If you still want it, write `try again`: I ask "
+        "once more."
+    ),
+    ANSWERED: gettext_noop("is answered: I send the answer to `{tool}`, if its call still waits."),
+    DECLINED: gettext_noop("is declined, and I tell `{tool}` so."),
+    ENDED: gettext_noop(
+        "is closed: the call of `{tool}` that asked this has ended, and I send nothing. It may be unknown "
+        "whether the call was carried out; ask me."
+    ),
 }
 _BEST = 2
-_LESS_SURE = (
-    "`{}` is not decided: this message proves its sender less well than the one that led to the "
+_LESS_SURE = gettext_noop(
+    "`{name}` is not decided: this message proves its sender less well than the one that led to the "
     "question. Answer in the same way in which you wrote that one."
 )
-NOT_PROVED = (
+NOT_PROVED = gettext_noop(
     "This message was released by hand, and nothing proves who wrote it. So it runs no command and "
     "decides nothing; please send that in a separate message."
 )
-_WAS = {APPROVED: "approved", REFUSED: "rejected", ANSWERED: "answered", DECLINED: "declined"}
+_WAS = {
+    APPROVED: gettext_noop("approved"),
+    REFUSED: gettext_noop("rejected"),
+    ANSWERED: gettext_noop("answered"),
+    DECLINED: gettext_noop("declined"),
+}
 _DIGITS = 6
 _log = structlog.get_logger(__name__)
 
@@ -116,7 +126,7 @@ class ToolDecisions:
         verdict: Mapping[str, Any] = decision(yes=yes, by=message.sender.address, owner=owner, why=why)
         if question.form is not None:
             if yes and form_of(question.form).fields:
-                return f"`{name}` needs more than a yes: `!answer {name} …`"
+                return _("`{name}` needs more than a yes: `!answer {name} …`", name=name)
             if yes:
                 return await self.answer(name, message, "yes")
             verdict = {**verdict, "verdict": DECLINED}
@@ -128,13 +138,15 @@ class ToolDecisions:
         if not isinstance(question, ToolQuestionRow):
             return question
         if question.form is None:
-            return f"`{name}` needs a yes or a no: `!approve {name}` or `!reject {name}`."
+            return _("`{name}` needs a yes or a no: `!approve {name}` or `!reject {name}`.", name=name)
         owner = self._access.decide(message).role is Role.OWNER
         try:
             verdict = verdict_from_answer(question, text, by=message.sender.address, owner=owner)
         except NotAnAnswer as error:
-            return (
-                f"That does not answer `{name}`, so I send nothing to the server. {error} `!answer {name} …`"
+            return _(
+                "That does not answer `{name}`, so I send nothing to the server. {error} `!answer {name} …`",
+                name=name,
+                error=error,
             )
         return await self._decided(name, verdict)
 
@@ -183,11 +195,12 @@ class ToolDecisions:
         """The grant that a message gives with its yes to a question, or why it gives none."""
         given = grant_of(question, terms, by=message.sender.address, now=now)
         if given is None:
-            return (
-                f"Calls like `{question.name}` cannot be granted in advance; you can approve only this one."
+            return _(
+                "Calls like `{name}` cannot be granted in advance; you can approve only this one.",
+                name=question.name,
             )
         if terms.everywhere and self._access.decide(message).role is not Role.OWNER:
-            return "Only my owner can give a grant beyond this conversation. Nothing was done."
+            return _("Only my owner can give a grant beyond this conversation. Nothing was done.")
         return given
 
     async def explain_decision(self, name: str, message: InboundMessage) -> str | None:
@@ -201,7 +214,7 @@ class ToolDecisions:
             return None
         if (was := _WAS.get(found.verdict)) is None:
             return outcome(name, found.tool, found.verdict)
-        return f"`{name}` was {was} before. This changes nothing."
+        return _("`{name}` was {was} before. This changes nothing.", name=name, was=_(was))
 
     async def overview(self, message: InboundMessage, *, everywhere: bool) -> list[str]:
         """List this person's questions, ``everywhere`` or here. Raises `StoreUnavailable`."""
@@ -235,7 +248,11 @@ class ToolDecisions:
         if any(self._access.role(channel, one, verified=True) is Role.OWNER for one in people):
             people = []
         who = [f"`{safe_line(one)}`" for one in dict.fromkeys(people) if one in question.asked]
-        return f"Only {' or '.join([*who, 'my owner'])} may answer `{question.name}`. It still waits."
+        return _(
+            "Only {people} may answer `{name}`. It still waits.",
+            people=list_of([*who, _("my owner")], " or "),
+            name=question.name,
+        )
 
     def _is_decider(self, question: ToolQuestionRow, message: InboundMessage) -> bool:
         decision = self._access.decide(message)
@@ -267,7 +284,7 @@ def is_proven(question: ToolQuestionRow, message: InboundMessage) -> bool:
 def weak_proof_text(question: ToolQuestionRow, message: InboundMessage) -> str:
     """The reply to a message that proves its sender less well."""
     _log.warning("tool_approval.less_verified", item=question.name, proof=proof_level(message))
-    return _LESS_SURE.format(question.name)
+    return _(_LESS_SURE, name=question.name)
 
 
 def has_ended(question: ToolQuestionRow, waiting: Container[str]) -> bool:
@@ -277,7 +294,7 @@ def has_ended(question: ToolQuestionRow, waiting: Container[str]) -> bool:
 
 def question_subject(question: ToolQuestionRow, *, details: bool = False) -> str:
     """Return the subject of a question in a few words, with ``details`` what the first call is given."""
-    subject = f"{'to use' if question.form is None else 'an answer for'} `{question.tool}`"
+    subject = _("to use `{tool}`" if question.form is None else "an answer for `{tool}`", tool=question.tool)
     if not details or question.form is not None or not question.calls:
         return subject
     given = ToolCall.model_validate(question.calls[0][0]).arguments.values()
@@ -311,12 +328,16 @@ def parse_scope(offer: object) -> Scope | None:
 
 def granted_text(grant: Grant) -> str:
     """Return the sentence that follows an approval which also grants such calls."""
-    return f" I allow {describe_scope(grant.scope)} as `{grant.id}`; `!grants revoke {grant.id}` ends that."
+    return _(
+        " I allow {scope} as `{id}`; `!grants revoke {id}` ends that.",
+        scope=describe_scope(grant.scope),
+        id=grant.id,
+    )
 
 
 def outcome(name: str, tool: str, verdict: object) -> str:
     """The outcome of a question."""
-    return f"`{name}` {_SAID.get(str(verdict), _SAID[EXPIRED]).format(tool)}"
+    return f"`{name}` {_(_SAID.get(str(verdict), _SAID[EXPIRED]), tool=tool)}"
 
 
 def place_of(session: SessionKey) -> tuple[str, str]:

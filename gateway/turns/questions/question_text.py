@@ -13,6 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, tzinfo
 from typing import Any
 
+from agent_core.language import _, gettext_noop, list_of, show_time
 from agent_core.messages import InboundMessage, OutboundMessage
 from agent_core.models import ToolCall
 from agent_core.provenance import KEPT, Origins, describe
@@ -32,14 +33,14 @@ _TICKS = re.compile("`+")
 _SHORTEST_ARGUMENT = 200
 
 _DRAFT = {
-    OutboxState.SENT: "is approved and was sent.",
-    OutboxState.DEAD: "failed for good and is not sent.",
-    OutboxState.UNKNOWN: "was approved; it is unknown whether it arrived.",
-    OutboxState.HELD: "still waits.",
+    OutboxState.SENT: gettext_noop("is approved and was sent."),
+    OutboxState.DEAD: gettext_noop("failed for good and is not sent."),
+    OutboxState.UNKNOWN: gettext_noop("was approved; it is unknown whether it arrived."),
+    OutboxState.HELD: gettext_noop("still waits."),
 }
 _MESSAGE = {
-    InboxState.QUARANTINED: "still waits.",
-    InboxState.IGNORED: "is rejected: I do not answer it.",
+    InboxState.QUARANTINED: gettext_noop("still waits."),
+    InboxState.IGNORED: gettext_noop("is rejected: I do not answer it."),
 }
 
 
@@ -52,23 +53,23 @@ def outcome(name: str, item: OutboxRow | InboxRow | None) -> str:
     """The outcome of an item, from its state alone."""
     error = (item.error if item is not None else None) or ""
     if item is None:
-        told = "is gone."
+        told = gettext_noop("is gone.")
     elif isinstance(item, InboxRow):
-        told = _MESSAGE.get(item.state, "is approved, and I answer it.")
+        told = _MESSAGE.get(item.state, gettext_noop("is approved, and I answer it."))
         if error == "quarantine_expired":
-            told = "has waited too long and was deleted."
+            told = gettext_noop("has waited too long and was deleted.")
     else:
-        told = _DRAFT.get(item.state, "is approved and on its way.")
+        told = _DRAFT.get(item.state, gettext_noop("is approved and on its way."))
         if item.state is OutboxState.DEAD and error.startswith("rejected"):
-            told = "is rejected: I do not send it."
-    return f"`{name}` {told}"
+            told = gettext_noop("is rejected: I do not send it.")
+    return f"`{name}` {_(told)}"
 
 
 def reason_text(reason: str | None) -> str:
     """A reason constant as words."""
     if reason == RESTORED:
-        return "it came after the backup that I was restored from, so I may have answered it then"
-    return (reason or "no reason given").replace("_", " ")
+        return _("it came after the backup that I was restored from, so I may have answered it then")
+    return _((reason or gettext_noop("no reason given")).replace("_", " "))
 
 
 def visible(text: str) -> str:
@@ -105,13 +106,13 @@ def excerpt(text: str, room: int, *, hashed: bool = True) -> str:
     if len(shown) <= room:
         return shown
     digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
-    end = room // 3
+    end, of = room // 3, f", SHA-256 {short_hash(digest)}" if hashed else ""
     return "\n".join(
         [
             shown[: room - end].rstrip(),
-            f"[… {len(shown) - room} characters are not shown here …]",
+            _("[… {n} characters are not shown here …]", n=len(shown) - room),
             shown[-end:].lstrip(),
-            f"[{len(text)} characters in all{f', SHA-256 {short_hash(digest)}' if hashed else ''}]",
+            _("[{n} characters in all{digest}]", n=len(text), digest=of),
         ]
     )
 
@@ -131,22 +132,24 @@ def extra_fields(message: InboundMessage | OutboundMessage, *, sender: str) -> d
     context = message.context
     told: dict[str, str] = {}
     if context.reply_to and context.reply_to != sender:
-        told["The answer goes to"] = context.reply_to
+        told[_("The answer goes to")] = context.reply_to
     if context.cc:
-        told["With a copy to"] = ", ".join(context.cc)
+        told[_("With a copy to")] = ", ".join(context.cc)
     if isinstance(message, InboundMessage):
         if context.subject:
-            told["Subject"] = context.subject
+            told[_("Subject")] = context.subject
         for number, each in enumerate(message.background, 1):
-            told[f"{number}. {each.kind}, from {each.sender}"] = each.text
+            told[_("{n}. {kind}, from {sender}", n=number, kind=_(each.kind), sender=each.sender)] = each.text
     if message.attachments:
-        told["Files"] = ", ".join(file.name for file in message.attachments)
+        told[_("Files")] = ", ".join(file.name for file in message.attachments)
     return told
 
 
 def quote(text: str, room: int, *, hashed: bool = True) -> str:
     """A text as a quotation, see `excerpt`; nothing in it can look like our own words."""
-    return "\n".join(f"> {line}" for line in (excerpt(text, room, hashed=hashed) or "(nothing)").split("\n"))
+    return "\n".join(
+        f"> {line}" for line in (excerpt(text, room, hashed=hashed) or _("(nothing)")).split("\n")
+    )
 
 
 def fenced_arguments(
@@ -172,8 +175,11 @@ def fenced_arguments(
     ]
     if len(told) > most:
         rest = "\n".join(told[most:])
-        told = [*told[:most], f"and {len(told) - most} more: {excerpt(rest, each, hashed=hashed)}"]
-    text = "\n".join(told) or "(nothing)"
+        told = [
+            *told[:most],
+            _("and {n} more: {text}", n=len(told) - most, text=excerpt(rest, each, hashed=hashed)),
+        ]
+    text = "\n".join(told) or _("(nothing)")
     longest = max((len(run) for run in _TICKS.findall(text)), default=0)
     fence = "`" * max(3, longest + 1)
     return f"{fence}\n{text}\n{fence}"
@@ -183,18 +189,18 @@ _QUOTED_CHARS = 600
 _QUOTED_LINES = 12
 _FEW_SOURCES = 2
 _PURPOSES = {
-    "shell": "to run in the workspace",
-    "run_in_background": "to run in the background",
-    "start_job": "to start a background job",
-    "write_file": "to write a file",
-    "edit_file": "to edit a file",
-    "move_file": "to move a file",
-    "delete_file": "to delete a file",
-    "memory_write": "to change my memory",
-    "send_message": "to send a message",
-    "send_file": "to send a file",
-    "web_fetch": "to fetch a page",
-    "schedule": "to change the schedule",
+    "shell": gettext_noop("to run in the workspace"),
+    "run_in_background": gettext_noop("to run in the background"),
+    "start_job": gettext_noop("to start a background job"),
+    "write_file": gettext_noop("to write a file"),
+    "edit_file": gettext_noop("to edit a file"),
+    "move_file": gettext_noop("to move a file"),
+    "delete_file": gettext_noop("to delete a file"),
+    "memory_write": gettext_noop("to change my memory"),
+    "send_message": gettext_noop("to send a message"),
+    "send_file": gettext_noop("to send a file"),
+    "web_fetch": gettext_noop("to fetch a page"),
+    "schedule": gettext_noop("to change the schedule"),
 }
 _MAIN = {
     "shell": "command",
@@ -206,8 +212,13 @@ _MAIN = {
     "send_message": "to",
 }
 """The argument that is shown first, without its name."""
-_IDEA = "It may not be {} idea: I was shown"
-_BY_MAIL, _BY_REPLY, _BY_SIGN = " in the first line", " in a reply to this", ", or ✅ / ❌"
+_YOUR_IDEA = gettext_noop("It may not be your idea: I was shown {shown}.")
+_THEIR_IDEA = gettext_noop("It may not be their idea: I was shown {shown}.")
+_BY_MAIL, _BY_REPLY = (
+    gettext_noop("{answers} in the first line"),
+    gettext_noop("{answers} in a reply to this, or ✅ / ❌"),
+)
+_BY_SIGN = gettext_noop("{answers}, or ✅ / ❌")
 _LISTED_CHARS = 56
 """Of a call in a list: a line of a phone, without its number."""
 _NAME_CHARS = 200
@@ -246,53 +257,61 @@ def asking_text(
     room = max(_QUOTED_CHARS, 2 * len(whole) * max(1, len(told)))
     everything = fenced_arguments(told, room, most=len(told))
     shown = fenced_arguments(told, _QUOTED_CHARS, hashed=False) if is_short else everything
-    origins, idea = _others(origins, people), _IDEA.format("their" if asked_by else "your")
+    origins, idea = _others(origins, people), _THEIR_IDEA if asked_by else _YOUR_IDEA
     few = len(origins) <= _FEW_SOURCES
-    if not origins:
-        why = "" if asked_by else "I always ask before this."
-    elif few:
-        why = f"{idea} {describe(origins, dated=False)}."
-    else:
-        why = f"Asked because of {len(origins)} sources, see below."
+    why = "" if asked_by else _("I always ask before this.")
+    if origins:
+        why = _reason(origins, idea)
     if is_again:
         why = f"{_again_because(call)}\n\n{why}".rstrip()
-    answers = "`yes` / `no`" + (" / `yes for an hour`" if offer else "") + (" to all of them" if also else "")
-    raw = whole.encode()
+    answers = _("`yes` / `no` / `yes for an hour`") if offer else _("`yes` / `no`")
+    answers = _("{answers} to all of them", answers=answers) if also else answers
+    commands = f"`!approve {name}`, `!reject {name}`" + (f", `!grant {name} 1h`" if offer else "")
+    spared_by = spared_by if origins else ""
     parts = [
-        f"**{name}**: I need your approval {_purpose(call, also)}:",
-        f"Asked by {asked_by}." if asked_by else "",
+        _("**{name}**: I need your approval {purpose}:", name=name, purpose=_purpose(call, also)),
+        _("Asked by {person}.", person=asked_by) if asked_by else "",
         _list_of(call, review, also) if also else shown,
-        f"All of it is in the file `{name}.txt`." if is_short else "",
+        _("All of it is in the file `{name}`.", name=f"{name}.txt") if is_short else "",
         why,
-        f"{answers}{_BY_MAIL if email_style else (_BY_REPLY if is_group else '') + _BY_SIGN}",
-        f"An hour covers {grant_text(offer)}." if offer else "",
-        f"It waits until {_time(until, zone)}.",
-        f"Also: `!approve {name}`, `!reject {name}`" + (f", `!grant {name} 1h`" if offer else ""),
-        f"{spared_by} spares further questions because of that." if origins and spared_by else "",
-        f"{idea} {describe(origins, most=KEPT)}." if not few else "",
+        _(_BY_MAIL if email_style else _BY_REPLY if is_group else _BY_SIGN, answers=answers),
+        _("An hour covers {scope}.", scope=grant_text(offer)) if offer else "",
+        _("It waits until {time}.", time=_time(until, zone)),
+        _("Also: {commands}", commands=commands),
+        _("{commands} spares further questions because of that.", commands=spared_by) if spared_by else "",
+        _(idea, shown=describe(origins, most=KEPT)) if not few else "",
         everything if also and not is_short and not _is_listed_whole(call, review, also) else "",
-        f"{name}.txt: {len(raw)} bytes, SHA-256 `{_short_digest(raw)}`" if is_short else "",
+        _digest(f"{name}.txt", whole.encode()) if is_short else "",
     ]
     return "\n\n".join(filter(None, parts))
 
 
 def _again_because(call: ToolCall) -> str:
     """The reason of a second question; a yes to a command is also about the files that it can read."""
-    is_command = _MAIN.get(call.name) == "command"
-    what = "Files have changed since your yes" if is_command else "What you approved has changed since"
-    return f"{what}, so I ask again."
+    if _MAIN.get(call.name) == "command":
+        return _("Files have changed since your yes, so I ask again.")
+    return _("What you approved has changed since, so I ask again.")
 
 
-def _short_digest(content: bytes) -> str:
-    return short_hash(hashlib.sha256(content).hexdigest())
+def _reason(origins: Origins, idea: str) -> str:
+    if len(origins) <= _FEW_SOURCES:
+        return _(idea, shown=describe(origins, dated=False))
+    return _("Asked because of {n} sources, see below.", n=len(origins))
+
+
+def _digest(name: str, content: bytes) -> str:
+    digest = short_hash(hashlib.sha256(content).hexdigest())
+    return _("{name}: {n} bytes, SHA-256 `{digest}`", name=name, n=len(content), digest=digest)
 
 
 def ways_to_spare(origins: Origins) -> str:
     """The owner's commands that end a question's reason; commands read a file again after all but its own."""
     files = [each.where for each in origins if each.kind == "file" and not each.where.endswith("/")]
     if len(files) != 1:
-        return "`!new` or `!trust`"
-    return f"`!new`, `!trust` or, if it is yours, `!trust file {safe_line(files[0], _NAME_CHARS)}`"
+        return _("`!new` or `!trust`")
+    return _(
+        "`!new`, `!trust` or, if it is yours, `!trust file {name}`", name=safe_line(files[0], _NAME_CHARS)
+    )
 
 
 def _others(origins: Origins, people: Collection[str]) -> Origins:
@@ -305,14 +324,8 @@ def _others(origins: Origins, people: Collection[str]) -> Origins:
 def subject_of(call: ToolCall, also: Sequence[tuple[ToolCall, str]] = ()) -> str:
     """The subject of a question by mail, in one line."""
     value = next(iter(_form_lines(call, "", also).values()), "")
-    purpose = (
-        _purpose(call, also)
-        .removeprefix("to ")
-        .removeprefix("before I ")
-        .removeprefix("for ")
-        .replace("`", "")
-    )
-    return f"Approve? {purpose}: {safe_line(value)}"
+    purpose = _purpose(call, also).removeprefix("to ").removeprefix("before I ").removeprefix("for ")
+    return _("Approve? {purpose}: {value}", purpose=purpose.replace("`", ""), value=safe_line(value))
 
 
 def attached_text(call: ToolCall, review: str = "", also: Sequence[tuple[ToolCall, str]] = ()) -> str:
@@ -338,41 +351,46 @@ def whole_text(call: ToolCall, review: str = "", also: Sequence[tuple[ToolCall, 
 
 def form_text(name: str, form: Form, until: datetime, *, zone: tzinfo | None, email_style: bool) -> str:
     """The question of a server, in full and in its own words, and how to answer it."""
-    told = {"it says": form.message, **{f"it wants: {each.name}": each.describe() for each in form.fields}}
+    told = {_("it says"): form.message}
+    told |= {_("it wants: {name}", name=each.name): each.describe() for each in form.fields}
     if form.address:
-        told["it wants you to open"] = form.address
+        told[_("it wants you to open")] = form.address
     size = sum(len(visible(each)) for each in told.values())
     shown = fenced_arguments(told, (size + 1) * len(told), most=len(told))
-    example = "yes"
+    example = _("yes")
     if not form.fields:
-        how = f"`yes` / `no`{_BY_MAIL if email_style else _BY_SIGN}"
+        how = _(_BY_MAIL if email_style else _BY_SIGN, answers=_("`yes` / `no`"))
     else:
         example = (
-            "VALUE"
+            _("VALUE")
             if len(form.fields) == 1
             else "; ".join(f"{safe_line(one.name)}: …" for one in form.fields)
         )
-        how = f"Reply to this message with `{example}`, or `no`"
+        how = _("Reply to this message with `{example}`, or `no`", example=example)
     parts = [
-        f"**{name}**: the server `{safe_line(form.asker)}` asks, in its words, not mine:",
+        _(
+            "**{name}**: the server `{server}` asks, in its words, not mine:",
+            name=name,
+            server=safe_line(form.asker),
+        ),
         shown,
-        "It has to know that before it continues.",
-        "I do not open it. Say yes when you have been there." if form.address else "",
+        _("It has to know that before it continues."),
+        _("I do not open it. Say yes when you have been there.") if form.address else "",
         how,
-        f"It waits until {_time(until, zone)}, or your next message.",
-        "Your answer goes to that server: no password, no code.",
-        f"Also: `!answer {name} {example}`, `!reject {name}`",
+        _("It waits until {time}, or your next message.", time=_time(until, zone)),
+        _("Your answer goes to that server: no password, no code."),
+        _("Also: {commands}", commands=f"`!answer {name} {example}`, `!reject {name}`"),
     ]
     return "\n\n".join(filter(None, parts))
 
 
 def expired_text(name: str, tool: str) -> str:
     """The text for a question that nobody has decided in time."""
-    return f"Nobody answered `{name}` in time; I go on without `{tool}`."
+    return _("Nobody answered `{name}` in time; I go on without `{tool}`.", name=name, tool=tool)
 
 
 def _time(at: datetime, zone: tzinfo | None) -> str:
-    return at.astimezone(zone).strftime("%H:%M on %d %B")
+    return show_time(at.astimezone(zone), gettext_noop("%H:%M on %d %B"))
 
 
 def _listed(call: ToolCall, review: str) -> str:
@@ -400,15 +418,16 @@ def _is_listed_whole(call: ToolCall, review: str, also: Sequence[tuple[ToolCall,
 def _uses(call: ToolCall, also: Sequence[tuple[ToolCall, str]]) -> str:
     """The tools of a question, with the number of the calls if there are several."""
     names = [f"`{safe_line(name)}`" for name in dict.fromkeys(one.name for one in _calls(call, also))]
-    told = " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
-    return f"{told} {len(also) + 1} times" if len(names) == 1 and also else told
+    told = list_of(names)
+    return _("{tool} {n} times", tool=told, n=len(also) + 1) if len(names) == 1 and also else told
 
 
 def _purpose(call: ToolCall, also: Sequence[tuple[ToolCall, str]]) -> str:
     """The kind of what would be done, in a few words."""
     if also:
-        return f"for {len(also) + 1} calls"
-    return _PURPOSES.get(call.name) or f"before I use {_uses(call, also)}"
+        return _("for {n} calls", n=len(also) + 1)
+    known = _PURPOSES.get(call.name)
+    return _(known) if known else _("before I use {tools}", tools=_uses(call, also))
 
 
 def _calls(call: ToolCall, also: Sequence[tuple[ToolCall, str]]) -> list[ToolCall]:

@@ -18,6 +18,7 @@ import anyio
 import structlog
 
 from agent_core.backoff import BackoffPolicy
+from agent_core.language import _
 from agent_core.messages import (
     Attachment,
     Audience,
@@ -175,31 +176,37 @@ class ReviewQuestions:
         told = [await self._question(name, item, room) for name, item in waiting]
         if len(waiting) == 1:
             ((first, rest),), name = told, waiting[0][0]
-            parts = [first, "Reply `yes` / `no`, or 👍 / 👎", _waits(waiting[0][1])]
-            parts += [f"Also: `!approve {name}`, `!reject {name}`", rest]
+            parts = [first, _("Reply `yes` / `no`, or 👍 / 👎"), _waits(waiting[0][1])]
+            parts += [_("Also: {commands}", commands=f"`!approve {name}`, `!reject {name}`"), rest]
         else:
             parts = [part for each in told for part in each]
-            parts.append("Write `!approve NAME` or `!reject NAME` for each.")
+            parts.append(_("Write `!approve NAME` or `!reject NAME` for each."))
         text = "\n\n".join(filter(None, parts))
-        notes = MessageNotes(approves=tuple(name for name, _ in waiting))
+        notes = MessageNotes(approves=tuple(name for name, __ in waiting))
         return await self._notifier.compose(_TOPIC, text, MessageContext(notes=notes))
 
     async def _question(self, name: str, item: OutboxRow | InboxRow, room: int) -> tuple[str, str]:
         """Return the owner's question about an item: what it is and why, and what stands below it."""
         text, below = quote(item.message.text, room, hashed=room != _QUOTED_CHARS), list[str]()
         if room == _QUOTED_CHARS and (size := len(visible(item.message.text))) > room:
-            below.append(f"All of it:\n\n{quote(item.message.text, size)}")
+            below.append(_("All of it:\n\n{text}", text=quote(item.message.text, size)))
         if isinstance(item, InboxRow):
             sender, why = item.message.sender.address, reason_text(item.error)
-            whose = "It is from" if item.message.sender.verified else "It claims to be from"
-            first = f"**{name}**: may I answer this? {whose} `{safe_line(sender)}`."
+            whose = (
+                _("It is from `{sender}`.", sender=safe_line(sender))
+                if item.message.sender.verified
+                else _("It claims to be from `{sender}`.", sender=safe_line(sender))
+            )
+            first = _("**{name}**: may I answer this? {whose}", name=name, whose=whose)
             below.append(_besides(item, sender, room))
-            return f"{first}\n\n{text}\n\nQuarantined: {why}.", "\n\n".join(filter(None, below))
+            return f"{first}\n\n{text}\n\n{_('Quarantined: {why}.', why=why)}", "\n\n".join(
+                filter(None, below)
+            )
         asked = await self._asked(item)
-        who = f" to `{safe_line(asked.sender.address)}`" if asked else ""
-        first = f"**{name}**: my answer{who} waits for your approval:"
-        why = f"You approve what I send by {item.message.channel}."
-        below += [f"It answers:\n\n{quote(asked.text, room // 2)}"] if asked else []
+        who = _(" to `{person}`", person=safe_line(asked.sender.address)) if asked else ""
+        first = _("**{name}**: my answer{to} waits for your approval:", name=name, to=who)
+        why = _("You approve what I send by {channel}.", channel=item.message.channel)
+        below += [_("It answers:\n\n{text}", text=quote(asked.text, room // 2))] if asked else []
         below.append(_besides(item, asked.sender.address if asked else "", room))
         return f"{first}\n\n{text}\n\n{why}", "\n\n".join(filter(None, below))
 
@@ -211,21 +218,28 @@ class ReviewQuestions:
         """List the pending items, one per line; ``calls`` are the lines about tool calls."""
         items = await self._items()
         if not (items or calls):
-            return "Nothing waits for your decision."
+            return _("Nothing waits for your decision.")
         lines = []
         for name, item in items[:20]:
             where = item.message.channel
             said = item.message if isinstance(item, InboxRow) else await self._asked(item)
-            what = "a quarantined message from" if isinstance(item, InboxRow) else "an answer to"
-            who, text = " somebody", ""
+            who, text = _("somebody"), ""
             if said is not None:
                 sender = said.sender
-                who = f" `{safe_line(sender.address)}`"
+                who = f"`{safe_line(sender.address)}`"
                 if self._access.may_show(said.session, sender.address, verified=sender.verified):
                     text = f": {safe_line(item.message.text)}"
-            lines.append(f"- `{name}`: {what}{who} by {where}{text}")
-        more = [f"- and {len(items) - 20} more"] if len(items) > 20 else []
-        return "\n".join(["These wait for your decision:", "", *lines, *more, *calls])
+            told = {"person": who, "channel": where, "text": text}
+            lines.append(
+                f"- `{name}`: "
+                + (
+                    _("a quarantined message from {person} by {channel}{text}", **told)
+                    if isinstance(item, InboxRow)
+                    else _("an answer to {person} by {channel}{text}", **told)
+                )
+            )
+        more = [_("- and {n} more", n=len(items) - 20)] if len(items) > 20 else []
+        return "\n".join([_("These wait for your decision:"), "", *lines, *more, *calls])
 
     # ── deciding ──
 
@@ -235,7 +249,7 @@ class ReviewQuestions:
         item = await self._item(name)
         if item is None:
             return CommandReply(
-                f"There is nothing named `{name}`. `!approve` alone lists what waits for you."
+                _("There is nothing named `{name}`. `!approve` alone lists what waits for you.", name=name)
             )
         if not_yet := await self._not_yet(name, item, yes=yes):
             return CommandReply(not_yet)
@@ -266,13 +280,18 @@ class ReviewQuestions:
         """Return the reason against letting a message in now, or an empty text; it is an item from now on."""
         kept_back = yes and isinstance(item, InboxRow) and is_undecided(item)
         if item.message.context.invitation:
-            told = f"`{name}` is an invitation. `!allow ADDRESS` lets its sender in and accepts it."
+            told = _(
+                "`{name}` is an invitation. `!allow ADDRESS` lets its sender in and accepts it.", name=name
+            )
             return told if kept_back else ""
         unseen = kept_back and not await self._was_asked(name, InboxState.SETTLED)
         await self._know(name)  # and so it can be told of later, although it does not wait any more
         return (
-            f"You have not seen all of `{name}`. I now show you all of it in a separate message; write "
-            f"`!approve {name}` again to let it in."
+            _(
+                "You have not seen all of `{name}`. I now show you all of it in a separate message; write "
+                "`!approve {name}` again to let it in.",
+                name=name,
+            )
             if unseen
             else ""
         )
@@ -330,8 +349,11 @@ class ReviewQuestions:
         if len(names) > 1:
             told = ", ".join(names)
             return CommandReply(
-                "That notice is about several items. Write `!approve` or `!reject` with one of these "
-                f"names: {told}"
+                _(
+                    "That notice is about several items. Write `!approve` or `!reject` with one of these "
+                    "names: {names}",
+                    names=told,
+                )
             )
         return await self.decide(names[0], yes=yes)
 
@@ -369,12 +391,13 @@ class ReviewQuestions:
 def _besides(item: OutboxRow | InboxRow, sender: str, room: int) -> str:
     """Return what else goes with the item, verbatim; empty for nothing."""
     told = extra_fields(item.message, sender=sender)
-    return f"With it:\n\n{fenced_arguments(told, room)}" if told else ""
+    return _("With it:\n\n{text}", text=fenced_arguments(told, room)) if told else ""
 
 
 def _waits(item: OutboxRow | InboxRow) -> str:
     days = round(QUARANTINE_S / 86_400)
-    return f"It is kept for {days} days." if isinstance(item, InboxRow) else "It waits until you decide."
+    kept = isinstance(item, InboxRow)
+    return _("It is kept for {n} days.", n=days) if kept else _("It waits until you decide.")
 
 
 def _question(name: str) -> InboundMessage:

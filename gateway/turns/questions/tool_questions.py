@@ -18,6 +18,7 @@ from typing import Any
 import structlog
 
 from agent_core.errors import AwaitsApproval, ToolError
+from agent_core.language import _, gettext_noop
 from agent_core.memory.scopes import person_name
 from agent_core.messages import Attachment, Audience, MessageContext, MessageNotes, OutboundKind
 from agent_core.models import ToolCall, ToolResult
@@ -80,7 +81,7 @@ _CHANGED_IN_VAIN = (
     "was not run."
 )
 _MOST_TOGETHER = 10
-_OWNER_IS_ASKED = "I have asked my owner, who sees who wants this and all that I would do."
+_OWNER_IS_ASKED = gettext_noop("I have asked my owner, who sees who wants this and all that I would do.")
 _log = structlog.get_logger(__name__)
 
 
@@ -385,11 +386,13 @@ class ToolQuestions:
             return []
         if order is not None:
             moved = (
-                f", which you have started in `{safe_line(str(order.place))}`"
+                _(", which you have started in `{place}`", place=safe_line(str(order.place)))
                 if place.place != order.place
                 else ""
             )
-            text = f"In the background job {order.label}{moved}:\n\n{text}"
+            text = _(
+                "In the background job {name}{moved}:\n\n{text}", name=order.label, moved=moved, text=text
+            )
         files = () if file is None else _sent_by(self.channels[place.channel], file)
         notices = self.commit.replies(
             place, text, OutboundKind.NOTICE, attachments=files, rings_for=rings_for
@@ -407,7 +410,9 @@ class ToolQuestions:
             return []
         channel = self.channels[target.channel]
         who = ", ".join(dict.fromkeys(f"`{safe_line(row.message.sender.address)}`" for row in turn.rows))
-        text = self._text(waiting, channel, file, asked_by=f"{who}, by {turn.channel}")
+        text = self._text(
+            waiting, channel, file, asked_by=_("{people}, by {channel}", people=who, channel=turn.channel)
+        )
         return self.notifier.parts(
             target,
             text,

@@ -76,6 +76,7 @@ def test_the_time_zone_is_asked_and_written():
     assert ask_timezone(Given(), NOTHING, AnsweringLisbon()) == "Europe/Lisbon"
     assert ask_timezone(Given(), Settings(timezone="Europe/Lisbon"), AnsweringLisbon()) == ""
     assert settings_of(Answers((), timezone="Europe/Lisbon"), {}) == {"timezone": "Europe/Lisbon"}
+    assert settings_of(Answers((), language="de"), {}) == {"language": "de"}
     with pytest.raises(SetupRefused, match="unknown time zone 'Mars'"):
         parse_options({"timezone": "Mars"}, {})
 

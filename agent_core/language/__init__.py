@@ -1,0 +1,106 @@
+"""
+The language of what squidbot itself says in conversations: texts, plurals, dates and numbers.
+
+The English text is the key, and ``de.po`` beside this file has the German one; what is missing there is
+English. `use_language` sets the language of the process while its gateway runs, so a text is made in the
+language of its reader when it is written. `speaking` sets another one for a running task: the control socket
+and the console are English, as is the log. Templates are literals, and what others wrote is only ever a value
+of one, so no text of theirs is read as a template.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from datetime import datetime
+from functools import cache
+from gettext import GNUTranslations, NullTranslations
+from io import BytesIO
+from pathlib import Path
+
+ENGLISH = "en"
+_FOLDER = Path(__file__).parent
+_of_process = ENGLISH
+_of_task: ContextVar[str] = ContextVar("language", default="")
+
+
+@contextmanager
+def use_language(language: str) -> Iterator[None]:
+    """Make the texts of this process in a language, such as ``de``, where `speaking` sets no other."""
+    global _of_process  # noqa: PLW0603 - as the time zone is; one gateway runs in a process
+    before, _of_process = _of_process, language
+    try:
+        yield
+    finally:
+        _of_process = before
+
+
+@contextmanager
+def speaking(language: str) -> Iterator[None]:
+    """Make texts in a language in the block and the tasks that it starts; empty: in that of the process."""
+    token = _of_task.set(language)
+    try:
+        yield
+    finally:
+        _of_task.reset(token)
+
+
+def languages() -> list[str]:
+    """The languages that have texts."""
+    return sorted({ENGLISH, *(path.stem for path in _FOLDER.glob("*.po"))})
+
+
+def language_in(environ: Mapping[str, str]) -> str:
+    """Return the language of a person's environment if it has texts other than English, else nothing."""
+    locale = next(filter(None, map(environ.get, ("LC_ALL", "LC_MESSAGES", "LANG"))), "")
+    code = re.split(r"[_.@]", locale)[0]
+    return code if code in languages() and code != ENGLISH else ""
+
+
+def gettext(text: str, /, **values: object) -> str:
+    """Return a text in the language of the conversation, with ``values`` for its named placeholders."""
+    told = _catalogue(_of_task.get() or _of_process).gettext(text) if text else text
+    return told.format(**values) if values else told
+
+
+_ = gettext
+"""The usual short name of it."""
+
+
+def ngettext(one: str, many: str, n: int, /, **values: object) -> str:
+    """Do `gettext`, for a number of things; the texts may name it as ``{n}``."""
+    return _catalogue(_of_task.get() or _of_process).ngettext(one, many, n).format(n=show_number(n), **values)
+
+
+def gettext_noop(text: str) -> str:
+    """Return a text as it is: it is in the catalogue, and `gettext` translates it where it is used."""
+    return text
+
+
+def show_time(at: datetime, pattern: str) -> str:
+    """Return a time by a pattern of ``strftime``, itself a text of the catalogue, with translated names."""
+    shown = _(pattern).replace("%-d", str(at.day)).replace("%Z", _(at.tzname() or ""))
+    for name in ("%a", "%A", "%b", "%B"):
+        shown = shown.replace(name, _(at.strftime(name)))
+    return at.strftime(shown)
+
+
+def show_number(number: float, digits: int = 0) -> str:
+    """Return a number with separators of thousands, and so many digits behind the point."""
+    return f"{number:,.{digits}f}".translate(str.maketrans(",.", _(",.")))
+
+
+def list_of(parts: Sequence[str], word: str = " and ") -> str:
+    """Return ``a, b and c``; ``word`` is " and " or " or "."""
+    return _(word).join(filter(None, [", ".join(parts[:-1]), *parts[-1:]]))
+
+
+@cache
+def _catalogue(language: str) -> NullTranslations:
+    if not (_FOLDER / f"{language}.po").is_file():
+        return NullTranslations()
+    import polib  # noqa: PLC0415 - English needs none of it
+
+    return GNUTranslations(BytesIO(polib.pofile(str(_FOLDER / f"{language}.po")).to_binary()))
