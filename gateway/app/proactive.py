@@ -30,7 +30,7 @@ from gateway.proactive.jobs.job_permissions import role_now
 from gateway.proactive.jobs.job_service import JobPlace, JobService, SessionJobs
 from gateway.proactive.jobs.scheduler import Scheduler
 from gateway.proactive.jobs.trigger_parsing import zone_name
-from gateway.proactive.jobs.watching import Watcher
+from gateway.proactive.jobs.watcher import Watcher
 from gateway.proactive.messenger import Messenger, RunMessages
 from gateway.proactive.owner_alerts import OwnerAlerts
 from gateway.proactive.owner_contact import OwnerContact

@@ -166,7 +166,7 @@ async def _added(
     "watch add",
     writes=True,
     needs=_NEEDS,
-    render=schedule_text.watch_added,
+    render=schedule_text.render_new_watch,
     chats=[
         InChat("watch ADDRESS", Who.OWNER, chat_text.watch_text),
         InChat("watch ADDRESS every TIME", Who.OWNER, chat_text.watch_text),

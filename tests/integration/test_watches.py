@@ -12,8 +12,8 @@ from agent_core.tools.web.config import WebSettings
 from agent_core.tools.web.plugin import web_client
 from gateway.proactive.jobs.job_service import JobPlace
 from gateway.proactive.jobs.trigger_parsing import TriggerRequest
-from gateway.proactive.jobs.triggers import TriggerInvalid, Watch, parse_timing
-from gateway.proactive.jobs.watching import Watcher
+from gateway.proactive.jobs.triggers import AddressWatch, TriggerInvalid, parse_timing
+from gateway.proactive.jobs.watcher import Watcher
 from gateway.routing.access import Access, Alias
 from gateway.routing.conversations import Conversations
 from gateway.store.model import JobKind
@@ -168,7 +168,7 @@ async def test_a_removed_watch_leaves_nothing(tmp_path):
         site.answers["/feed"] = feed(2)
         access = Access([Alias("matrix", ANN)], {"matrix": (ANN,)})
         watcher = Watcher(home.built.store, Conversations(access), clock, lambda: web_client(WebSettings()))
-        await watcher.look(job, parse_timing(job.timing), clock.now())
+        await watcher.check(job, parse_timing(job.timing), clock.now())
         assert await state_of(home, job) is None
         assert len(said(home, ANN)) == 1
 
@@ -206,7 +206,7 @@ async def test_in_the_chat(tmp_path):
         answer = await home.asked(ANN, f"!watch {url} every 2h")
         [job] = await home.plans.jobs()
         assert f"`{job.id}` looks at {url} every 2 hours" in answer, answer
-        assert isinstance(parse_timing(job.timing), Watch)
+        assert isinstance(parse_timing(job.timing), AddressWatch)
         assert f"- `{job.id}` looks at {url}" in await home.asked(ANN, "!watch")
         assert "Nothing was done" in await home.asked(ANN, "!watch ftp://x.example/")
         assert "must begin with https" in await home.asked(ANN, "!watch somewhere")

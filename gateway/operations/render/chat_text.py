@@ -219,7 +219,7 @@ def _grant(row: Row) -> str:
 
 
 def watch_text(answer: Row, _who: Who) -> str:
-    """What is watched from now on."""
+    """The new watch."""
     return _(
         "`{id}` {watch}. The first look is the base line; I say what is new from then on.",
         id=answer["job"]["id"],
@@ -228,7 +228,7 @@ def watch_text(answer: Row, _who: Who) -> str:
 
 
 def watches_text(answer: Row, _who: Who) -> str:
-    """What is watched, each with why the last look failed."""
+    """The watches, each with the reason if its last look failed."""
     lines = []
     for row in answer["jobs"]:
         failed = _(" (the last look failed: {why})", why=one_line(row["note"], 120)) if row["note"] else ""

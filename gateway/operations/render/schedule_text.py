@@ -70,7 +70,7 @@ def job(row: Mapping[str, Any]) -> str:
     )
 
 
-def watch_added(answer: Mapping[str, Any]) -> str:
+def render_new_watch(answer: Mapping[str, Any]) -> str:
     """``watch add``."""
     return f"{job(answer['job'])}\nthe first look is the base line; what is new from then on is said"
 

@@ -28,11 +28,11 @@ from gateway.proactive.jobs.config import ScheduleConfig
 from gateway.proactive.jobs.job_permissions import LEFT, PlaceUnknown, has_bot_left, role_now
 from gateway.proactive.jobs.triggers import (
     LATEST,
+    AddressWatch,
     Hook,
     Once,
     Timing,
     TriggerInvalid,
-    Watch,
     newest_due,
     next_after,
     parse_timing,
@@ -73,7 +73,7 @@ class Scheduler:
         config: ScheduleConfig,
         clock: Clock,
         wakeups: Wakeups,
-        look: Callable[[Job, Watch, datetime], None],
+        look: Callable[[Job, AddressWatch, datetime], None],
     ) -> None:
         self._plans = plans
         self._store = store
@@ -214,7 +214,7 @@ class Scheduler:
             _log.warning("job.not_allowed", job=job.id, channel=job.session.channel)
             await self._plans.record_run(job.id, job.revision, instant, following, note=NOT_ALLOWED)
             return
-        if isinstance(timing, Watch):
+        if isinstance(timing, AddressWatch):
             self._begin_look(job, timing, instant)
             return
         pending = Pending(message, session=self._conversations.conversation_for(message))

@@ -371,8 +371,12 @@ class _Reader(TokenReader):
         if not of_month and found.nth > 2:
             weekday = words.WEEK[found.weekdays[0]].lower()
             raise Ambiguous(
-                f"{said!r} can be 'every {found.nth} weeks on {weekday}' or {_of_every_month(found)!r}; "
-                "write the one that you mean like this"
+                _(
+                    "{said} can be {first} or {second}; write the one that you mean like this",
+                    said=f"{said!r}",
+                    first=f"'every {found.nth} weeks on {weekday}'",
+                    second=f"{_of_every_month(found)!r}",
+                )
             )
         return self._with_clocks(found)
 
@@ -383,7 +387,10 @@ class _Reader(TokenReader):
         if found is not None and found.nth:
             self._take(words.OF_THE_MONTH)
             said = self.text[: self.end]
-            raise Ambiguous(f"{said!r} can be {_of_every_month(found)!r} or one day; write this or the date")
+            month = f"{_of_every_month(found)!r}"
+            raise Ambiguous(
+                _("{said} can be {month} or one day; write this or the date", said=f"{said!r}", month=month)
+            )
         return None
 
     def _with_clocks(self, found: Calendar) -> Calendar:

@@ -33,13 +33,13 @@ from gateway.proactive.jobs.time_syntax import (
 )
 from gateway.proactive.jobs.time_words import NTH_NAMES, WEEK
 from gateway.proactive.jobs.triggers import (
+    AddressWatch,
     Cron,
     Hook,
     Interval,
     Once,
     Timing,
     TriggerInvalid,
-    Watch,
     checked_cron,
     next_after,
     parse_timing,
@@ -129,7 +129,7 @@ def parse_request(request: TriggerRequest, now: datetime, *, zone: str, min_inte
     return _watch(timing, request, now) if request.watch else timing
 
 
-def _watch(timing: Timing, request: TriggerRequest, now: datetime) -> Watch:
+def _watch(timing: Timing, request: TriggerRequest, now: datetime) -> AddressWatch:
     """The trigger of a watch, whose first look is at once. Raises `TriggerInvalid`."""
     if not isinstance(timing, Interval):
         raise TriggerInvalid(_("say how often to look, such as 30m, 2h or 1d"))
@@ -138,7 +138,7 @@ def _watch(timing: Timing, request: TriggerRequest, now: datetime) -> Watch:
     except ValueError as error:
         raise TriggerInvalid(_("this cannot be watched: {why}", why=_(str(error)))) from error
     part = one_line(request.part, _LONGEST_PART)
-    return Watch(timing.seconds, _whole(now + timedelta(seconds=1)), address, part)
+    return AddressWatch(timing.seconds, _whole(now + timedelta(seconds=1)), address, part)
 
 
 def _timing(request: TriggerRequest, now: datetime, zone: str) -> Timing:
@@ -364,7 +364,7 @@ def format_timing(timing: Timing, zone: str) -> str:
             return _("once, on {time}" if len(timing.instants) == 1 else "on {time}", time=times)
         case Hook(name):
             return _("when the webhook {name} is called", name=name)
-        case Watch(seconds, _start):
+        case AddressWatch(seconds, _start):
             part = f" ({timing.part!r})" if timing.part else ""
             every = _every(seconds)
             return _("looks at {address}{part} {every}", address=timing.address, part=part, every=every)

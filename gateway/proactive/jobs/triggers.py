@@ -129,7 +129,7 @@ class Hook:
 
 
 @dataclass(frozen=True, slots=True)
-class Watch(Interval):
+class AddressWatch(Interval):
     """Every so many seconds a feed, page or JSON document at an address, or a part of it, is looked at."""
 
     address: str = ""
@@ -155,7 +155,7 @@ def parse_timing(text: str) -> Timing:
             raise TriggerInvalid("an interval must be at least one second")
         if every.re is _EVERY:
             return Interval(seconds, start)
-        return Watch(seconds, start, every[3], unquote(every[4] or ""))
+        return AddressWatch(seconds, start, every[3], unquote(every[4] or ""))
     if (cron := _CRON.fullmatch(text)) is not None:
         timing = checked_cron(cron[1], cron[2])
         if cron[3] is None:

@@ -29,13 +29,13 @@ _FIELDS = ("title", "link", "guid", "id", "description", "summary")
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """What stands there now: items by their key, in order; of a feed, old ones may be gone already."""
+    """The present items by their key, in order; of a feed, old ones may be gone already."""
 
     items: dict[str, str]
     is_feed: bool = False
 
 
-def read_watched(body: bytes, content_type: str, *, address: str, part: str = "") -> Content:
+def read_items(body: bytes, content_type: str, *, address: str, part: str = "") -> Content:
     """
     Return the content of a feed, a page or a JSON document.
 

@@ -99,8 +99,8 @@ async def read_argument(
             try:
                 await jobs.mentioned_addresses(place, whom)
             except TriggerInvalid as error:
-                said = f"I do not understand {whom!r} before {what[0].at!r}"
-                raise NotATime(said, f"tomorrow at 8 {what[1]}") from error
+                why = _("I do not understand {whom} before {at}", whom=f"{whom!r}", at=f"{what[0].at!r}")
+                raise NotATime(why, _("tomorrow at 8 {text}", text=what[1])) from error
         return whom, what
     except NotATime as problem:
         try:

@@ -12,7 +12,6 @@ from zoneinfo import ZoneInfo
 import anyio
 import polib
 import pytest
-from gateway.turns.commands.command_text import help_text
 
 from agent_core.language import (
     _,
@@ -31,6 +30,7 @@ from gateway.operations.operation_context import OperationContext
 from gateway.operations.token_operations import make_console_link
 from gateway.proactive.jobs.time_grammar import read_when, split_when
 from gateway.turns.commands.command_table import COMMANDS
+from gateway.turns.commands.command_text import help_text
 from gateway.turns.questions.yes_and_no import Sign, read_answer
 from tests.catalogue import FOLDER, MARKS, ROOT, product_files, wanted
 

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from gateway.proactive.jobs.triggers import TriggerInvalid, Watch, parse_timing
-from gateway.proactive.jobs.watched_content import keys_to_keep, news_of, read_watched
+from gateway.proactive.jobs.triggers import AddressWatch, TriggerInvalid, parse_timing
+from gateway.proactive.jobs.watched_content import keys_to_keep, news_of, read_items
 
 URL = "https://club.example/news"
 RSS = """<?xml version="1.0"?><rss version="2.0" xmlns:media="http://search.yahoo.com/mrss/"><channel>
@@ -39,7 +39,7 @@ def seen_in(text: str, kind: str = "text/html", part: str = "") -> list[str]:
 
 
 def read(text: str, kind: str = "text/html", part: str = ""):
-    return read_watched(text.encode(), kind, address=URL, part=part)
+    return read_items(text.encode(), kind, address=URL, part=part)
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_a_feed_that_names_an_external_file_reads_none(tmp_path):
 def test_its_trigger_is_read_as_it_is_written():
     """With and without a part, in any script."""
     for part in ("", "Preis in €"):
-        text = str(Watch(3600, parse_timing("every 1 from 2026-05-01T08:00:00Z").start, URL, part))
+        text = str(AddressWatch(3600, parse_timing("every 1 from 2026-05-01T08:00:00Z").start, URL, part))
         again = parse_timing(text)
         assert (str(again), again.part, again.address) == (text, part, URL)
     with pytest.raises(TriggerInvalid):

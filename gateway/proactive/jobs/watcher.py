@@ -23,7 +23,7 @@ from agent_core.ports import Clock
 from agent_core.provenance import untrusted_origin
 from agent_core.tools.web.web_fetch import status_text
 from gateway.proactive.jobs.scheduler import report_message
-from gateway.proactive.jobs.triggers import Watch, next_after
+from gateway.proactive.jobs.triggers import AddressWatch, next_after
 from gateway.routing.conversations import Conversations
 from gateway.store.model import Job
 from gateway.store.stores import Pending, Queue, StoreUnavailable
@@ -48,11 +48,11 @@ class Watcher:
         self._clock = clock
         self._build_client = client
         self._client: WebClient | None = None
-        self._waiting: dict[str, tuple[Job, Watch, datetime]] = {}
+        self._waiting: dict[str, tuple[Job, AddressWatch, datetime]] = {}
         self._busy: set[str] = set()
         self._news = anyio.Event()
 
-    def begin(self, job: Job, timing: Watch, instant: datetime) -> None:
+    def begin(self, job: Job, timing: AddressWatch, instant: datetime) -> None:
         """Look soon for a job that is due; one that finds no place is still due later."""
         if job.id not in self._busy and len(self._waiting) < _WAITING:
             self._waiting[job.id] = job, timing, instant
@@ -69,16 +69,16 @@ class Watcher:
                 await self._news.wait()
                 self._news = anyio.Event()
 
-    async def _look(self, job: Job, timing: Watch, instant: datetime) -> None:
+    async def _look(self, job: Job, timing: AddressWatch, instant: datetime) -> None:
         try:
-            await self.look(job, timing, instant)
+            await self.check(job, timing, instant)
         except StoreUnavailable as error:
             _log.warning("watch.blocked", job=job.id, error=str(error))  # it is still due
         finally:
             self._busy.discard(job.id)
             self._news.set()
 
-    async def look(self, job: Job, timing: Watch, instant: datetime) -> None:
+    async def check(self, job: Job, timing: AddressWatch, instant: datetime) -> None:
         """Look once: commit what is new with what was seen, then the next time. Raises StoreUnavailable."""
         present = await self._store.jobs.job(job.id)
         if present is None or present.revision != job.revision:
@@ -89,7 +89,7 @@ class Watcher:
         try:
             said = await self._news_of(timing, state)
             wait, note = timedelta(0), ""
-            state.succeed()
+            state.clear_failures()
         except _NotNow as error:
             note = str(error)
             wait, tells = state.fail(now, timing, error.wait)
@@ -106,12 +106,12 @@ class Watcher:
         await self._store.jobs.record_run(job.id, job.revision, instant, following, note=note)
         _log.info("watch.looked", job=job.id, news=bool(said), failed=bool(note))
 
-    async def _news_of(self, timing: Watch, state: _State) -> str:
+    async def _news_of(self, timing: AddressWatch, state: _State) -> str:
         """Return what is new at the address, and note it in the state. Raises `_NotNow`."""
         from gateway.proactive.jobs.watched_content import (  # noqa: PLC0415 - loads what reads pages
             keys_to_keep,
             news_of,
-            read_watched,
+            read_items,
         )
 
         client = self._client = self._client or self._build_client()
@@ -124,13 +124,13 @@ class Watcher:
         if problem := status_text(received):
             raise _NotNow(problem, received)
         read = partial(
-            read_watched, received.body, received.content_type, address=received.address, part=timing.part
+            read_items, received.body, received.content_type, address=received.address, part=timing.part
         )
         try:
             content = await anyio.to_thread.run_sync(read, abandon_on_cancel=True, limiter=client.reading)
         except ValueError as error:
             raise _NotNow(str(error)) from error
-        seen = state.seen
+        seen = state.keys
         state.note(keys_to_keep(content, seen or ()), received.validators)
         return "" if seen is None else news_of(content, seen)
 
@@ -151,7 +151,7 @@ class _State:
         self.kept = kept
 
     @property
-    def seen(self) -> list[str] | None:
+    def keys(self) -> list[str] | None:
         """The keys of what was seen; None before the first look that succeeded."""
         return self.kept.get("seen")
 
@@ -166,16 +166,16 @@ class _State:
         self.kept["seen"] = seen
         self.kept["etag"], self.kept["modified"] = validators
 
-    def succeed(self) -> None:
+    def clear_failures(self) -> None:
         """Forget earlier failures."""
         for name in ("failures", "since", "told"):
             self.kept.pop(name, None)
 
-    def fail(self, now: datetime, timing: Watch, wait: timedelta) -> tuple[timedelta, bool]:
+    def fail(self, now: datetime, timing: AddressWatch, wait: timedelta) -> tuple[timedelta, bool]:
         """Count a failure; return how long to wait beyond the interval, and True if it is to be told now."""
         failures = self.kept["failures"] = int(self.kept.get("failures", 0)) + 1
         since = datetime.fromisoformat(self.kept.setdefault("since", now.isoformat()))
-        tells = not self.kept.get("told") and (self.seen is None or now - since >= _DAY)
+        tells = not self.kept.get("told") and (self.keys is None or now - since >= _DAY)
         if tells:
             self.kept["told"] = True
         grown = timedelta(seconds=timing.seconds) * (2 ** min(failures - 1, 12) - 1)
