@@ -186,7 +186,7 @@ def status(*, watch: bool = False, cluster: bool = False, where: Where = HERE, a
     if cluster:
         return _cluster(where, watch=watch, as_json=as_json)
     if watch:
-        from gateway.cli.watch import watch as look_on
+        from gateway.cli.watch_status import watch as look_on
         from gateway.operations import render
 
         asked = asker(where)
@@ -197,7 +197,7 @@ def status(*, watch: bool = False, cluster: bool = False, where: Where = HERE, a
 def _cluster(where: Where, *, watch: bool, as_json: bool) -> int:
     """Show the homes of a server, once or until q."""
     from gateway.cli.operations_client import homes_on_server
-    from gateway.cli.watch import watch as look_on
+    from gateway.cli.watch_status import watch as look_on
     from gateway.operations import render
 
     if watch:

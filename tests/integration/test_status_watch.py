@@ -35,9 +35,9 @@ def daemon(tmp_path_factory):
 
 WATCH = """
 import sys
-import gateway.cli.watch
+import gateway.cli.watch_status
 from gateway.cli import main
-gateway.cli.watch.EVERY_S = float(sys.argv.pop(1))
+gateway.cli.watch_status.EVERY_S = float(sys.argv.pop(1))
 main()
 """
 

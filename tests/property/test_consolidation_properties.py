@@ -66,7 +66,7 @@ class Conversation(RuleBasedStateMachine):
         self.settings = {
             "consolidation_threshold": threshold,
             "keep_recent_ratio": ratio,
-            "context_tokens": context,
+            "window": lambda: (context * 4 + 2) // 3,
         }
         self.said = 0
         self.turn = 0

@@ -192,7 +192,7 @@ async def test_one_huge_pair_is_left_alone_until_there_is_another(storage: InMem
 async def test_a_backlog_is_caught_up_on_in_steps(storage: InMemoryMemory) -> None:
     """What no call can read at once is consolidated in several segments, a few per visit, each message once."""
     llm = TokenKeeper()
-    manager = manager_of(storage, llm, threshold=20, ratio=0.2, context_tokens=2000)
+    manager = manager_of(storage, llm, threshold=20, ratio=0.2, window=lambda: 2667)
     await talk(storage, 600)
     visits = 0
     while (await manager.consolidate_if_due(S)).segments:
@@ -220,7 +220,7 @@ async def test_a_model_that_reads_less_than_thought_gets_smaller_parts(storage: 
             raise ContextTooLong("too long")
         return f"{len(text.splitlines())} lines"
 
-    manager = manager_of(storage, ScriptedLLM(small_minded), threshold=100, context_tokens=8000)
+    manager = manager_of(storage, ScriptedLLM(small_minded), threshold=100, window=lambda: 10667)
     await talk(storage, 60, text="some words {}")
     done = await manager.consolidate_if_due(S)
     assert done.segments > 0 and done.failure == ""
