@@ -45,13 +45,7 @@ from gateway.store.background_job_rows import KIND, order_of
 from gateway.store.model import APPROVAL, APPROVED, EXPIRED, WITHDRAWN
 from gateway.store.stores import NewOutbound, QuestionStore, Step, Turn
 from gateway.turns.commit import TurnCommit
-from gateway.turns.questions.decisions import (
-    REFUSED,
-    decision,
-    name_of,
-    parse_scope,
-    proof_level,
-)
+from gateway.turns.questions.decisions import REFUSED, decision, name_of, parse_scope, proof_level
 from gateway.turns.questions.question_text import (
     asking_text,
     attached_text,
