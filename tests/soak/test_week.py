@@ -184,6 +184,7 @@ async def test_a_week_under_load_leaves_it_as_it_was(tmp_path):
             "outbox": (DAYS - WARM_DAYS) * A_DAY + NOTES,
             "ledger": week.home.model.ticks - ticks,
             "usage": (DAYS - WARM_DAYS) * USAGE_A_DAY,
+            "state": DAYS - WARM_DAYS + 1,  # the dearest turns of each day that began
         }
         assert await week.answered() == []
         assert week.home.model.ticks == DAYS * 48
