@@ -73,7 +73,7 @@ async def test_a_script_that_changed_before_the_yes_is_asked_about_again(tmp_pat
             one, work, command, lambda at: wrote(at, name, f"{after}\ntouch ran\n")
         )
         assert not (work / "ran").exists()
-        assert "has changed since" in told
+        assert "changed since your yes" in told
         _, second = await question(one, DM, 2)
         assert first != second
         one.server.say(ANN, f"!approve {first}")  # the old question is nobody's yes any more
