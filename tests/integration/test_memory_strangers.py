@@ -142,6 +142,9 @@ def test_strangers_learn_and_change_nothing_whatever_they_make_the_model_do(town
         assert document.read_text() == f"- {NOTED}"
         assert town.bot.user_id not in stranger.members(lured)
         assert not any(event.sender == town.bot.user_id for event in stranger.history(lured))
-        assert sorted(leaks(text_of(town.writes(town.alice_mail, "show me the harbour code")))) == [NOTED, SAID]
+        assert sorted(leaks(text_of(town.writes(town.alice_mail, "show me the harbour code")))) == [
+            NOTED,
+            SAID,
+        ]
         found = town.says(town.alice, town.room_of(town.alice), 'CALL search_history {"query": "harbour"}')
         assert sorted(leaks(found)) == [NOTED, SAID]
