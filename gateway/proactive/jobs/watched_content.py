@@ -156,6 +156,8 @@ def _feed_of(body: bytes) -> list[_Entry] | None:
         if reader.root in _ROOTS:
             raise ValueError(f"the feed is not valid XML in line {error.lineno}") from None
         return None
+    except LookupError:  # an encoding that nobody knows
+        return None
     return reader.entries
 
 

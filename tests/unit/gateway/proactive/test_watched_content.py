@@ -98,6 +98,7 @@ def test_pages_and_values():
         ('<!DOCTYPE rss [<!ENTITY a "b">]><rss>&a;</rss>', "text/xml", "", "entities of its own"),
         ("{", "application/json", "", "not valid JSON"),
         ("[" * 200_000, "application/json", "", "not valid JSON"),
+        ('<?xml version="1.0" encoding="gb2312"?><rss/>', "text/xml", "", "multi-byte|no text"),
         ("{}", "application/json", "price", "there is no 'price' in it"),
         ("<p></p>", "text/html", "", "no text"),
         ("", "text/html", "", "no text"),
@@ -108,6 +109,12 @@ def test_pages_and_values():
 def test_what_cannot_be_compared_says_why(text, kind, part, why):
     with pytest.raises(ValueError, match=why):
         read(text, kind, part)
+
+
+@pytest.mark.parametrize("encoding", ["none-such", "rot13", "base64"])
+def test_an_encoding_that_is_none_does_not_end_the_watcher(encoding):
+    """A server names it; Python has codecs of these names that are no text, and expat asks for them."""
+    assert read(f'<?xml version="1.0" encoding="{encoding}"?><rss><channel/></rss>', "text/xml") is not None
 
 
 def test_a_feed_that_names_an_external_file_reads_none(tmp_path):
