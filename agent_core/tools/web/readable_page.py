@@ -94,7 +94,7 @@ def _decoded(content: bytes, content_type: str, *, is_html: bool, is_cut: bool) 
     named = _CHARSET.search(content_type)
     if named is None and is_html:
         named = _CHARSET.search(content[:2048].decode("ascii", "replace"))
-    codec = _codec(named[1]) if named else ""
+    codec = codec_of(named[1]) if named else ""
     marked = content.startswith((b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff"))
     # UTF-8 and what says nothing are looked at: servers that lie about that are common.
     if marked or codec in ("", "utf-8", "ascii"):
@@ -104,7 +104,8 @@ def _decoded(content: bytes, content_type: str, *, is_html: bool, is_cut: bool) 
     return content.decode(codec, "replace")
 
 
-def _codec(name: str) -> str:
+def codec_of(name: str) -> str:
+    """Return Python's name of an encoding of pages; empty for any other."""
     try:
         found = codecs.lookup(name).name
     except LookupError:

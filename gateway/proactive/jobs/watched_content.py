@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import html
 import json
+import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -18,10 +19,11 @@ from xml.parsers import expat
 from agent_core.html_to_text import read_web_page
 from agent_core.language import _, ngettext
 from agent_core.text import field_at, one_line
-from agent_core.tools.web.readable_page import read_content
+from agent_core.tools.web.readable_page import codec_of, read_content
 
 _MOST_ITEMS = 2_000
 _MOST_SHOWN, _SHOWN_CHARS = 10, 300
+_DECLARED = re.compile(rb"""<\?xml\s[^>]{0,100}?encoding\s{0,5}=\s{0,5}["']([\w.:-]{1,40})""")
 _ROOTS = ("rss", "RDF", "feed")
 _ENTRIES = ("item", "entry")
 _FIELDS = ("title", "link", "guid", "id", "description", "summary")
@@ -102,9 +104,9 @@ class _FeedReader:
         self._path: list[str] = []
         self._words: list[str] = []
 
-    def read(self, body: bytes) -> None:
+    def read(self, body: bytes, encoding: str | None) -> None:
         """Read a document. Raises `expat.ExpatError`, or ValueError for one that is refused."""
-        parser = expat.ParserCreate(namespace_separator=" ")
+        parser = expat.ParserCreate(encoding, " ")
         parser.UseForeignDTD(True)  # entities that are declared nowhere are no errors
         parser.SetParamEntityParsing(expat.XML_PARAM_ENTITY_PARSING_NEVER)
         parser.StartElementHandler, parser.EndElementHandler = self._open, self._close
@@ -147,16 +149,18 @@ def _refuse(*_: Any) -> None:
 
 def _feed_of(body: bytes) -> list[_Entry] | None:
     """Return the entries of a feed in XML; None: it is no feed. Raises ValueError: it is damaged."""
-    reader = _FeedReader()
+    body, reader = body.lstrip(), _FeedReader()
+    # expat itself knows no encoding of several bytes but those of Unicode, and takes codecs that are no text.
+    declared = _DECLARED.match(body)
+    if declared is not None and (codec := codec_of(declared[1].decode())):
+        body = body.decode(codec, "replace").encode("utf-8", "replace")
     try:
-        reader.read(body.lstrip())
+        reader.read(body, None if declared is None else "utf-8")
     except _NoFeed:
         return None
     except expat.ExpatError as error:
         if reader.root in _ROOTS:
             raise ValueError(f"the feed is not valid XML in line {error.lineno}") from None
-        return None
-    except LookupError:  # an encoding that nobody knows
         return None
     return reader.entries
 
