@@ -154,6 +154,22 @@ async def test_a_look_that_was_killed_between_its_commits_tells_nothing_twice(tm
         assert [text.rpartition(" ")[2] for text in said(home, ANN)[1:]] == ["2", "3"]
 
 
+async def test_a_look_that_fails_unforeseen_ends_no_other(tmp_path, monkeypatch):
+    """Whatever reading one page raises, the next one is looked at, and the gateway lives."""
+    clock = ManualClock(START)
+    async with server() as site, scheduled(tmp_path, clock) as home:
+        await home.asked(ANN, "hello")
+        site.answers["/feed"] = feed(1)
+        with monkeypatch.context() as patch:
+            patch.setattr("gateway.proactive.jobs.watched_content._feed_of", lambda _: 1 / 0)
+            await watched(home, site.url("/feed"))
+            await later(home, clock, seconds=5)
+            await home.until(lambda: len(site.asked) == 1)
+        job = await watched(home, site.url("/feed"))
+        await looked(home, clock, job, seconds=5)
+        assert await state_of(home, job) is not None
+
+
 async def test_a_removed_watch_leaves_nothing(tmp_path):
     """Neither its job nor what it has seen; a look that was at work then says nothing."""
     clock = ManualClock(START)

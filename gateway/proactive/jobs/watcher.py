@@ -74,6 +74,8 @@ class Watcher:
             await self.check(job, timing, instant)
         except StoreUnavailable as error:
             _log.warning("watch.blocked", job=job.id, error=str(error))  # it is still due
+        except Exception:  # noqa: BLE001 - one page must not end the looks at others
+            _log.exception("watch.failed", job=job.id)
         finally:
             self._busy.discard(job.id)
             self._news.set()
