@@ -130,7 +130,7 @@ class ToolDecisions:
             if yes:
                 return await self.answer(name, message, "yes")
             verdict = {**verdict, "verdict": DECLINED}
-        return await self._decided(name, verdict)
+        return await self._decided(name, message, verdict)
 
     async def answer(self, name: str, message: InboundMessage, text: str) -> str | None:
         """Take an answer to a server; None without such a question. Raises `StoreUnavailable`."""
@@ -148,7 +148,7 @@ class ToolDecisions:
                 name=name,
                 error=error,
             )
-        return await self._decided(name, verdict)
+        return await self._decided(name, message, verdict)
 
     async def _open(self, name: str, message: InboundMessage) -> ToolQuestionRow | str | None:
         """The question of this name, if the message may decide it; else what is told, None: nothing."""
@@ -161,10 +161,10 @@ class ToolDecisions:
             return outcome(name, found[0].tool, ENDED)
         return found[0] if is_proven(found[0], message) else weak_proof_text(found[0], message)
 
-    async def _decided(self, name: str, verdict: Mapping[str, Any]) -> str | None:
+    async def _decided(self, name: str, message: InboundMessage, verdict: Mapping[str, Any]) -> str | None:
         now = await self._store.decide(name, verdict)
-        if now is None:
-            return None
+        if now is None:  # somebody else decided, and the turn ended, since it was looked up
+            return await self.explain_decision(name, message)
         _log.info(
             "tool_approval.decided", item=name, tool=now.tool, verdict=(now.verdict or {}).get("verdict")
         )
@@ -181,7 +181,7 @@ class ToolDecisions:
         owner = self._access.decide(message).role is Role.OWNER
         decided = await self._store.decide(name, decision(yes=True, by=given.by, owner=owner), grant=given)
         if decided is None:
-            return None
+            return await self.explain_decision(name, message)
         verdict = (decided.verdict or {}).get("verdict")
         words = outcome(name, decided.tool, verdict)
         if verdict != APPROVED:

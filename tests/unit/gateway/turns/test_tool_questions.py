@@ -27,9 +27,9 @@ from agent_core.tools.web.web_fetch import WebFetchTool
 from agent_core.tools.web.web_search import WebSearchTool
 from gateway.routing.access import Access, Alias
 from gateway.settings.cross_checks import TOOLS
-from gateway.store.model import ToolQuestionRow
+from gateway.store.model import APPROVED, Decided, ToolQuestionRow
 from gateway.store.stores import Step, Turn
-from gateway.turns.questions.decisions import ToolDecisions, clean_name, is_call, name_of
+from gateway.turns.questions.decisions import Terms, ToolDecisions, clean_name, is_call, name_of
 from gateway.turns.questions.tool_questions import ApprovalPending, ToolQuestions
 from tests.clock import EPOCH, ManualClock
 from tests.doubles.agent import FakeTool, Journey, call
@@ -302,6 +302,41 @@ def test_a_guest_answers_where_the_question_was_asked(place: str, person: str, m
         }
     )
     assert decisions.may_decide(question, said) is may
+
+
+class DecidedMeanwhile:
+    """Another answer is taken, and the turn ends, between a look at its question and the decision."""
+
+    def __init__(self, question: ToolQuestionRow) -> None:
+        self.question = question
+
+    async def questions(self) -> list[ToolQuestionRow]:
+        return [self.question]
+
+    async def decide(self, *_: Any, **__: Any) -> None:
+        return None
+
+    async def find_decision(self, name: str) -> Decided:
+        return Decided(self.question.session, APPROVED, self.question.tool)
+
+
+@pytest.mark.parametrize("granted", [False, True])
+async def test_an_answer_that_comes_as_the_turn_ends_hears_what_was_decided(granted: bool) -> None:
+    access, place = Access([Alias("test", "owner")], {}), SessionKey("test", "dm-owner")
+    offer = {"kind": "call", "tool": "effect", "what": ""}
+    question = ToolQuestionRow(
+        "a123456", place, ("owner",), "effect", EPOCH, None, ("owner",), (place,), offer=offer
+    )
+    decisions = ToolDecisions(DecidedMeanwhile(question), access)  # type: ignore[arg-type]
+    said = turn_of().head.message.model_copy(
+        update={"channel": "test", "session": place, "sender": Sender(address="owner", verified=True)}
+    )
+    told = (
+        await decisions.grant("a123456", said, Terms(60), EPOCH)
+        if granted
+        else await decisions.decide("a123456", said, yes=False)
+    )
+    assert told == "`a123456` was approved before. This changes nothing."
 
 
 LET_IN = MessageContext(notes=MessageNotes(admitted=True))
