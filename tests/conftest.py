@@ -13,6 +13,7 @@ from __future__ import annotations
 import functools
 import os
 import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -37,6 +38,7 @@ WAITING = (
 SLOW_WORDS = re.compile(r"\bmark\.(?:slow|integration|kill)\b")
 SMOKE_WORD = re.compile(r"\bmark\.smoke\b")
 SHORTEST_LIMIT_S = 300
+NO_TIME = "no time is left for it on this machine"
 
 hypothesis.settings.register_profile("same", derandomize=True)
 hypothesis.settings.register_profile("explore", max_examples=1000)
@@ -73,6 +75,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if slow and not smoke:
             item.add_marker("slow")
     items.sort(key=lambda item: not _is_in(item.path, WAITING))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """Begin nothing after TESTS_UNTIL."""
+    if time.time() > float(os.environ.get("TESTS_UNTIL", "inf")):
+        pytest.skip(NO_TIME)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say how many tests had no time."""
+    skipped = terminalreporter.getreports("skipped")
+    if left := sum(NO_TIME in str(report.longrepr) for report in skipped):
+        terminalreporter.write_line(f"{left} tests did not run: {NO_TIME}")
 
 
 @functools.cache

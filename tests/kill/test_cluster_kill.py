@@ -287,7 +287,7 @@ def test_a_standby_takes_over_after_a_kill_and_after_an_end_in_order(cluster: Cl
 @pytest.mark.parametrize("control", ["", "goes_on"])
 def test_a_third_one_joins_while_one_is_frozen_in_a_send(cluster: Cluster, control: str) -> None:
     """It wakes after its lease has ended and sends nothing. The control has no end, and the oracle finds it out."""
-    cluster.begin(0, trace=True, send_s=3.0, control=control)
+    cluster.begin(0, trace=True, send_s=15.0, control=control)
     for person in PEOPLE:
         cluster.say("loopback", person)
     trace = cluster.folder / "trace"

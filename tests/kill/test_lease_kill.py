@@ -84,7 +84,7 @@ def test_a_frozen_gateway_sends_nothing_after_another_one_has_begun(
     world = Machines(tmp_path, nurseries, postgres)
     for person in ("ann", "bob", "cid"):
         world.say(person)
-    frozen = world.begin(0, trace=True, send_s=4.0, control=control, kill_after_s=250)
+    frozen = world.begin(0, trace=True, send_s=15.0, control=control, kill_after_s=250)
     world.sending()
     os.kill(world.process(0), signal.SIGSTOP)
     assert world.kept_running(1) == 0, world.log()[-3000:]
