@@ -254,8 +254,12 @@ class TestRetry:
 
 
 async def test_on_a_real_homeserver_the_answer_is_edited(synapse, fresh_credentials, alice, tmp_path):
-    """No new message: the earlier one reads otherwise, twice; and what was taken back the model does not see."""
-    answers = ["One.", "Two.", "Three.", "Four."]
+    """
+    No new message: the earlier one reads otherwise, twice; and what was taken back the model does not see.
+
+    One that has something below it is left, and the answer comes at the end.
+    """
+    answers = ["One.", "Two.", "Three.", "Four.", "Five."]
     async with open_house(synapse.url, fresh_credentials("bot"), tmp_path, *answers, owner=alice) as there:
         room = await there.room(alice)
         await call(alice.send, room, "how many?")
@@ -274,6 +278,12 @@ async def test_on_a_real_homeserver_the_answer_is_edited(synapse, fresh_credenti
         await call(alice.send, room, "and now?")
         await there.answers(alice, room, 3)
         shown = "\n".join(each.content for each in there.model.requests[-1])
+        await call(alice.send, room, "!new")
+        await there.answers(alice, room, 4)
+        await call(alice.send, room, "!retry")
+        below = await there.answers(alice, room, 5)
+    assert below[2] == "Four."  # nobody looks at what stands above other answers
+    assert below[-1] == "Five."
     assert edited == [events[0].event_id] * 2
     assert "how many?" not in shown
     assert "Three." not in shown

@@ -269,9 +269,16 @@ class TakeBack:
         )
 
     async def _answer_of(self, rows: Sequence[InboxRow]) -> list[str]:
-        """The provider ids of what was answered, part by part; an answer that was never sent has none."""
+        """
+        The provider ids of what was answered, part by part; an answer that was never sent has none.
+
+        Nor has one further up, where nobody would see that it changes: something was said below it since.
+        """
         found = await self.store.inbox.row(rows[-1].id)
         sent = sorted(found[1], key=lambda each: each.id) if found is not None else []
+        newest = next(iter(await self.store.approvals.newest_rows(rows[-1].message.session)), None)
+        if not sent or (newest is not None and newest.id > sent[-1].id):
+            return []
         return [
             row.provider_id
             for row in sent
