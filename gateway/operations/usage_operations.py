@@ -157,14 +157,29 @@ async def list_receipts(context: OperationContext, *, since: str = "7d", limit: 
         session, me = parse_session(guest.session), guest.place.person
         rows = await context.store.receipts.newest(since=moment, session=session, limit=_LOOKED_AT)
         rows = [row for row in rows if normalise(row.asked_by) == normalise(me)][:limit]
-        return {"since": moment.isoformat(), "rows": [receipt_json(row) for row in rows]}
+        return {"since": moment.isoformat(), "rows": await _receipts_as_json(context, rows)}
     may_show = context.access.may_show  # of others' words only the owner's are shown
     shown = [row if may_show(row.session, row.asked_by) else row.without_words() for row in rows]
-    return {"since": moment.isoformat(), "rows": [receipt_json(row) for row in shown]}
+    return {"since": moment.isoformat(), "rows": await _receipts_as_json(context, shown)}
+
+
+async def _receipts_as_json(
+    context: OperationContext, receipts: Sequence[EffectReceipt]
+) -> list[dict[str, Any]]:
+    """Receipts as JSON can hold them; a job that has ended is not to be undone any more."""
+    rows = [receipt_json(receipt) for receipt in receipts]
+    of_jobs = [row for row in rows if row["undo"].startswith(("squidbot cron ", "squidbot jobs "))]
+    if of_jobs:
+        left = {job.id.lower() for job in await context.store.jobs.jobs()}
+        if context.background is not None:
+            left |= {job.id for job in await context.background.all(limit=_LOOKED_AT) if job.open}
+        for row in of_jobs:
+            row["undo"] = row["undo"] if row["undo"].split()[-1].lower() in left else ""
+    return rows
 
 
 def receipt_json(receipt: EffectReceipt) -> dict[str, Any]:
-    """A receipt as JSON can hold it."""
+    """A receipt as JSON can hold it; ``undo``: how it was undone when it was new."""
     return {
         "at": receipt.at.isoformat() if receipt.at else None,
         "session": str(receipt.session),

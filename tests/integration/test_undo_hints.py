@@ -97,7 +97,7 @@ async def test_of_a_change_of_a_reminder(tmp_path: Path, action: str, back: str)
 
 
 async def test_of_a_background_job(tmp_path: Path) -> None:
-    """It ends the job, here while it runs; `!did` shows the line, too."""
+    """It ends the job, here while it runs; `!did` shows the line, too, until the job has ended."""
     async with house(tmp_path, LoopbackServer(), ("start_job", {"goal": "count to a million"})) as one:
         (started,) = await receipts(one, 1)
         assert (
@@ -107,3 +107,6 @@ async def test_of_a_background_job(tmp_path: Path) -> None:
         assert started.undo == f"squidbot jobs stop {name}"
         await one.asked(f"!jobs stop {name}", person=ANN)
         assert "stopped" in (await one.asked("!jobs", person=ANN)).text
+        told = (await one.asked("!did", person=ANN)).text
+        assert "start_job" in told
+        assert "undo:" not in told  # there is nothing left to stop
