@@ -38,7 +38,7 @@ class IrcServer:
         self._process = subprocess.Popen(
             [PROGRAM, "-n", "-f", str(self._config)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
-        with anyio.fail_after(30):
+        with anyio.fail_after(120):
             while True:
                 try:
                     async with await anyio.connect_tcp("127.0.0.1", self.port):
@@ -50,7 +50,7 @@ class IrcServer:
     def stop(self) -> None:
         if self._process is not None:
             self._process.kill()
-            self._process.wait(10)
+            self._process.wait(120)
 
     def close(self) -> None:
         self.stop()

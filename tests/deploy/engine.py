@@ -111,7 +111,7 @@ def running_engine(folder: Path) -> Iterator[Engine]:
     finally:
         daemon.terminate()
         try:
-            daemon.wait(30)
+            daemon.wait(120)
         except subprocess.TimeoutExpired:
             daemon.kill()
             daemon.wait()

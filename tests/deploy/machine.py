@@ -146,7 +146,7 @@ def _power_off(outer: subprocess.Popen[bytes]) -> None:
     with suppress(OSError, IndexError):
         os.kill(int(children.read_text().split()[0]), signal.SIGRTMIN + 3)
     try:
-        outer.wait(20)
+        outer.wait(120)
     except subprocess.TimeoutExpired:
         outer.kill()  # and with it, by unshare's --kill-child, everything inside
         outer.wait()

@@ -251,7 +251,7 @@ class AuthorizationServer:
     def _in_synapse(self, what: str, **body: str) -> None:
         headers = {"Authorization": f"Bearer {self.secret}", "Content-Type": "application/json"}
         request = Request(f"{self.synapse}/_synapse/mas/{what}", json.dumps(body).encode(), headers)
-        with urlopen(request, timeout=30) as answer:
+        with urlopen(request, timeout=120) as answer:
             answer.read()
 
     def _handler(owner) -> type[BaseHTTPRequestHandler]:

@@ -73,7 +73,7 @@ class ObjectServer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._process.terminate()
-        self._process.wait(20)
+        self._process.wait(120)
         self._lease.release()
 
 
@@ -121,7 +121,7 @@ class Gate:
                     self.end_headers()
                     self.wfile.write(content)
                     return
-                there = http.client.HTTPConnection(target.hostname, target.port, timeout=20)
+                there = http.client.HTTPConnection(target.hostname, target.port, timeout=120)
                 try:
                     headers = {
                         key: value for key, value in self.headers.items() if key.lower() != "accept-encoding"

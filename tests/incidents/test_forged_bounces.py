@@ -58,13 +58,13 @@ async def write(peer: MailPeer, bot: str, subject: str) -> None:
 
 async def came(peer: MailPeer, bot: str, fits: Callable[[EmailMessage], bool]) -> None:
     """Until the bot has sent a mail that fits; others may come too, such as alerts."""
-    with anyio.fail_after(20):
+    with anyio.fail_after(120):
         while not any(map(fits, own(await run_sync(peer.list), bot))):
             await anyio.sleep(0.1)
 
 
 async def quarantined(built: Gateway, count: int) -> list[str]:
-    with anyio.fail_after(20):
+    with anyio.fail_after(120):
         while len(rows := await built.store.inbox.rows(states=[InboxState.QUARANTINED])) < count:
             await anyio.sleep(0.1)
     return [str(row.error) for row in rows]
@@ -92,7 +92,7 @@ async def test_five_forged_bounces(
         for mail in await answers(peers["guest"], bot, 5):
             await run_sync(partial(mail_server.inject, bot, bounce(mail, addresses[whose], bot), sender=""))
         channel: Any = built.channels["email"]
-        with anyio.fail_after(20):
+        with anyio.fail_after(120):
             while (await built.store.maintenance.stats()).inbox.get(InboxState.IGNORED, 0) < 5:
                 await anyio.sleep(0.1)
         assert channel._safety.open_threads() == frozenset()
@@ -115,7 +115,7 @@ async def test_what_the_brake_kept_back_is_let_in(mail_server: MailServer, tmp_p
             await answers(peers["guest"], bot, each + 1)
         await write(peers["guest"], bot, "Question 2")
         channel: Any = built.channels["email"]
-        with anyio.fail_after(20):
+        with anyio.fail_after(120):
             while not channel._safety.open_threads():
                 await anyio.sleep(0.1)
         await write(peers["friend"], bot, "Hello")

@@ -206,7 +206,7 @@ async def test_rubbish_ends_in_one_apology_that_names_it(kind: str, tmp_path: Pa
         hostile(writes) as (server, api_base),
         world(tmp_path, settings={"llm": llm(api_base)}) as there,
     ):
-        told = await there.asked("hello", within_s=25)
+        told = await there.asked("hello", within_s=60)
 
         if words:
             assert told.kind is OutboundKind.APOLOGY
@@ -235,7 +235,7 @@ async def test_rubbish_and_silence_by_turns(tmp_path: Path) -> None:
     rubbish = Raw(b"<html>")
     async with FakeOpenAI() as fake, world(tmp_path, settings={"llm": llm(fake.api_base)}) as there:
         fake.plan(rubbish, Status(503), rubbish, Status(503), rubbish, Status(503))
-        told = await there.asked("hello", within_s=25)
+        told = await there.asked("hello", within_s=60)
 
         assert told.kind is OutboundKind.APOLOGY
         assert "not a valid answer" in told.text
@@ -422,7 +422,7 @@ async def test_who_reads_no_unfinished_answers_is_told_as_soon(writes: Writes, t
             channels={"loopback": (channel, "each")},
         ) as there,
     ):
-        told = await there.asked("hello", within_s=15)
+        told = await there.asked("hello", within_s=60)
 
         assert told.kind is OutboundKind.APOLOGY
         assert "too slowly" in told.text

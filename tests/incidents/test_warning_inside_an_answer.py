@@ -42,7 +42,7 @@ def test_an_answer_for_programs_is_nothing_but_the_answer(tmp_path: Path) -> Non
         env={**os.environ, "SQUIDBOT_LOG": "warning"},
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=120,
         cwd=Path(__file__).parents[2],
         check=True,
     )

@@ -57,7 +57,7 @@ async def test_nobody_wishes_in_the_name_of_another(tmp_path, first, wish):
     async with talking(tmp_path, mind, server=server) as one:
         mind.wish = ADD
         server.say(ANN, "WISH: remind me", conversation=ROOM)
-        await server.answers(1, conversation=ROOM, within_s=20)
+        await server.answers(1, conversation=ROOM, within_s=60)
         [job] = await one.built.proactive.plans.jobs()
         mind.wish = {name: job.id if value == "JOB" else value for name, value in wish.items()}
         server.say(BOB, "slow", conversation=ROOM)
@@ -68,7 +68,7 @@ async def test_nobody_wishes_in_the_name_of_another(tmp_path, first, wish):
             while (await one.inbox()).get("ready") != 2:
                 await anyio.sleep(0.02)
         mind.gate.set()
-        said = await server.answers(4, conversation=ROOM, within_s=20)
+        said = await server.answers(4, conversation=ROOM, within_s=60)
         await settled(one, settled=4)
         jobs = await one.built.proactive.plans.jobs()
     asked = [question.rpartition("\n\n")[2] for question in mind.asked]

@@ -130,7 +130,7 @@ class Daemon:
     def __exit__(self, *_):
         self.process.send_signal(signal.SIGTERM)
         try:
-            self.process.wait(30)
+            self.process.wait(120)
         finally:
             self.process.kill()
             self.process.wait()

@@ -112,7 +112,7 @@ async def bodies(user, room, sender):
     return [event.body for event in await call(user.history, room, limit=500) if event.sender == sender]
 
 
-async def wait_until(user, condition, *, within_s=15):
+async def wait_until(user, condition, *, within_s=60):
     with anyio.fail_after(within_s):
         while not condition():
             await call(user.sync, 1.0)

@@ -33,7 +33,7 @@ class Harness:
             await call(other.join, room)
         return room
 
-    async def answers(self, peer, room, count, *, within_s=20):
+    async def answers(self, peer, room, count, *, within_s=60):
         """What the person sees of the bot, as soon as there is so much of it."""
         with anyio.move_on_after(within_s):
             while len(found := await self.seen(peer, room)) < count:
@@ -45,7 +45,7 @@ class Harness:
         events = await call(peer.history, room, limit=500)
         return shown([one for one in events if one.sender == self.user_id and one.content])
 
-    async def asked(self, count, *, within_s=20):
+    async def asked(self, count, *, within_s=60):
         """The questions to the model, as soon as there are so many."""
         with anyio.fail_after(within_s):
             while len(self.model.requests) < count:

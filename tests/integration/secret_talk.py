@@ -34,7 +34,7 @@ async def secret_room(nia, bot, version=None):
     return room
 
 
-async def seen(nia, room, count, within_s=15):
+async def seen(nia, room, count, within_s=60):
     """What the bot has said, once it is that much."""
     with anyio.fail_after(within_s):
         while len(found := nia.read(room)) < count:

@@ -129,7 +129,7 @@ def uploaded(person: MatrixPeer, content: bytes) -> str:
         headers={"Authorization": f"Bearer {person.access_token}"},
         method="POST",
     )
-    with urllib.request.urlopen(request, timeout=30) as answer:
+    with urllib.request.urlopen(request, timeout=120) as answer:
         return json.load(answer)["content_uri"]
 
 

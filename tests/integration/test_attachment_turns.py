@@ -48,7 +48,7 @@ async def answered(one, message):
     place = message.session.conversation
     before = len(one.server.seen(place))
     await one.hand_over(message)
-    return (await one.server.answers(before + 1, conversation=place, within_s=20))[-1]
+    return (await one.server.answers(before + 1, conversation=place, within_s=60))[-1]
 
 
 @pytest.fixture

@@ -60,7 +60,7 @@ async def test_a_job_answers_once_in_the_conversation_that_asked(tmp_path: Path)
         await until(lambda: model.began == ["count the sheep"])
         assert (await one.asked("hello", person=ANN)).text == "heard: hello"
         model.gate.set()
-        await one.server.answers(3, conversation=f"dm-{ANN}", within_s=20)
+        await one.server.answers(3, conversation=f"dm-{ANN}", within_s=60)
         told = texts(one)[2]
         assert told == f"Background job `{started_in(started)}` (a task) is done:\n\ndone: count the sheep"
         await one.asked("what was it?", person=ANN)
@@ -77,7 +77,7 @@ async def test_a_job_goes_on_after_a_restart(tmp_path: Path) -> None:
         await until(lambda: len(model.began) == 1)
     model.gate.set()
     async with house(tmp_path, model, server) as one:
-        await one.server.answers(2, conversation=f"dm-{ANN}", within_s=20)
+        await one.server.answers(2, conversation=f"dm-{ANN}", within_s=60)
         assert (await one.inbox()).get("ready") is None
     assert [text for text in texts(one) if "done:" in text] == texts(one)[1:]
     assert len(model.began) == 2
@@ -88,7 +88,7 @@ async def test_a_job_starts_no_jobs(tmp_path: Path) -> None:
     model = Worker()
     async with house(tmp_path, model) as one:
         await one.asked("start nothing much", person=ANN)
-        await one.server.answers(2, conversation=f"dm-{ANN}", within_s=20)
+        await one.server.answers(2, conversation=f"dm-{ANN}", within_s=60)
     assert {"start_job", "stop_job", "jobs", "job_output"} <= model.tools["conversation"]
     assert not {"start_job", "stop_job", "jobs", "schedule"} & model.tools["job"]
     assert model.tools["job"] < model.tools["conversation"]
@@ -128,7 +128,7 @@ async def test_the_history_of_a_job_is_its_own(tmp_path: Path) -> None:
     model = Worker()
     async with house(tmp_path, model) as one:
         job = started_in((await one.asked("start count the sheep", person=ANN)).text)
-        await one.server.answers(2, conversation=f"dm-{ANN}", within_s=20)
+        await one.server.answers(2, conversation=f"dm-{ANN}", within_s=60)
         own = SessionKey("matrix", f"dm-{ANN}", f"+job.{job}")
         await one.built.history.flush(own)
         tail = await one.built.memory.load_history(str(own), max_messages=10)
@@ -293,7 +293,7 @@ async def test_a_job_asks_its_person_in_their_conversation(tmp_path: Path) -> No
     model.in_job = lambda said, messages: ToolCall(id="1", name="read_page", arguments={})
     async with asking_house(tmp_path, model, page) as one:
         job = started_in((await one.asked("start read it", person=ANN)).text)
-        await one.server.answers(2, conversation=f"dm-{ANN}", within_s=20)
+        await one.server.answers(2, conversation=f"dm-{ANN}", within_s=60)
         question = texts(one)[1]
         assert f"In the background job `{job}` (a task):" in question
         assert "`read_page`" in question
@@ -314,7 +314,7 @@ async def test_a_yes_to_the_job_of_somebody_who_was_removed_runs_nothing(
     model.in_job = lambda said, messages: ToolCall(id="1", name="read_page", arguments={})
     async with asking_house(tmp_path, model, page, server) as one:
         await one.asked("start read it", person=BOB)
-        await one.server.answers(2, conversation=f"dm-{BOB}", within_s=20)
+        await one.server.answers(2, conversation=f"dm-{BOB}", within_s=60)
         name = re.findall(r"\*\*(a[0-9a-f]{6})\*\*", texts(one, BOB)[1])[0]
     async with asking_house(tmp_path, model, page, server, allow_from={"matrix": [allowed]}) as two:
         two.server.say(ANN, f"!approve {name}")
@@ -345,8 +345,8 @@ async def test_a_job_of_the_owner_in_a_crowd_asks_the_owner_in_private(tmp_path:
             for place in ("room", f"dm-{BOB}"):
                 server.say(BOB, f"!approve {name}", conversation=place)
             server.say(BOB, "yes", conversation="room")
-            await server.answers(3, conversation="room", within_s=20)
-            await server.answers(2, conversation=f"dm-{BOB}", within_s=20)
+            await server.answers(3, conversation="room", within_s=60)
+            await server.answers(2, conversation=f"dm-{BOB}", within_s=60)
             assert len(await two.built.store.approvals.questions()) == 1
         if answer != "nothing":
             server.say(ANN, f"!reject {name}" if answer == "!reject" else "yes")
@@ -395,7 +395,7 @@ async def test_a_job_of_a_guest_does_not_ask_in_a_crowd(tmp_path: Path) -> None:
     server.groups = {"room"}
     async with asking_house(tmp_path, model, page, server):
         server.say(BOB, "start read it", conversation="room")
-        await server.answers(2, conversation="room", within_s=20)
+        await server.answers(2, conversation="room", within_s=60)
         told = server.seen("room")[1].text
     assert told.startswith(f"For {BOB}: Background job")
     assert "nobody can be asked here; it was not run" in told

@@ -21,7 +21,7 @@ from tests.daemon import Daemon
 from tests.integration.test_console_browser import PICTURE, browsing
 from tests.openai_endpoint import CountingModel, endpoint_settings
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300, func_only=True)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(1200, func_only=True)]
 BAD = "<script>alert('x')</script>"
 
 

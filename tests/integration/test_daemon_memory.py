@@ -57,4 +57,4 @@ def test_all_threads_of_the_daemon_share_one_arena(tmp_path: Path) -> None:
         assert told_nothing.stdout is not None
         assert told_nothing.stdout.readline() == "ready\n"
         assert arenas(told_nothing.pid) > 0
-        told_nothing.communicate("\n\n\n", timeout=30)
+        told_nothing.communicate("\n\n\n", timeout=120)

@@ -176,7 +176,7 @@ class TestMail:
         """The second submission port begins with TLS."""
         raw = b"From: alice@mail.test\r\nMessage-ID: <tls@x>\r\n\r\nx\r\n"
         context = own_mail.peer("alice").tls
-        with smtplib.SMTP_SSL("localhost", own_mail.smtps_port, context=context, timeout=30) as smtp:
+        with smtplib.SMTP_SSL("localhost", own_mail.smtps_port, context=context, timeout=120) as smtp:
             smtp.login("alice", "alice-pw")
             smtp.sendmail("alice@mail.test", ["bot@mail.test"], raw)
 

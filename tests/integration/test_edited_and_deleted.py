@@ -9,7 +9,7 @@ from agent_core.messages import Amendment, SessionKey
 from tests.integration.command_world import ANN, BOB, DM, Mind, asked, settled, talking, texts
 from tests.integration.gateway_world import Scenario
 
-pytestmark = pytest.mark.timeout(300, func_only=True)
+pytestmark = pytest.mark.timeout(1200, func_only=True)
 
 
 async def amend(one: Scenario, native_id: str, text: str | None = None, *, sender: str = ANN) -> None:

@@ -168,7 +168,7 @@ async def test_poison_never_stops_the_mails_behind_it(bot: Bot) -> None:
             await bot.inject(
                 raw_mail(bot, message_id=f"<after-{len(name)}-{hash(name)}@p.test>", text=f"after {name}")
             )
-        await bot.inbox.until_accepted(2 * len(poison), within_s=40)
+        await bot.inbox.until_accepted(2 * len(poison), within_s=60)
 
     *texts, large, last = [m.text for m in wanted(bot.inbox) if not m.context.unreadable]
     assert [*texts, last] == [f"after {name}" for name in poison]

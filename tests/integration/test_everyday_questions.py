@@ -167,7 +167,7 @@ async def say(one: Scenario, text: str, *files: Attachment, who: str = ANN, plac
         audience=Audience.GROUP if place in one.server.groups else Audience.DIRECT,
     )
     await one.hand_over(message)
-    return (await one.server.answers(before + 1, conversation=place, within_s=20))[-1]
+    return (await one.server.answers(before + 1, conversation=place, within_s=60))[-1]
 
 
 def asks(answer: Delivered) -> bool:
@@ -178,7 +178,7 @@ async def refuse(one: Scenario, question: Delivered, place: str = f"dm-{ANN}") -
     name = re.findall(r"\*\*(a[0-9a-f]{6})\*\*", question.text)[0]
     before = len(one.server.seen(place))
     one.server.say(ANN, f"!reject {name}", conversation=place)
-    await one.server.answers(before + 2, conversation=place, within_s=20)
+    await one.server.answers(before + 2, conversation=place, within_s=60)
 
 
 # ── a room of a family ──

@@ -80,7 +80,7 @@ async def test_a_full_disk_means_not_accepted(small_disk: Path) -> None:
         assert "NOTHING CAN BE WRITTEN: is the disk full?" in await shown(there)
 
         ballast.unlink()
-        await there.server.answers(7, within_s=40)
+        await there.server.answers(7, within_s=60)
         assert "NOTHING CAN BE WRITTEN" not in await shown(there)
 
         for person in ("ann", "bob"):
@@ -128,7 +128,7 @@ async def test_a_disk_that_fills_during_a_turn_costs_nothing(small_disk: Path) -
         assert await there.inbox() == {"running": 1}
 
         (small_disk / "ballast").unlink()
-        await there.server.answers(1, within_s=40)
+        await there.server.answers(1, within_s=60)
 
 
 # ── its own files ──
@@ -188,4 +188,4 @@ async def test_a_history_that_cannot_be_written_stops_only_its_session(
         assert there.server.seen("dm-ann") == []
 
         monkeypatch.setattr(os, "open", opened)
-        await there.server.answers(2, conversation="dm-ann", within_s=40)
+        await there.server.answers(2, conversation="dm-ann", within_s=60)

@@ -184,7 +184,7 @@ async def test_a_lost_turn_is_thrown_away(tmp_path: Path) -> None:
         there.server.say("ann", "hello")
         there.server.say("ann", "again")
         there.built.deliveries["loopback"].wake()
-        answers = await there.server.answers(2, within_s=40)
+        answers = await there.server.answers(2, within_s=60)
 
         assert [each.text for each in answers] == ["from the other one", "echo: again"]
     tail = await JsonlMemory(tmp_path, clock=SystemClock()).load_history(str(ANN))

@@ -269,7 +269,7 @@ def test_a_second_instance_is_refused(town: Town) -> None:
         assert first is not None
         second = daemon.start()
         try:
-            assert second.wait(20) == 78
+            assert second.wait(120) == 78
         finally:
             daemon.process = first
         assert re.search(rf"already runs .*{first.pid}", daemon.log())

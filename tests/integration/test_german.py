@@ -57,7 +57,7 @@ def test_a_german_owner_at_a_homeserver(
         room = anna.create_room([bot.user_id], is_direct=True)
         daemon.wait_until(lambda: bot.user_id in anna.members(room))
         anna.send(room, "remember that the code is blue7x")
-        daemon.wait_until(lambda: said("Ich brauche dein Ja"), within_s=40)
+        daemon.wait_until(lambda: said("Ich brauche dein Ja"), within_s=60)
         (question,) = said("Ich brauche dein Ja")
         assert "um mein Gedächtnis zu ändern" in question
         assert "ja" in question and "Das wartet bis zum " in question and " Uhr." in question
@@ -66,12 +66,12 @@ def test_a_german_owner_at_a_homeserver(
         ]
         assert len(lines) <= PHONE_LINES
         anna.send(room, "ja")
-        daemon.wait_until(lambda: said("ist freigegeben: Ich benutze"), within_s=40)
+        daemon.wait_until(lambda: said("ist freigegeben: Ich benutze"), within_s=60)
         anna.send(room, "!help")
-        daemon.wait_until(lambda: said("Das sind die Befehle."), within_s=40)
+        daemon.wait_until(lambda: said("Das sind die Befehle."), within_s=60)
         assert "stoppt, was ich hier tue" in said("Das sind die Befehle.")[0]
         anna.send(room, "!remind in 6 Sekunden Tee trinken")
-        daemon.wait_until(lambda: said("Ich erinnere dich, einmal am "), within_s=40)
+        daemon.wait_until(lambda: said("Ich erinnere dich, einmal am "), within_s=60)
         daemon.terminate()
         assert daemon.ended() == 0
     time.sleep(15)  # it was due meanwhile, and counts as late

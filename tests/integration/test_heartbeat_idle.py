@@ -46,7 +46,7 @@ async def test_the_same_days_with_an_item_are_counted(tmp_path):
     ) as home:
         await home.asked(ANN, "hello")
         await days.pass_by()
-        await home.until(lambda: home.model.ticks == 96, within_s=25)
+        await home.until(lambda: home.model.ticks == 96, within_s=60)
         await home.until(lambda: _ended(home))
         entries = await home.plans.ledger(name="heartbeat", limit=1000)
     assert [entry.outcome for entry in entries] == ["silent"] * 96

@@ -38,7 +38,7 @@ def admin(synapse):
 
 
 async def until_ended(channel):
-    error = await channel.test_run.until_ended(within_s=40)
+    error = await channel.test_run.until_ended(within_s=60)
     assert isinstance(error, ChannelAuthFailed)
     return str(error)
 

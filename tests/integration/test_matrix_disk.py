@@ -65,9 +65,9 @@ async def test_a_full_disk_under_the_crypto_store(synapse, fresh_credentials, tm
         )
         (small_disk / "filler").unlink()
         if not channel.test_run.ended.is_set():
-            await bot.inbox.until_accepted(2, within_s=40)
+            await bot.inbox.until_accepted(2, within_s=60)
     async with bot.up() as channel:
-        await bot.inbox.until_accepted(2, within_s=40)
+        await bot.inbox.until_accepted(2, within_s=60)
         await channel.deliver(bot.message(room, "an answer"), uncertain=bot.mark)
         [(wire, content)] = nia.read(room)
         facts = bot.inbox.facts[-1]

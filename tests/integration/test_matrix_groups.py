@@ -87,8 +87,8 @@ async def test_two_bots_in_one_room(synapse, fresh_credentials, nia, tmp_path):
                 else:
                     await call(nia.peer.send, room, f"q{number}")
                 asked += 1
-                await first.asked(asked, within_s=40)
-                await second.asked(asked, within_s=40)
+                await first.asked(asked, within_s=60)
+                await second.asked(asked, within_s=60)
         await anyio.sleep(2)
         counts = len(first.model.requests), len(second.model.requests)
 

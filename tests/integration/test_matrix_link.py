@@ -114,7 +114,7 @@ async def test_garbage_answers_lose_nothing(make_bot, alice, synapse, trouble):
             rule = proxy.add(r"/sync\?", fault, times=2, **trouble)
             for number in range(3):
                 await call(alice.send, room, f"message {number}")
-            await bot.inbox.until_accepted(3, within_s=20)
+            await bot.inbox.until_accepted(3, within_s=60)
             assert rule.applied == 2
             assert not channel.test_run.ended.is_set()
 
@@ -178,7 +178,7 @@ async def test_revoked_tokens_are_replaced_by_the_password(make_bot, alice, syna
         await call(other.call, "POST", "/logout/all", {})
         await channel.deliver(bot.message(room, "still here"), uncertain=bot.mark)
         await call(alice.send, room, "good")
-        await bot.inbox.until_accepted(1, within_s=40)
+        await bot.inbox.until_accepted(1, within_s=60)
     new = json.loads((bot.folder / "session.json").read_text())
 
     assert new["access_token"] != old["access_token"]
@@ -249,7 +249,7 @@ async def test_a_given_token_is_used_and_checked(make_bot, alice):
         await call(alice.send, room, "hello?")
         with pytest.raises(ChannelAuthFailed, match="access_token"):
             await channel.deliver(bot.message(room), uncertain=bot.mark)
-        error = await channel.test_run.until_ended(within_s=40)
+        error = await channel.test_run.until_ended(within_s=60)
     assert isinstance(error, ChannelAuthFailed)
     with pytest.raises(ChannelAuthFailed, match="access_token"):
         async with bot.up(**given):

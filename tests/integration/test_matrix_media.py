@@ -36,7 +36,7 @@ def upload(peer, content, media_type="application/octet-stream"):
         headers={"Authorization": f"Bearer {peer.access_token}", "Content-Type": media_type},
         method="POST",
     )
-    with urllib.request.urlopen(request, timeout=30) as answer:
+    with urllib.request.urlopen(request, timeout=120) as answer:
         return json.load(answer)["content_uri"]
 
 
@@ -46,7 +46,7 @@ def fetch(peer, mxc):
         f"{peer.url}/_matrix/client/v1/media/download/{server}/{media_id}",
         headers={"Authorization": f"Bearer {peer.access_token}"},
     )
-    with urllib.request.urlopen(request, timeout=30) as answer:
+    with urllib.request.urlopen(request, timeout=120) as answer:
         return answer.headers.get("Content-Type"), answer.read()
 
 
@@ -116,7 +116,7 @@ async def test_encrypted_files_arrive(synapse, make_bot, fresh_credentials, tmp_
             ("c.bin", odd),
         ):
             await call(person.send, room, name, to=bot.user_id, msgtype="m.file", file=file)
-        messages = await bot.inbox.until_accepted(3, within_s=25)
+        messages = await bot.inbox.until_accepted(3, within_s=60)
     person.close()
 
     assert await read_all(bot, messages[0]) == [content]

@@ -44,7 +44,7 @@ async def test_a_storm_of_errors_is_sat_out(synapse, fresh_credentials, tmp_path
             proxy.remove(rule)
             for person in people:
                 await person.say("still there?")
-            await bot.inbox.until_accepted(1 + len(people), within_s=40)
+            await bot.inbox.until_accepted(1 + len(people), within_s=60)
             await bot.inbox.until_up()
             for person in people:
                 await channel.deliver(bot.message(person.room, "still here"), uncertain=bot.mark)
@@ -147,7 +147,7 @@ async def test_soft_logout_keeps_the_device(tmp_path, capsys):
             for person in people:
                 await again()
                 await person.say("hello")
-            await bot.inbox.until_accepted(len(people), within_s=40)
+            await bot.inbox.until_accepted(len(people), within_s=60)
             for person in people:
                 await channel.deliver(bot.message(person.room, "hello back"), uncertain=bot.mark)
                 await again()

@@ -22,7 +22,7 @@ from tests.command_line import squidbot
 from tests.daemon import Daemon
 from tests.openai_endpoint import OWNER, CountingModel, endpoint_settings, history_of, make_token
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300, func_only=True)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(1200, func_only=True)]
 PIXEL = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAQAAAC1HAwCAAAAC0lEQVR42mNk+M8AAAMBAQDJ/pLvAAAAAElFTkSuQmCC"
 )
@@ -35,7 +35,7 @@ def post(daemon, path, body, token, **headers):
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
     request = urllib.request.Request(f"{daemon.url}{path}", data, given)
     try:
-        with urllib.request.urlopen(request, timeout=30) as answer:
+        with urllib.request.urlopen(request, timeout=120) as answer:
             return answer.status, answer.headers, answer.read().decode()
     except urllib.error.HTTPError as error:
         with error:
@@ -52,7 +52,7 @@ def _closed():
 
 
 def client_of(daemon, token):
-    made = openai.OpenAI(base_url=f"{daemon.url}/v1", api_key=token, max_retries=0, timeout=30)
+    made = openai.OpenAI(base_url=f"{daemon.url}/v1", api_key=token, max_retries=0, timeout=120)
     return OPEN.enter_context(made)
 
 

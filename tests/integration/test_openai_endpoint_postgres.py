@@ -12,11 +12,11 @@ from tests.daemon import Daemon
 from tests.openai_endpoint import endpoint_settings, make_token
 from tests.postgres_server import PostgresServer
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300, func_only=True)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(1200, func_only=True)]
 
 
 def ask(daemon: Daemon, token: str, text: str, key: str) -> str | None:
-    with openai.OpenAI(base_url=f"{daemon.url}/v1", api_key=token, max_retries=0, timeout=30) as client:
+    with openai.OpenAI(base_url=f"{daemon.url}/v1", api_key=token, max_retries=0, timeout=120) as client:
         made = client.chat.completions.create(
             model="squidbot",
             messages=[{"role": "user", "content": text}],

@@ -231,7 +231,7 @@ KEY, OTHER_KEY = "a-state-key-of-the-tests", "another-state-key-of-the-tests"
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(1200)
 def test_a_second_daemon_is_refused_and_the_first_goes_on(
     postgres: PostgresServer, replica: PostgresServer, database: str, tmp_path: Path
 ) -> None:

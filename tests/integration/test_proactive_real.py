@@ -51,14 +51,14 @@ def test_a_first_alert_by_matrix_and_a_reminder_over_kills(
         def said() -> list[str]:
             return [event.body for event in alice.history(room) if event.sender == bot.user_id]
 
-        daemon.wait_until(lambda: any("buy milk" in text for text in said()), within_s=40)
+        daemon.wait_until(lambda: any("buy milk" in text for text in said()), within_s=60)
         alice.send(room, "remind me in 6 seconds to take the pills")
-        daemon.wait_until(lambda: any("Scheduled as" in text for text in said()), within_s=40)
+        daemon.wait_until(lambda: any("Scheduled as" in text for text in said()), within_s=60)
         for _ in range(2):
             daemon.kill()
             daemon.up()
             daemon.wait_until(lambda: True, within_s=chance.uniform(0.1, 1.0))
-        daemon.wait_until(lambda: "take the pills" in said(), within_s=40)
+        daemon.wait_until(lambda: "take the pills" in said(), within_s=60)
         daemon.wait_until(lambda: daemon.work("outbox", "pending", "sending", "uncertain") == 0)
     assert said().count("take the pills") == 1
     assert sum("buy milk" in text for text in said()) == 1

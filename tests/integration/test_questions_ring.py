@@ -71,14 +71,14 @@ def test_a_question_is_among_the_notifications_of_who_may_decide(
         MatrixPeer.of(synapse.url, bot).send(room, "a notice", msgtype="m.notice")
         mention = {"m.mentions": {"user_ids": [bot.user_id]}}
         alice.send(room, "remember that the code is blue7x", **mention)
-        daemon.wait_until(lambda: any("!approve" in text for text in notified(alice)), within_s=40)
+        daemon.wait_until(lambda: any("!approve" in text for text in notified(alice)), within_s=60)
         (actions,) = [how for text, how in notified(alice).items() if "!approve" in text]
         assert highlights(actions)
         assert "a notice" not in notified(alice)
         assert not any(map(highlights, notified(bob).values()))
         alice.send(room, "yes please", **mention)
         daemon.wait_until(
-            lambda: any("is approved" in text for text in bodies(alice, room, bot)), within_s=40
+            lambda: any("is approved" in text for text in bodies(alice, room, bot)), within_s=60
         )
         daemon.terminate()
         assert daemon.ended() == 0
@@ -112,7 +112,7 @@ def test_in_an_encrypted_room_a_client_rings(
                 if kind == "m.room.encrypted" and "!approve" in one["body"]
             ]
 
-        daemon.wait_until(lambda: len(questions()) == 1, within_s=40)
+        daemon.wait_until(lambda: len(questions()) == 1, within_s=60)
         (content,) = questions()
         rules = secret.peer.call("GET", "/pushrules/")
         assert content["m.mentions"] == {"user_ids": [ann.user_id]}

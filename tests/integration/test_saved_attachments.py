@@ -53,7 +53,7 @@ async def test_a_file_with_the_message_is_asked_about_without_its_bytes(tmp_path
         assert "rm -rf" not in asked.text
         assert not (tmp_path / "workspace/in").exists()
         one.server.say(ANN, "yes")
-        await one.server.answers(3, conversation=f"dm-{ANN}", within_s=20)
+        await one.server.answers(3, conversation=f"dm-{ANN}", within_s=60)
         files = one.built.files()
         place = files.roots.place("in/letter.pdf")
         (origin,) = files.origins_of(place, files.read_state(place).digest)

@@ -28,7 +28,7 @@ from tests.daemon import _DIE_WITH_PARENT, REPOSITORY, email_settings
 from tests.kill.test_mail_kill import NO_BRAKE
 from tests.postgres_server import ADMIN, PASSWORD, ROLE, PostgresServer
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400, func_only=True)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200, func_only=True)]
 PAGE = REPOSITORY / "docs/several-machines.md"
 BLOCK = re.compile(r"^```sh\n# ([^\n]+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 OF_THE_MACHINE = ("systemctl ", "poweroff ")

@@ -9,7 +9,7 @@ from gateway.system.clock import SystemClock
 from tests.integration.command_world import ANN, DM, SETTINGS, Mind, asked, settled, talking, texts
 from tests.integration.gateway_world import world
 
-pytestmark = pytest.mark.timeout(300, func_only=True)
+pytestmark = pytest.mark.timeout(1200, func_only=True)
 
 
 def message(native_id: str, text: str, *, person: str = ANN, **fields: object) -> InboundMessage:

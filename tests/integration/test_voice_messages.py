@@ -66,7 +66,7 @@ class Room:
 
 
 def wait_for(daemon, say, count):
-    daemon.wait_until(lambda: len(say()) >= count, within_s=40)
+    daemon.wait_until(lambda: len(say()) >= count, within_s=60)
     return say()[-1]
 
 
@@ -179,7 +179,7 @@ def test_nobody_costs_money_who_may_not_talk(synapse, fresh_credentials, fresh_u
                     room, "m.room.message", voice_event(content, url=upload(person, content), **told)
                 )
             daemon.wait_until(
-                lambda: any(one.sender == bot.user_id for one in ann.history(room, limit=50)), within_s=40
+                lambda: any(one.sender == bot.user_id for one in ann.history(room, limit=50)), within_s=60
             )
             time.sleep(1)
             said = [one.body for one in ann.history(room, limit=50) if one.sender == bot.user_id]

@@ -52,7 +52,7 @@ async def test_who_is_offered_the_web(tmp_path, web, owner, people):
             await one.asked("hello", person=ANN)
             await one.asked("hello", person=BOB)
             one.server.say(ANN, "hello", conversation="room")
-            await one.server.answers(1, conversation="room", within_s=20)
+            await one.server.answers(1, conversation="room", within_s=60)
         assert [offered(request) for request in fake.requests] == [owner, people, people]
 
 
@@ -116,7 +116,7 @@ async def test_a_link_into_the_own_network_is_followed_only_after_a_yes(tmp_path
             if not named:
                 assert "confirm=yes" in answer
                 one.server.say(ANN, "yes")
-                answer = (await one.server.answers(3, within_s=20))[-1].text
+                answer = (await one.server.answers(3, within_s=60))[-1].text
         assert answer == "Done."
         assert device.connections == 1
 
@@ -149,7 +149,7 @@ async def test_what_stands_before_a_question_names_no_device_for_a_stranger(tmp_
                     background=() if number else (said,),
                 )
                 await one.hand_over(asked)
-                answers = await one.server.answers(number + 1, conversation="dm", within_s=20)
+                answers = await one.server.answers(number + 1, conversation="dm", within_s=60)
                 if sender == BOB:
                     assert answers[-1].text == "Done."
                     break
@@ -207,6 +207,6 @@ async def test_each_address_that_the_model_made_up_can_be_asked_about(tmp_path, 
             assert public.connections == (0 if strict else 1)
             if strict:
                 one.server.say(ANN, "no")
-                await one.server.answers(2, within_s=20)
+                await one.server.answers(2, within_s=60)
             assert (await one.asked(f"read {public.url(host='page.test')}", person=ANN)).text == "Done."
         assert public.connections == (2 if strict else 3)

@@ -16,7 +16,7 @@ from gateway.cli.check.voice_checks import silence
 from gateway.system.clock import SystemClock
 from tests.integration.speech_engines import spoken_by_espeak, whisper_engine
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300, func_only=True)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200, func_only=True)]
 TEXT = "Good morning. My favourite colour is green."
 
 

@@ -84,7 +84,7 @@ class SmtpGate:
     def _guarded(self, client: socket.socket) -> None:
         with client, contextlib.suppress(OSError, EOFError, ssl.SSLError):
             client.settimeout(20)
-            with socket.create_connection(("127.0.0.1", self._upstream), timeout=20) as raw:
+            with socket.create_connection(("127.0.0.1", self._upstream), timeout=120) as raw:
                 self._serve(client, raw)
 
     def _serve(self, client: socket.socket, raw: socket.socket) -> None:

@@ -32,7 +32,7 @@ def ask(daemon: Daemon, token: str, number: int, *, streams: bool) -> str:
         "metadata": {"conversation": f"c{number % 3}"},
     }
     try:
-        with openai.OpenAI(base_url=f"{daemon.url}/v1", api_key=token, max_retries=0, timeout=30) as client:
+        with openai.OpenAI(base_url=f"{daemon.url}/v1", api_key=token, max_retries=0, timeout=120) as client:
             if not streams:
                 return client.chat.completions.create(**given).choices[0].message.content or ""
             with client.chat.completions.create(stream=True, **given) as stream:

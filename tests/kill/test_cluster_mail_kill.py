@@ -20,7 +20,7 @@ from tests.kill.tally import chance as chance_of
 from tests.kill.test_mail_kill import People, settings
 from tests.postgres_server import PostgresServer
 
-pytestmark = [pytest.mark.kill, pytest.mark.timeout(400, func_only=True)]
+pytestmark = [pytest.mark.kill, pytest.mark.timeout(1200, func_only=True)]
 TEMPORARY = 75
 TIMES = 5
 

@@ -77,7 +77,7 @@ def child(home: Path, mode: str, number: int = 0) -> subprocess.CompletedProcess
         env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=120,
     )
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from tests.kill.edits_child import EDITS
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400, func_only=True)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200, func_only=True)]
 CALLS = 10
 """Those of a life that nothing ends: four batches, three claims, and a claim, an answer and a last look."""
 

@@ -112,7 +112,7 @@ def test_every_change_is_made_once_whenever_the_process_is_killed(lives, tmp_pat
         assert cases < 10 * KILLS
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(1200)
 def test_a_call_that_has_no_name_is_seen_to_happen_twice(lives, tmp_path):
     """The negative control: tools that do not find their own change again make it a second time, or fail."""
     chance, found = random.Random(7), []

@@ -196,7 +196,7 @@ CAMPAIGNS = [
 
 
 @pytest.mark.smoke
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize(("seed", "kills"), CAMPAIGNS)
 def test_deaths_at_random_moments_cost_nothing(
     seed: int, kills: int, nursery: Nursery, tmp_path: Path

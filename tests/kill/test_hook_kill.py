@@ -33,7 +33,7 @@ def post(daemon, body, *, name="grafana", delivery="", secret=SECRET, **headers)
     given |= {"Idempotency-Key": delivery} if delivery else {}
     request = urllib.request.Request(f"{daemon.url}/hooks/{name}", json.dumps(body).encode(), given)
     try:
-        with urllib.request.urlopen(request, timeout=30) as answer:
+        with urllib.request.urlopen(request, timeout=120) as answer:
             return answer.status, json.loads(answer.read())
     except urllib.error.HTTPError as error:
         with error:

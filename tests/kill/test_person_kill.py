@@ -22,7 +22,7 @@ from tests.kill.store_child import Life
 from tests.kill.tally import SEED, TALLY
 from tests.kill.tally import chance as chance_of
 
-pytestmark = [pytest.mark.kill, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.kill, pytest.mark.timeout(1200)]
 
 KILLS = int(os.environ.get("SQUIDBOT_KILLS", "12"))
 LIVES = 40

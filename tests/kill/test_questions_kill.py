@@ -15,7 +15,7 @@ import pytest
 from tests.doubles.loopback import FileLoopbackServer
 from tests.kill.questions_child import MANY, TOOLS
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400, func_only=True)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200, func_only=True)]
 ASKED = re.compile(r"\*\*(a[0-9a-f]{6})\*\*.*approval for (\d+) calls:")
 BOB, EVE = "@bob:hs.test", "@eve:hs.test"
 TOGETHER = 10

@@ -13,7 +13,7 @@ from tests.postgres_server import PostgresServer
 from tests.property.queue_rules import StoreMachine
 from tests.property.test_queue_machine import ForgetsRetryTimes, SendsDrafts
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(1200)]
 _SETTINGS = settings(
     max_examples=20,
     stateful_step_count=40,

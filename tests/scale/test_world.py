@@ -10,7 +10,7 @@ import pytest
 from devservers.errors import ToolsMissing
 from tests.scale.world import Cost, Scenario
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
 
 @contextmanager

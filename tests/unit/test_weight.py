@@ -42,7 +42,7 @@ def _run(code: str, *arguments: str) -> list[str]:
         env={**os.environ, "PYTHONPATH": str(_ROOT)},
         stdout=subprocess.PIPE,
         check=True,
-        timeout=30,
+        timeout=120,
     )
     return json.loads(done.stdout)
 

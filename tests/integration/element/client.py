@@ -55,7 +55,7 @@ class Person:
             finally:
                 process.kill()
 
-    async def do(self, action, *, within_s=25, **given):
+    async def do(self, action, *, within_s=60, **given):
         """Have something done and wait for its outcome."""
         number = next(self._numbers)
         line = json.dumps({"id": number, "do": action, **given}) + "\n"
@@ -67,7 +67,7 @@ class Person:
         assert "error" not in answer, f"{action}: {answer['error']}"
         return answer["ok"]
 
-    async def until(self, condition, *, within_s=20):
+    async def until(self, condition, *, within_s=60):
         """The first event (its newest description) that fits."""
         with anyio.move_on_after(within_s):
             while True:

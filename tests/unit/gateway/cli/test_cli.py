@@ -367,7 +367,7 @@ class TestWithDaemon:
                 pid = answer(home, "status")["pid"]
                 streams = {os.readlink(f"/proc/{pid}/fd/{number}") for number in range(3)}
                 os.kill(pid, signal.SIGTERM)
-                assert shell.wait(20) == 0
+                assert shell.wait(120) == 0
             finally:
                 shell.kill()
         assert streams == {os.devnull}

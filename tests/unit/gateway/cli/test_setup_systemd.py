@@ -117,7 +117,7 @@ def test_systemd_has_no_complaint_about_the_unit(systemd, tmp_path):
     def complaints():
         done = subprocess.run(
             ["systemd-analyze", "verify", "--user", str(unit)],
-            capture_output=True, text=True, check=False, timeout=30,
+            capture_output=True, text=True, check=False, timeout=120,
             env={**os.environ, "XDG_RUNTIME_DIR": str(tmp_path), "HOME": str(tmp_path)},
         )  # fmt: skip
         return [line for line in done.stderr.splitlines() if "squidbot.service" in line]

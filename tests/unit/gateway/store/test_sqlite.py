@@ -273,7 +273,7 @@ def test_the_embedded_store_imports_no_engine():
         capture_output=True,
         text=True,
         check=True,
-        timeout=30,
+        timeout=120,
     )
     assert done.stdout.strip() == "[]"
 

@@ -106,7 +106,7 @@ def test_a_process_that_stands_still_ends_itself(end, code, stays):
         capture_output=True,
         text=True,
         check=False,
-        timeout=20,
+        timeout=120,
     )
     assert "alive" in done.stdout
     assert (done.returncode, "still here" in done.stdout) == (code, stays)

@@ -35,7 +35,7 @@ def interned(how: str) -> int:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=120,
         check=True,
     )
     return int(done.stdout)

@@ -61,7 +61,7 @@ glibc = pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_trim"), reason
 def told(code: str, how: str) -> str:
     """What ``code`` prints in a process of its own."""
     done = subprocess.run(
-        [sys.executable, "-c", code, how], cwd=ROOT, capture_output=True, text=True, timeout=30, check=True
+        [sys.executable, "-c", code, how], cwd=ROOT, capture_output=True, text=True, timeout=120, check=True
     )
     return done.stdout
 
