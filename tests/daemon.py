@@ -102,7 +102,7 @@ class Daemon:
             )
         return self.process
 
-    def up(self, *, within_s: float = 60.0) -> Self:
+    def up(self, *, within_s: float = 120.0) -> Self:
         """Start, and return when every channel is connected and has caught up."""
         self.start()
         self.wait_until(self.is_ready, within_s=within_s)
@@ -112,7 +112,7 @@ class Daemon:
         """Whether every channel is connected and has caught up."""
         return bool(self.asked("/readyz")[1].get("ready"))
 
-    def wait_until(self, true: Any, *, within_s: float = 60.0) -> None:
+    def wait_until(self, true: Any, *, within_s: float = 120.0) -> None:
         """Wait, as long as the daemon lives."""
         deadline = time.monotonic() + within_s
         while not true():
@@ -148,7 +148,7 @@ class Daemon:
             self.process.kill()
             self.process.wait(120)
 
-    def ended(self, *, within_s: float = 60.0) -> int:
+    def ended(self, *, within_s: float = 120.0) -> int:
         """Wait for the end; returns the exit code."""
         assert self.process is not None
         return self.process.wait(within_s)
