@@ -132,7 +132,9 @@ async def test_an_honest_server(tmp_path):
 async def test_a_call(tmp_path, behaviour, outcome, said):
     """What a server does in a call costs that call at most; it was made once, and others' go on meanwhile."""
     log = tmp_path / "calls"
-    async with servers(tmp_path, bad=server(behaviour, log, timeout_s=2), good=server("honest")) as found:
+    timeout_s = 2 if "2 seconds" in said else 60
+    bad = server(behaviour, log, timeout_s=timeout_s)
+    async with servers(tmp_path, bad=bad, good=server("honest")) as found:
         others = []
 
         async def other():
@@ -172,7 +174,8 @@ async def test_a_call(tmp_path, behaviour, outcome, said):
 )
 async def test_a_start(tmp_path, behaviour, said):
     """One that does not become ready is unavailable, with the reason; nobody waits for it who does not want it."""
-    async with servers(tmp_path, bad=server(behaviour, start_s=2), good=server("honest")) as found:
+    start_s = 2 if "within 2" in said else 60
+    async with servers(tmp_path, bad=server(behaviour, start_s=start_s), good=server("honest")) as found:
         assert said in found.state()["mcp"]["bad"]["trouble"]
         with pytest.raises(ServerUnavailable):
             await echoed(found, "bad")
