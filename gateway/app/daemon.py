@@ -28,6 +28,7 @@ from anyio.abc import TaskGroup
 
 from agent_core.backoff import Backoff, BackoffPolicy
 from agent_core.http_guards import verify_always
+from agent_core.language import use_language
 from agent_core.storage.layout import Layout
 from channels.base import SupportsHttp
 from gateway.app import Overrides, build
@@ -142,7 +143,7 @@ async def _run(settings: Settings, home: Home, overrides: Overrides, ending: _En
         return 0
     if ended.cancel_called:
         built.stop()
-    with lost_lease_speaks():
+    with lost_lease_speaks(), use_language(settings.language):
         return await _running(built, settings, home, notifier, ending)
 
 

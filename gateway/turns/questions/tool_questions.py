@@ -18,7 +18,7 @@ from typing import Any
 import structlog
 
 from agent_core.errors import AwaitsApproval, ToolError
-from agent_core.language import _, gettext_noop
+from agent_core.language import _, gettext_noop, speaking
 from agent_core.memory.scopes import person_name
 from agent_core.messages import Attachment, Audience, MessageContext, MessageNotes, OutboundKind
 from agent_core.models import ToolCall, ToolResult
@@ -39,6 +39,7 @@ from agent_core.tools.policy import (
 from channels.attachments import AttachmentRefused, AttachmentsUnavailable
 from channels.base import Channel, ChannelUnavailable
 from gateway.proactive.jobs.job_permissions import PlaceUnknown, can_others_read, role_now
+from gateway.proactive.owner_contact import Target
 from gateway.proactive.owner_notifier import OwnerNotifier
 from gateway.routing.access import Access, Role, is_admitted
 from gateway.store.background_job_rows import KIND, order_of
@@ -129,7 +130,7 @@ class ToolQuestions:
         elif not request["asked"]:
             notice = [
                 *await self._to_the_owner(turn, name, waiting, file),
-                *await self.notice(turn, name, _OWNER_IS_ASKED),
+                *await self.notice(turn, name, _(_OWNER_IS_ASKED)),
             ]
         else:
             place = await self.question_place(turn) or turn
@@ -402,6 +403,12 @@ class ToolQuestions:
         target = (await self.notifier.reach(_TOPIC)).target
         if target is None:
             return []
+        with speaking(""):
+            return self._owners_parts(turn, name, waiting, file, target)
+
+    def _owners_parts(
+        self, turn: Turn, name: str, waiting: ApprovalPending, file: Attachment | None, target: Target
+    ) -> list[NewOutbound]:
         channel = self.channels[target.channel]
         who = ", ".join(dict.fromkeys(f"`{safe_line(row.message.sender.address)}`" for row in turn.rows))
         text = self._text(
