@@ -103,6 +103,26 @@ def credit_alert(error: ModelError, now: datetime) -> Alert:
 
 
 @for_owner
+def forget_alert(addresses: Sequence[str], *, automatic: bool) -> Alert:
+    """Alert: a person has asked to be forgotten. ``automatic``: that is done in the coming night."""
+    who = ", ".join(f"`{_plain(address)}`" for address in addresses)
+    if automatic:
+        text = _(
+            "{who} has asked me to forget everything about them. I do it in the coming night, and start "
+            "anew for that. They may still write to me; `!allow remove ADDRESS` ends that.",
+            who=who,
+        )
+    else:
+        text = _(
+            "{who} has asked me to forget everything about them. On this database only you can do it: stop "
+            "me on all machines, and run `squidbot forget {first}`.",
+            who=who,
+            first=addresses[0],
+        )
+    return Alert(f"forget {addresses[0]}", text)
+
+
+@for_owner
 def prompt_cut(model: str, text: str, now: datetime) -> Alert:
     """Alert: a server reads less of a request than it is sent, or than the configuration says."""
     return Alert(

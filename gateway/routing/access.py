@@ -145,6 +145,11 @@ class Access:
         proven = message.sender.verified and not is_admitted(message) and not self.is_apart(message.channel)
         return self.household.rules(normalise(message.sender.address), proven=proven)
 
+    def memory_of(self, message: InboundMessage) -> str:
+        """Return the address that names the memory of a sender: the first of theirs."""
+        rules = self.rules(message)
+        return message.sender.address if rules is None or not rules.addresses else rules.addresses[0]
+
     def _is_allowed(self, channel: str, normal: str) -> bool:
         if normal in self._exact.get(channel, ()) or normal in self._let_in.get(channel, ()):
             return True

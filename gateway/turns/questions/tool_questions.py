@@ -55,6 +55,7 @@ from gateway.turns.questions.question_text import (
     subject_of,
     ways_to_spare,
 )
+from gateway.turns.questions.second_owners import is_any_owners, second_owner_places
 from gateway.turns.questions.tool_grants import ToolGrants, decision_record, parse_approval
 
 _TOPIC = "approvals"
@@ -126,10 +127,10 @@ class ToolQuestions:
         name, request = str(waiting.step.request["name"]), waiting.step.request
         file = await self._whole(name, waiting)
         if self.held(turn):
-            notice = await self._to_the_owner(turn, name, waiting, file)
+            notice = await self._to_the_owner(turn, name, waiting, file, second=False)
         elif not request["asked"]:
             notice = [
-                *await self._to_the_owner(turn, name, waiting, file),
+                *await self._to_the_owner(turn, name, waiting, file, second=True),
                 *await self.notice(turn, name, _(_OWNER_IS_ASKED)),
             ]
         else:
@@ -219,7 +220,7 @@ class ToolQuestions:
 
     def _is_the_owners_alone(self, turn: Turn, proposal: Proposal) -> bool:
         by_policy = self.verdict(replace(proposal, guarded=False)) is not PolicyVerdict.ALLOW
-        return by_policy and proposal.effect in _OWNERS_ALONE and not self._all_owner(turn)
+        return by_policy and proposal.effect in _OWNERS_ALONE and not is_any_owners(self.access, turn)
 
     async def _also(self, turn: Turn, number: int, proposal: Proposal) -> list[dict[str, Any]]:
         """Return the next calls that the same people would be asked about, for the same question."""
@@ -398,16 +399,20 @@ class ToolQuestions:
         ]
 
     async def _to_the_owner(
-        self, turn: Turn, name: str, waiting: ApprovalPending, file: Attachment | None
+        self, turn: Turn, name: str, waiting: ApprovalPending, file: Attachment | None, *, second: bool
     ) -> list[NewOutbound]:
+        """The question to the owner, each in their language; ``second``: to second owners, too."""
         target = (await self.notifier.reach(_TOPIC)).target
-        if target is None:
-            return []
-        with speaking(""):
-            return self._owners_parts(turn, name, waiting, file, target)
+        places = [] if target is None else [(target, "")]
+        places += await second_owner_places(self.access, self.channels, turn) if second else []
+        found: list[NewOutbound] = []
+        for place, language in places:
+            with speaking(language):
+                found += self._parts_for(place, turn, name, waiting, file)
+        return found
 
-    def _owners_parts(
-        self, turn: Turn, name: str, waiting: ApprovalPending, file: Attachment | None, target: Target
+    def _parts_for(
+        self, target: Target, turn: Turn, name: str, waiting: ApprovalPending, file: Attachment | None
     ) -> list[NewOutbound]:
         channel = self.channels[target.channel]
         who = ", ".join(dict.fromkeys(f"`{safe_line(row.message.sender.address)}`" for row in turn.rows))
