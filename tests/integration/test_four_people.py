@@ -148,7 +148,8 @@ class Talk:
             for one in new:
                 reader = self.reader(channel, one.conversation)
                 for word in self.words(one):
-                    whose = word.lstrip("q0123456789")
+                    begins = word.lstrip("q0123456789")  # a list may have cut it off
+                    whose = next(name for name in (*PEOPLE, "room") if name.startswith(begins))
                     self.seen.setdefault(reader, set()).add(whose)
                     if whose not in {reader, "room"} or (reader == "room" and whose != "room"):
                         self.crossings.append(f"{reader} was shown {word} after {text!r}: {one.text[:200]}")
@@ -167,9 +168,9 @@ class Talk:
             content = path.read_bytes()
             if content.startswith(b"PK"):
                 with zipfile.ZipFile(io.BytesIO(content)) as archive:
-                    texts += [archive.read(name).decode() for name in archive.namelist()]
+                    texts += [archive.read(name).decode("utf-8", "replace") for name in archive.namelist()]
             else:
-                texts.append(content.decode())
+                texts.append(content.decode("utf-8", "replace"))
         return [word for text in texts for word in WORD.findall(text)]
 
 

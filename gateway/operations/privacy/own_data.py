@@ -23,7 +23,15 @@ from agent_core.messages import Audience
 from agent_core.ports import Clock
 from channels.attachments.attachment_storage import AttachmentRefused, AttachmentsUnavailable
 from gateway.errors import GatewayError
-from gateway.operations.privacy.wishes import EXPORTS, Wish, add_wish, coming_night, take_back, wish_of
+from gateway.operations.privacy.wishes import (
+    EXPORT_NAME,
+    EXPORTS,
+    Wish,
+    add_wish,
+    coming_night,
+    take_back,
+    wish_of,
+)
 from gateway.proactive.owner_alerts import forget_alert
 from gateway.routing.access import Access, Role, is_admitted, normalise
 from gateway.store.stores import StateStore
@@ -92,7 +100,7 @@ class OwnData:
         try:
             async with self._one:  # there is one folder for it
                 content = await anyio.to_thread.run_sync(partial(self._packed, self._addresses(asked)))
-            name = f"squidbot-export-{asked.message.received_at:%Y-%m-%d}.zip"
+            name = f"{EXPORT_NAME}{asked.message.received_at:%Y-%m-%d}.zip"
             file = await self.keep(name, "application/zip", content)
         except AttachmentRefused as error:
             return _("I cannot create the file: {public}", public=error.public)

@@ -16,6 +16,8 @@ from agent_core import files
 
 EXPORTS = "state/exporting"
 """Where exports that are asked for in conversations are put together; nothing stays there."""
+EXPORT_NAME = "squidbot-export-"
+"""The beginning of the name of an export that a person is sent."""
 _WISHES = "state/forget-wishes.json"
 _HOUR = 4
 """Of the night, when hardly anybody waits for an answer."""

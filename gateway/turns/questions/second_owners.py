@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from agent_core.messages import Audience, InboundMessage
+from agent_core.messages import Audience, InboundMessage, SessionKey
 from channels.base import Channel
 from gateway.proactive.jobs.job_permissions import PlaceUnknown, direct_conversation
 from gateway.proactive.owner_contact import Target
-from gateway.routing.access import Access, Role, contact_rank, kinds_of
+from gateway.routing.access import Access, Role, contact_rank, kinds_of, normalise
 from gateway.routing.household import HouseholdRole
 from gateway.store.model import ToolQuestionRow, Turn
 
@@ -35,8 +35,15 @@ def may_decide_for(access: Access, question: ToolQuestionRow, message: InboundMe
     if message.audience is not Audience.DIRECT or not is_second_owner(access, message):
         return False
     house = access.household
-    spoke = [house.rules(person).role is HouseholdRole.OWNER for person in question.people]
-    return not any(spoke) and message.session in question.places
+    spoke = [house.rules(normalise(person)).role is HouseholdRole.OWNER for person in question.people]
+    return not any(spoke) and any(_is_there(message, place) for place in question.places)
+
+
+def _is_there(message: InboundMessage, place: SessionKey) -> bool:
+    """Return True if a message is from where a question was put: the room, or by mail the mailbox."""
+    by_mail = place.thread is not None and normalise(place.thread) == normalise(message.sender.address)
+    here = message.session
+    return place.channel == here.channel and (place.conversation == here.conversation or by_mail)
 
 
 async def second_owner_places(
