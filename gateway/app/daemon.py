@@ -31,7 +31,7 @@ from agent_core.http_guards import verify_always
 from agent_core.language import use_language
 from channels.base import SupportsHttp
 from gateway.app import Overrides, build
-from gateway.app.erasures import carry_out_wishes, log_interrupted_erasures
+from gateway.app.erasures import carry_out_requests, log_interrupted_erasures
 from gateway.errors import ConfigInvalid, StateUnusable
 from gateway.observability.logs import configure_logs
 from gateway.observability.metrics import show_heartbeat, show_store, watch_vitals
@@ -40,7 +40,7 @@ from gateway.operations.http.health import Health, serve
 from gateway.operations.job_operations import schedule_context
 from gateway.operations.operation_context import Costs, OperationContext
 from gateway.operations.operation_registry import all_operations
-from gateway.operations.privacy.wishes import next_wish_at
+from gateway.operations.privacy.erasure_requests import next_due
 from gateway.operations.status_operation import show_status
 from gateway.settings import Settings, load_settings, parse_listen
 from gateway.settings.accounts import own_addresses
@@ -62,7 +62,7 @@ _DATABASE_WAIT_S = 660.0
 _START_WITHIN_S = 120.0
 """``TimeoutStartSec`` of the same."""
 _SETTLED_AFTER_S = 30
-_WISH_LOOK_S = 30.0
+_ERASURE_LOOK_S = 30.0
 _GARBAGE = (700, 10, 10)
 """CPython's own thresholds; a start has higher ones (`gateway.cli.fast_path.run`)."""
 _log = structlog.get_logger(__name__)
@@ -94,7 +94,7 @@ def run_daemon(
     ending = _Ending(at_terminal=_has_terminal())
     with hold_home(home):
         log_interrupted_erasures(settings, home)
-        carry_out_wishes(settings, home)
+        carry_out_requests(settings, home)
         options = loop_for(settings.store_url)
         code = anyio.run(_run, settings, home, overrides, ending, backend_options=options)
     if ending.reload and not ending.forced:
@@ -205,7 +205,7 @@ async def _running(
                 )
             )
             tasks.start_soon(_settle, built)
-            tasks.start_soon(_begin_anew_for_wishes, built, home, notifier, ending)
+            tasks.start_soon(_restart_for_erasures, built, home, notifier, ending)
             _log.info("gateway.started", home=str(home.root))
             _keep_settings(settings, home)
             await built.run()
@@ -213,18 +213,18 @@ async def _running(
     return _FORCED if ending.forced else 0
 
 
-async def _begin_anew_for_wishes(built: Gateway, home: Home, notifier: Notifier, ending: _Ending) -> None:
+async def _restart_for_erasures(built: Gateway, home: Home, notifier: Notifier, ending: _Ending) -> None:
     """Begin anew when somebody is to be forgotten, which is done at a start; once for each such time."""
     began = built.clock.now()
     while True:
-        due = await to_thread.run_sync(next_wish_at, home.root, began)
+        due = await to_thread.run_sync(next_due, home.root, began)
         if due is not None and due <= built.clock.now() and not built.stopping:
-            _log.info("gateway.begins_anew", reason="somebody has asked to be forgotten")
+            _log.info("gateway.restarting", reason="somebody has asked to be forgotten")
             ending.reload = True
             notifier.reloading("somebody has asked to be forgotten")
             built.stop()
             return
-        await anyio.sleep(_WISH_LOOK_S)
+        await anyio.sleep(_ERASURE_LOOK_S)
 
 
 async def _may_reload(settings: Settings, ending: _Ending) -> bool:

@@ -1,4 +1,4 @@
-"""Erasures outside of a running gateway: those that were interrupted, wishes that are due, and tokens."""
+"""Erasures outside of a running gateway: those that were interrupted, requests that are due, and tokens."""
 
 # ruff: noqa: PLC0415 - hardly any start needs it
 
@@ -12,7 +12,7 @@ import structlog
 
 from agent_core.storage.layout import Layout
 from gateway.operations.privacy.erasure_journal import broken_off, check_no_move_pending
-from gateway.operations.privacy.wishes import EXPORTS, due_wishes, end_wish
+from gateway.operations.privacy.erasure_requests import EXPORTS, due_requests, withdraw
 from gateway.settings import Settings
 from gateway.store.place import place_of_queue
 from gateway.store.store_errors import StoreUnavailable
@@ -34,7 +34,7 @@ def log_interrupted_erasures(settings: Settings, home: Home) -> None:
         _log.warning("erasure.unfinished", people=len(people), remedy="squidbot check --data")
 
 
-def carry_out_wishes(settings: Settings, home: Home) -> None:
+def carry_out_requests(settings: Settings, home: Home) -> None:
     """
     Forget the people who have asked for it and whose time has come, under the home's lock.
 
@@ -46,8 +46,8 @@ def carry_out_wishes(settings: Settings, home: Home) -> None:
     shutil.rmtree(home.root / EXPORTS, ignore_errors=True)
     now = datetime.now(UTC)
     layout = Layout(home.root, home.path(settings.agents.workspace))
-    for wish in due_wishes(home.root, now):
-        person = Person(frozenset(wish.addresses))
+    for request in due_requests(home.root, now):
+        person = Person(frozenset(request.addresses))
         try:
             forget_person(
                 layout,
@@ -57,11 +57,11 @@ def carry_out_wishes(settings: Settings, home: Home) -> None:
                 storage=settings.attachments.storage(home.root),
             )
             tokens_of(settings, home, person.addresses, new="")
-            end_wish(home.root, wish)
+            withdraw(home.root, request.addresses)
         except (OSError, StoreUnavailable) as error:
             _log.error("erasure.failed", error=str(error), remedy="squidbot forget")
         else:
-            _log.info("erasure.done", addresses=len(wish.addresses))
+            _log.info("erasure.done", addresses=len(request.addresses))
 
 
 def tokens_of(settings: Settings, home: Home, people: Collection[str], *, new: str | None = None) -> int:

@@ -26,7 +26,7 @@ from gateway.operations.job_operations import schedule_context
 from gateway.operations.operation_context import Costs, OperationContext
 from gateway.operations.operation_registry import IN_CHATS
 from gateway.operations.operation_views import key_of
-from gateway.operations.privacy.own_data import OwnData
+from gateway.operations.privacy.own_data import OwnErasure, OwnExport
 from gateway.settings import Settings
 from gateway.settings.tool_settings import JobLimits
 from gateway.store.background_job_rows import KIND
@@ -196,7 +196,7 @@ def _commands(shared: _Shared) -> CommandService:
         console=env.console,
         now=shared.grants.now,
     )
-    own_data = _own_data(shared, conversation)
+    own_export, own_erasure = _own_data(shared, conversation)
     handlers = CommandHandlers(
         store=queue,
         memory=agent.memory,
@@ -212,8 +212,8 @@ def _commands(shared: _Shared) -> CommandService:
         models=shared.choice,
         others={
             "search": conversation.search,
-            "export": own_data.answer_export,
-            "forget": own_data.answer_forget,
+            "export": own_export.answer,
+            "forget": own_erasure.answer,
             "continue": CarryOn(queue, histories, env.conversations, env.clock).answer,
             "retry": take_back.retry,
             "undo": take_back.undo,
@@ -231,7 +231,7 @@ def _commands(shared: _Shared) -> CommandService:
     )
 
 
-def _own_data(shared: _Shared, conversation: ConversationCommands) -> OwnData:
+def _own_data(shared: _Shared, conversation: ConversationCommands) -> tuple[OwnExport, OwnErasure]:
     """Build what people ask for about themselves; see `gateway.operations.privacy`."""
     env, settings, home = shared.env, shared.env.settings, shared.env.home
     place = place_of_queue(home.database, settings.store_url)
@@ -251,19 +251,25 @@ def _own_data(shared: _Shared, conversation: ConversationCommands) -> OwnData:
         channel = shared.by_name.get(name)
         return channel is not None and channel.capabilities.attachments
 
-    return OwnData(
+    own_export = OwnExport(
         home=home.root,
-        state=shared.queue.state,
         access=env.access,
         keep=shared.agent.attachments.save,
-        export=export,
         conversation=conversation.export,
+        export=export,
+        can_send=can_send,
+        most_bytes=shared.agent.attachments.max_file_bytes,
+    )
+    own_erasure = OwnErasure(
+        home=home.root if settings.store_url is None else None,
+        state=shared.queue.state,
+        access=env.access,
         report=env.wakeups.alert.fire,
         can_send=can_send,
         clock=env.clock,
         zone=shared.zone,
-        automatic=settings.store_url is None,
     )
+    return own_export, own_erasure
 
 
 def _kinds(

@@ -17,8 +17,8 @@ from agent_core.messages import SessionKey
 from agent_core.models import MemoryScope, ScopeKind
 from agent_core.storage.history_lines import as_object
 from gateway.errors import GatewayError
+from gateway.operations.privacy.erasure_requests import EXPORT_NAME
 from gateway.operations.privacy.personal_histories import KeptHistory, StoredHistories
-from gateway.operations.privacy.wishes import EXPORT_NAME
 from gateway.routing.access import LOCAL_ADDRESS
 from gateway.store.personal_rows import person_rows
 from gateway.store.place import QueuePlace
