@@ -319,6 +319,7 @@ class MessageNotes(_Sparse):
     misread: str = ""  # it decides nothing, and this is the reply
     more: bool = False  # its text is what was written below the answer, a message like any other
     is_command: bool = False  # it answers a command, so it asks nothing
+    language: str = ""  # of what is said besides its text when it is sent; empty: that of the home
     approves: tuple[str, ...] = ()  # the items that an answer to this notice decides
     # What has become of it:
     stopped: int = 0  # how many messages this ``!stop`` withdrew

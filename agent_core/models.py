@@ -336,6 +336,8 @@ class Session:
     """What a shared room is called and who is in it, for the system text (`prompt.room_text`)."""
     named: Origins = ()
     """Whose names that contains."""
+    manner: str = ""
+    """The manner that the owner has set for it, for the system text (`persona.manner_text`)."""
 
     @property
     def id(self) -> str:

@@ -26,8 +26,14 @@ Your name is Ada. You are warm, brief and a little dry. You speak German with th
 -->
 """
 _HEADING = "Your owner has set your name and manner. They change how you write, not the rules above:"
+_HERE = "Your owner has set your manner for this conversation, which comes before the other one:"
 
 log = structlog.get_logger(__name__)
+
+
+def manner_text(text: str) -> str:
+    """The part of a prompt for a manner that is set for one person or room; empty if there is none."""
+    return f"{_HERE}\n{fence('persona', text)}" if text else ""
 
 
 class Persona:

@@ -353,6 +353,36 @@ class SupportsRoomNames(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class PlaceRules:
+    """
+    The settings of one room, or of one person in private; empty texts: as everywhere.
+
+    ``tools`` are those that may be used (None: all that there are); a ``*`` at the end of one stands for any
+    text.
+    """
+
+    tools: Sequence[str] | None = None
+    language: str = ""
+    persona: str = ""
+    pool: str = ""
+
+    def permits(self, tool: str) -> bool:
+        """Return True if a tool may be used."""
+        return self.tools is None or any(
+            tool.startswith(name[:-1]) if name.endswith("*") else tool == name for name in self.tools
+        )
+
+
+@runtime_checkable
+class SupportsPlaceRules(Protocol):
+    """A further ability: single rooms have settings of their own."""
+
+    def place_rules(self, conversation: str) -> PlaceRules:
+        """The settings of a room; no tools as long as they are not known."""
+        ...
+
+
 class AckState(StrEnum):
     """The progress of an accepted message."""
 

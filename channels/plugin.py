@@ -115,6 +115,7 @@ class ChannelServices:
         owner_addresses: The owner's addresses on this account.
         alert: Notifies the owner of something that needs a person.
         arrived: Sends the messages of a conversation that wait since `NoRecipient`.
+        language_of: The language of the texts that an address is told; empty: that of the home.
     """
 
     name: str
@@ -126,6 +127,7 @@ class ChannelServices:
     owner_addresses: Sequence[str]
     alert: OwnerAlert
     arrived: Callable[[SessionKey], None] | None = None
+    language_of: Callable[[str], str] | None = None
 
 
 @dataclass(frozen=True, slots=True)

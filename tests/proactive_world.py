@@ -149,6 +149,7 @@ async def house(
     budget: Mapping[str, Any] | None = None,
     model: Any = None,
     owner: Sequence[tuple[str, str]] = (("matrix", ANN), ("email", ANN_MAIL)),
+    more: Mapping[str, Any] | None = None,
     **overrides: Any,
 ) -> AsyncIterator[Harness]:
     """Run one on ``root``: a chat ("matrix") and mail ("email"), with the owner Ann on both."""
@@ -161,6 +162,7 @@ async def house(
                 "heartbeat": config,
                 "schedule": {"min_interval_minutes": 0.01, "timezone": "UTC", **(schedule or {})},
             },
+            **(more or {}),
         }
     )
     beat = settings.agents.heartbeat

@@ -219,7 +219,7 @@ class AgentRun:
     async def _build(self, context_tokens: int | None) -> list[Message]:
         prompt = await self._memory.build_messages(
             self._session.id,
-            "\n\n".join(filter(None, (self._system_prompt, self._session.room))),
+            "\n\n".join(filter(None, (self._system_prompt, self._session.manner, self._session.room))),
             self._question,
             scope=self._session.scope,
             tool_names=[definition.name for definition in self._always],

@@ -60,6 +60,7 @@ class AgentLoop:
         spent: Callable[[Usage], None] = lambda _: None,
         allowance: AllowancePort | None = None,
         consent: ConsentPort | None = None,
+        permits: Callable[[str], bool] = lambda _: True,
     ) -> TurnResult:
         """
         Answer ``user_message``: call ``channel.send`` exactly once, then return the result.
@@ -70,10 +71,9 @@ class AgentLoop:
         Args:
             session: The conversation; ids of history lines are ``<session.turn>.<n>``.
             user_message: The question, after the facts of the moment (`prompt.turn_facts`).
-            extra_tools: Tools for this run only; they win over the registry's.
+            extra_tools: Tools for this run only; they win over the registry's. ``permits`` sorts out others.
             journal: The steps of an earlier start of this turn.
-            user_lines: The history lines of the question, by default one; missing ids and times are filled
-                in.
+            user_lines: The history lines of the question, by default one; missing ids are filled in.
             spent: Called with the cost of each model call, also recorded or (estimated) aborted ones.
             consent: Asks a person about tools that need an approval; without it none of them runs.
 
@@ -90,7 +90,7 @@ class AgentLoop:
             memory=self._memory,
             system_prompt=self._system_prompt(),
             llm=llm or self._llm,
-            tools=self._tools(extra_tools or ()),
+            tools=self._tools(extra_tools or (), permits),
             channel=channel,
             journal=journal,
             limits=limits,
@@ -124,7 +124,7 @@ class AgentLoop:
             reply, history, turn.usage, turn.tool_runs, turn.steps, attachments=tuple(turn.attachments)
         )
 
-    def _tools(self, extra: Iterable[ToolPort]) -> RunTools:
+    def _tools(self, extra: Iterable[ToolPort], permits: Callable[[str], bool]) -> RunTools:
         """The tools of one run by name, the registry's first, each with what the model is told of it."""
         tools: dict[str, tuple[ToolDefinition, ToolPort]] = {}
         for definition in self._registry.get_definitions():
@@ -133,7 +133,7 @@ class AgentLoop:
                 tools[definition.name] = (definition, tool)
         for tool in extra:
             tools[tool.name] = (definition_of(tool), tool)
-        return tools
+        return {name: each for name, each in tools.items() if permits(name)}
 
 
 async def _think(turn: AgentRun, seconds: float) -> str:

@@ -2,49 +2,67 @@
 The language of what squidbot itself says in conversations: texts, plurals, dates and numbers.
 
 The English text is the key, and ``de.po`` beside this file has the German one; what is missing there is
-English. `use_language` sets the language of the process while its gateway runs, so a text is made in the
-language of its reader when it is written. `speaking` sets another one for a running task: the control socket
-and the console are English, as is the log. Templates are literals, and what others wrote is only ever a value
-of one, so no text of theirs is read as a template.
+English. A text is made in the language of its reader when it is written: `use_language` sets that of a home,
+which is the owner's, for the tasks of its gateway, and `speaking` that of one person inside of them; the
+control socket and the console are English, as is the log. Templates are literals, and what others wrote is
+only ever a value of one, so no text of theirs is read as a template.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import datetime
-from functools import cache
+from functools import cache, wraps
 from gettext import GNUTranslations, NullTranslations
 from io import BytesIO
 from pathlib import Path
+from typing import ParamSpec, TypeVar
 
 ENGLISH = "en"
+_Given = ParamSpec("_Given")
+_Text = TypeVar("_Text")
 _FOLDER = Path(__file__).parent
-_of_process = ENGLISH
-_of_task: ContextVar[str] = ContextVar("language", default="")
+_of_home: ContextVar[str] = ContextVar("home_language", default=ENGLISH)
+_of_reader: ContextVar[str] = ContextVar("language", default="")
 
 
 @contextmanager
 def use_language(language: str) -> Iterator[None]:
-    """Make the texts of this process in a language, such as ``de``, where `speaking` sets no other."""
-    global _of_process  # noqa: PLW0603 - as the time zone is; one gateway runs in a process
-    before, _of_process = _of_process, language
+    """Let a home have a language, such as ``de``, in the block and the tasks that it starts."""
+    token = _of_home.set(language)
     try:
         yield
     finally:
-        _of_process = before
+        _of_home.reset(token)
 
 
 @contextmanager
 def speaking(language: str) -> Iterator[None]:
-    """Make texts in a language in the block and the tasks that it starts; empty: in that of the process."""
-    token = _of_task.set(language)
+    """Make texts in a language in the block and the tasks that it starts; empty: in that of the home."""
+    token = _of_reader.set(language)
     try:
         yield
     finally:
-        _of_task.reset(token)
+        _of_reader.reset(token)
+
+
+def for_owner(make: Callable[_Given, _Text]) -> Callable[_Given, _Text]:
+    """Let a function make its text in the language of the home, whoever's turn calls it."""
+
+    @wraps(make)
+    def run(*args: _Given.args, **kwargs: _Given.kwargs) -> _Text:
+        with speaking(""):
+            return make(*args, **kwargs)
+
+    return run
+
+
+def chosen_language() -> str:
+    """The language that `speaking` has set; empty: that of the home."""
+    return _of_reader.get()
 
 
 def languages() -> list[str]:
@@ -61,7 +79,7 @@ def language_in(environ: Mapping[str, str]) -> str:
 
 def gettext(text: str, /, **values: object) -> str:
     """Return a text in the language of the conversation, with ``values`` for its named placeholders."""
-    told = _catalogue(_of_task.get() or _of_process).gettext(text) if text else text
+    told = _catalogue(_of_reader.get() or _of_home.get()).gettext(text) if text else text
     return told.format(**values) if values else told
 
 
@@ -71,7 +89,11 @@ _ = gettext
 
 def ngettext(one: str, many: str, n: int, /, **values: object) -> str:
     """Do `gettext`, for a number of things; the texts may name it as ``{n}``."""
-    return _catalogue(_of_task.get() or _of_process).ngettext(one, many, n).format(n=show_number(n), **values)
+    return (
+        _catalogue(_of_reader.get() or _of_home.get())
+        .ngettext(one, many, n)
+        .format(n=show_number(n), **values)
+    )
 
 
 def gettext_noop(text: str) -> str:

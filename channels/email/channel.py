@@ -147,6 +147,7 @@ class EmailChannel(EmailDirectMessages):
             welcome,
             is_owner=services.is_owner,
             crowded=self._safety.is_over_limit,
+            language_of=services.language_of or (lambda _who: ""),
         )
         self._verify = _verifier(config, clock, welcome, lookup).find if config.dkim == "verify" else None
         self._mailbox: Mailbox | None = None

@@ -26,6 +26,7 @@ from channels.base import (
     DeliveryFailed,
     Inbox,
     LinkState,
+    PlaceRules,
     Receipt,
     Redelivery,
 )
@@ -109,6 +110,7 @@ class MatrixChannel:
         self._clock = services.clock
         self._may_invite = services.may_talk
         self._is_owner = services.is_owner
+        self._language_of = services.language_of or (lambda _user: "")
         self._attachments = services.attachments
         self._connect = connect or connect_by_nio
         self._machines = machines or (nio_machines if connect is None else None)
@@ -122,6 +124,7 @@ class MatrixChannel:
         self._crypto: EncryptionEngine | None = None
         self._login: MatrixLogin | None = None
         self._rooms: Rooms | None = None
+        self._rules = RoomRules(config, str)
         self._receiver: SyncReceiver | None = None
         self.admin: MatrixAdmin | None = None
         """What an operator can ask about encryption, once there is a connection."""
@@ -183,7 +186,9 @@ class MatrixChannel:
         self, inbox: Inbox, homeserver: Homeserver, login: MatrixLogin, rooms: Rooms, sender: EventSender
     ) -> tuple[EventHandler, Decryption | None]:
         """Open what reads events in this run."""
-        rules = RoomRules(self._config, rooms.conversation_of, self._may_invite)
+        rules = self._rules = RoomRules(
+            self._config, rooms.conversation_of, self._may_invite, self._language_of
+        )
         decryption, self.admin = open_decryption(
             self._config,
             homeserver,
@@ -345,6 +350,10 @@ class MatrixChannel:
             return []
         found = await check_account(self._homeserver)
         return encryption_findings(found.as_dict(), running=running)
+
+    def place_rules(self, conversation: str) -> PlaceRules:
+        """The settings of a room; see `SupportsPlaceRules`."""
+        return self._rules.place_rules(conversation)
 
     def room_name(self, conversation: str) -> str:
         """The name of a room; see `SupportsRoomNames`."""

@@ -104,6 +104,14 @@ class RoomRule(_Strict):
     """Like ``threads`` of the account."""
     allow_from: tuple[Person, ...] | None = None
     """Who may talk to the bot in this room, instead of the channel's ``allow_from``. The owner always may."""
+    language: str = Field(default="", pattern=r"^([a-z]{2,3})?$")
+    """The language of what squidbot itself says in this room. Empty: that of the person who has asked."""
+    persona: str = Field(default="", max_length=2000)
+    """Name and manner of the assistant in this room, after PERSONA.md."""
+    pool: str = ""
+    """The pool of models that answers in this room. Empty: the default pool."""
+    tools: tuple[str, ...] | None = None
+    """The tools that may be used in this room, such as ``[web_search, "home__*"]``. Left out: all."""
 
     @model_validator(mode="after")
     def _check_allow_list(self) -> Self:

@@ -18,7 +18,7 @@ from channels.terminal import TerminalChannel
 from gateway.app.environment import Configured, Environment
 from gateway.app.state_folders import folders_of
 from gateway.plugins import channel_kinds
-from gateway.routing.access import LOCAL_CHANNELS, Access, Role
+from gateway.routing.access import LOCAL_CHANNELS, Access, Role, normalise
 from gateway.routing.acknowledgements import Acknowledgements
 from gateway.routing.conversations import Conversations
 from gateway.routing.crash_isolation import CrashIsolation
@@ -64,6 +64,7 @@ def build_accounts(env: Environment, attachments: AttachmentStore, state: Accoun
             owner_addresses=access.owner_on(name),
             alert=lambda about, text, once="": wakeups.alert.fire(Alert(about, text, once)),
             arrived=wakeups.attached.fire,
+            language_of=partial(_language_of, access, name),
         )
         channels[name] = (channel_kinds()[kinds[name]].build(config, services), config.batching)
     return channels
@@ -75,6 +76,10 @@ def _may_talk(access: Access, name: str, address: str) -> bool:
 
 def _is_owner(access: Access, name: str, address: str) -> bool:
     return access.role(name, address, verified=True) is Role.OWNER
+
+
+def _language_of(access: Access, name: str, address: str) -> str:
+    return "" if _is_owner(access, name, address) else access.household.rules(normalise(address)).language
 
 
 def build_routing(env: Environment, queue: Queue, channels: Configured) -> RoutingParts:

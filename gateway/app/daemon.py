@@ -28,9 +28,10 @@ from anyio.abc import TaskGroup
 
 from agent_core.backoff import Backoff, BackoffPolicy
 from agent_core.http_guards import verify_always
-from agent_core.storage.layout import Layout
+from agent_core.language import use_language
 from channels.base import SupportsHttp
 from gateway.app import Overrides, build
+from gateway.app.erasures import carry_out_requests, log_interrupted_erasures
 from gateway.errors import ConfigInvalid, StateUnusable
 from gateway.observability.logs import configure_logs
 from gateway.observability.metrics import show_heartbeat, show_store, watch_vitals
@@ -39,7 +40,7 @@ from gateway.operations.http.health import Health, serve
 from gateway.operations.job_operations import schedule_context
 from gateway.operations.operation_context import Costs, OperationContext
 from gateway.operations.operation_registry import all_operations
-from gateway.operations.privacy.erasure_journal import broken_off, check_no_move_pending
+from gateway.operations.privacy.erasure_requests import next_due
 from gateway.operations.status_operation import show_status
 from gateway.settings import Settings, load_settings, parse_listen
 from gateway.settings.accounts import own_addresses
@@ -61,6 +62,7 @@ _DATABASE_WAIT_S = 660.0
 _START_WITHIN_S = 120.0
 """``TimeoutStartSec`` of the same."""
 _SETTLED_AFTER_S = 30
+_ERASURE_LOOK_S = 30.0
 _GARBAGE = (700, 10, 10)
 """CPython's own thresholds; a start has higher ones (`gateway.cli.fast_path.run`)."""
 _log = structlog.get_logger(__name__)
@@ -92,24 +94,12 @@ def run_daemon(
     ending = _Ending(at_terminal=_has_terminal())
     with hold_home(home):
         log_interrupted_erasures(settings, home)
+        carry_out_requests(settings, home)
         options = loop_for(settings.store_url)
         code = anyio.run(_run, settings, home, overrides, ending, backend_options=options)
     if ending.reload and not ending.forced:
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606 - the command as it was
     return code
-
-
-def log_interrupted_erasures(settings: Settings, home: Home) -> None:
-    """
-    Log an interrupted `squidbot forget`: the daemon works, but somebody waits to be erased.
-
-    Raises:
-        StateUnusable: A person has half moved; the rest of the move would replace what is said meanwhile.
-    """
-    layout = Layout(home.root, home.path(settings.agents.workspace))
-    check_no_move_pending(layout)
-    if people := broken_off(layout):
-        _log.warning("erasure.unfinished", people=len(people), remedy="squidbot check --data")
 
 
 @dataclass(slots=True)
@@ -142,7 +132,7 @@ async def _run(settings: Settings, home: Home, overrides: Overrides, ending: _En
         return 0
     if ended.cancel_called:
         built.stop()
-    with lost_lease_speaks():
+    with lost_lease_speaks(), use_language(settings.language):
         return await _running(built, settings, home, notifier, ending)
 
 
@@ -215,11 +205,26 @@ async def _running(
                 )
             )
             tasks.start_soon(_settle, built)
+            tasks.start_soon(_restart_for_erasures, built, home, notifier, ending)
             _log.info("gateway.started", home=str(home.root))
             _keep_settings(settings, home)
             await built.run()
             tasks.cancel_scope.cancel()
     return _FORCED if ending.forced else 0
+
+
+async def _restart_for_erasures(built: Gateway, home: Home, notifier: Notifier, ending: _Ending) -> None:
+    """Begin anew when somebody is to be forgotten, which is done at a start; once for each such time."""
+    began = built.clock.now()
+    while True:
+        due = await to_thread.run_sync(next_due, home.root, began)
+        if due is not None and due <= built.clock.now() and not built.stopping:
+            _log.info("gateway.restarting", reason="somebody has asked to be forgotten")
+            ending.reload = True
+            notifier.reloading("somebody has asked to be forgotten")
+            built.stop()
+            return
+        await anyio.sleep(_ERASURE_LOOK_S)
 
 
 async def _may_reload(settings: Settings, ending: _Ending) -> bool:

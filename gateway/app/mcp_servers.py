@@ -14,7 +14,7 @@ import anyio.to_thread
 import structlog
 
 from agent_core.errors import ToolError
-from agent_core.language import _, ngettext
+from agent_core.language import _, for_owner, ngettext
 from agent_core.models import ScopeKind, Session
 from agent_core.ports import Clock
 from agent_core.provenance import Origins
@@ -79,6 +79,7 @@ async def servers_at_rest(settings: Settings, home: Home, clock: Clock) -> Async
         raise raised
 
 
+@for_owner
 def definitions_alert(name: str, changes: list[DefinitionChange]) -> Alert:
     """Alert to tool descriptions without approval; their words are not repeated, being untrusted."""
     digest = hashlib.sha256("\n".join(change.diff for change in changes).encode()).hexdigest()[:12]
@@ -102,6 +103,7 @@ def definitions_alert(name: str, changes: list[DefinitionChange]) -> Alert:
     )
 
 
+@for_owner
 def login_alert(name: str, need: str) -> Alert:
     """Alert: a server needs a login that only a person can do; ``need`` changes with each login."""
     return Alert(

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agent_core.agent import TurnLimits
 from agent_core.language import gettext_noop, show_time
 from agent_core.messages import SessionKey
+from agent_core.storage.layout import Layout
 from agent_core.tools.effects import Effect
 from agent_core.tools.policy import DEFAULT_POLICY, Policy, PolicyVerdict, is_available
 from channels.base import Channel, SupportsRoomNames
@@ -24,9 +26,11 @@ from gateway.operations.job_operations import schedule_context
 from gateway.operations.operation_context import Costs, OperationContext
 from gateway.operations.operation_registry import IN_CHATS
 from gateway.operations.operation_views import key_of
+from gateway.operations.privacy.own_data import OwnErasure, OwnExport
 from gateway.settings import Settings
 from gateway.settings.tool_settings import JobLimits
 from gateway.store.background_job_rows import KIND
+from gateway.store.place import place_of_queue
 from gateway.store.shared import SHARED
 from gateway.store.stores import Queue
 from gateway.supervision.gateway import Proactive, SupervisionParts
@@ -192,6 +196,7 @@ def _commands(shared: _Shared) -> CommandService:
         console=env.console,
         now=shared.grants.now,
     )
+    own_export, own_erasure = _own_data(shared, conversation)
     handlers = CommandHandlers(
         store=queue,
         memory=agent.memory,
@@ -207,7 +212,8 @@ def _commands(shared: _Shared) -> CommandService:
         models=shared.choice,
         others={
             "search": conversation.search,
-            "export": conversation.export,
+            "export": own_export.answer,
+            "forget": own_erasure.answer,
             "continue": CarryOn(queue, histories, env.conversations, env.clock).answer,
             "retry": take_back.retry,
             "undo": take_back.undo,
@@ -223,6 +229,47 @@ def _commands(shared: _Shared) -> CommandService:
         access=access,
         email_style=shared.email_style,
     )
+
+
+def _own_data(shared: _Shared, conversation: ConversationCommands) -> tuple[OwnExport, OwnErasure]:
+    """Build what people ask for about themselves; see `gateway.operations.privacy`."""
+    env, settings, home = shared.env, shared.env.settings, shared.env.home
+    place = place_of_queue(home.database, settings.store_url)
+
+    def export(addresses: frozenset[str], target: Path) -> None:
+        from gateway.operations.privacy.export import export_person  # noqa: PLC0415 - hardly ever needed
+        from gateway.operations.privacy.inventory import people  # noqa: PLC0415 - as above
+
+        person = people(addresses, [alias.address for alias in settings.owner.aliases])
+        layout, storage = (
+            Layout(home.root, home.path(settings.agents.workspace)),
+            settings.attachments.storage(home.root),
+        )
+        export_person(layout, place, person, target, now=env.clock.now(), storage=storage)
+
+    def can_send(name: str) -> bool:
+        channel = shared.by_name.get(name)
+        return channel is not None and channel.capabilities.attachments
+
+    own_export = OwnExport(
+        home=home.root,
+        access=env.access,
+        keep=shared.agent.attachments.save,
+        conversation=conversation.export,
+        export=export,
+        can_send=can_send,
+        most_bytes=shared.agent.attachments.max_file_bytes,
+    )
+    own_erasure = OwnErasure(
+        home=home.root if settings.store_url is None else None,
+        state=shared.queue.state,
+        access=env.access,
+        report=env.wakeups.alert.fire,
+        can_send=can_send,
+        clock=env.clock,
+        zone=shared.zone,
+    )
+    return own_export, own_erasure
 
 
 def _kinds(

@@ -98,9 +98,15 @@ def decide(
     now: datetime,
     *,
     needs: Amount = Amount(),  # noqa: B008 - a frozen value
+    share: float | None = None,
 ) -> BudgetDecision:
-    """Decide about a call; ``spent`` includes the expected cost of calls in flight, ``needs`` is its own."""
-    share = limits.share(tier)
+    """
+    Decide about a call; ``spent`` includes the expected cost of calls in flight, ``needs`` is its own.
+
+    ``share``: another share than that of all others, for one of them.
+    """
+    if share is None or tier is not BudgetTier.OTHERS:
+        share = limits.share(tier)
     near = False
     for name, used, limit, more in (
         ("tokens", spent.tokens, limits.tokens, needs.tokens),

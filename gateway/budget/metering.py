@@ -54,20 +54,33 @@ class Metering:
         self._estimate = TokenEstimate()
         self._seen = ("", Amount())
 
-    def meter(self, session: SessionKey, purpose: Purpose, *, owner: bool) -> UsageMeter:
-        """Return the meter of one run; ``owner``: the owner is among those who asked for it."""
-        return UsageMeter(self, session, purpose, tier_of(purpose, owner=owner))
+    def meter(
+        self, session: SessionKey, purpose: Purpose, *, owner: bool, share: float | None = None
+    ) -> UsageMeter:
+        """
+        Return the meter of one run; ``owner``: the owner is among those who asked for it.
 
-    async def decision(self, tier: BudgetTier, needs: Amount = Amount()) -> BudgetDecision:  # noqa: B008 - frozen
+        ``share`` is what those others may have who asked; None: the share of all others.
+        """
+        return UsageMeter(self, session, purpose, tier_of(purpose, owner=owner), share)
+
+    async def decision(
+        self,
+        tier: BudgetTier,
+        needs: Amount = Amount(),  # noqa: B008 - frozen
+        share: float | None = None,
+    ) -> BudgetDecision:
         """Decide about a call now. Raises `StoreUnavailable`."""
         if not self.limits.any:
             return BudgetDecision(go=True)
         spent = await self.amount_today()
-        return decide(spent, self.limits, tier, self._clock.now(), needs=needs)
+        return decide(spent, self.limits, tier, self._clock.now(), needs=needs, share=share)
 
-    async def refusal(self, purpose: Purpose, *, owner: bool) -> BudgetDecision | None:
+    async def refusal(
+        self, purpose: Purpose, *, owner: bool, share: float | None = None
+    ) -> BudgetDecision | None:
         """Return the refusal of new work of this purpose; None: it may start. Raises `StoreUnavailable`."""
-        decision = await self.decision(tier_of(purpose, owner=owner))
+        decision = await self.decision(tier_of(purpose, owner=owner), share=share)
         return None if decision.go else decision
 
     async def amount_today(self, *, reserved: bool = True) -> Amount:
@@ -118,7 +131,7 @@ class Metering:
     async def reserve(self, meter: UsageMeter, tokens: int, usd: float | None = None) -> BudgetDecision:
         """Decide on a call, and reserve what it will cost if it may be made. Raises `StoreUnavailable`."""
         needs = self.needs(tokens, usd)
-        decision = await self.decision(meter.tier, needs)
+        decision = await self.decision(meter.tier, needs, meter.share)
         if decision.go or meter.may_close():
             meter.reserved = needs
             self._meters.add(meter)
@@ -172,10 +185,18 @@ class Metering:
 class UsageMeter:
     """The cost of one run. Made by `Metering.meter`."""
 
-    def __init__(self, spending: Metering, session: SessionKey, purpose: Purpose, tier: BudgetTier) -> None:
+    def __init__(
+        self,
+        spending: Metering,
+        session: SessionKey,
+        purpose: Purpose,
+        tier: BudgetTier,
+        share: float | None = None,
+    ) -> None:
         self.session = session
         self.purpose = purpose
         self.tier = tier
+        self.share = share
         self.reserved = Amount()
         self.unrecorded: list[Usage] = []
         self.spent = Usage()

@@ -25,7 +25,8 @@ def person_move(old: str, new: str, /, *, where: Where = HERE, as_json: Json = F
     """
     from dataclasses import replace
 
-    from gateway.cli.privacy import meant, tokens_of
+    from gateway.app.erasures import tokens_of
+    from gateway.cli.privacy import meant
     from gateway.operations.privacy.moved_person import move_person
     from gateway.routing.access import normalise
     from gateway.store.opening import hold_sync

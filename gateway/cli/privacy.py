@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -112,6 +111,8 @@ def forget(
             if lease is not None:
                 lease.confirm()
             seen = erase()
+    from gateway.app.erasures import tokens_of
+
     seen.counts["tokens"] = tokens_of(settings, home, person.addresses, new=None if dry_run else "")
     print_result(as_json, _report(seen, dry_run=dry_run), _summary(seen, dry_run=dry_run))
     return 0
@@ -119,10 +120,14 @@ def forget(
 
 def meant(people: tuple[str, ...], where: Where) -> tuple[Home, Layout, Person, Settings, QueuePlace]:
     """Resolve the person of a request, their data's place and the settings."""
+    from dataclasses import replace
+
     from agent_core.storage.layout import Layout
     from gateway.errors import NotFound
     from gateway.operations.privacy.inventory import people as who
+    from gateway.routing.access import normalise
     from gateway.settings import load_settings
+    from gateway.settings.people_settings import household_of
     from gateway.store.place import place_of_queue
     from gateway.system.home import Home, find_home
     from gateway.system.restore_marker import check_no_restore_pending
@@ -135,6 +140,8 @@ def meant(people: tuple[str, ...], where: Where) -> tuple[Home, Layout, Person, 
     if not place.exists():
         raise NotFound(f"there is nothing in {home.root} yet: is it the right home (--home, SQUIDBOT_HOME)?")
     person = who(people, [alias.address for alias in settings.owner.aliases])
+    linked = household_of(settings.people, settings.language).same_person(map(normalise, person.addresses))
+    person = replace(person, addresses=person.addresses | linked)
     return home, Layout(home.root, home.path(settings.agents.workspace)), person, settings, place
 
 
@@ -173,27 +180,3 @@ def _summary(seen: Forgotten, *, dry_run: bool) -> str:
         lines += [f"  {plain_line(path)}" for path in seen.backups]
     lines += [] if dry_run else [_BEYOND]
     return "\n".join(lines)
-
-
-def tokens_of(settings: Settings, home: Home, people: Collection[str], *, new: str | None = None) -> int:
-    """Count the tokens that speak for these people; give them to ``new``, or to nobody if that is empty."""
-    import anyio
-    from anyio import to_thread
-
-    from channels.api.token_store import ApiTokens
-    from gateway.app.state_folders import account_folders
-    from gateway.system.clock import SystemClock
-
-    def use(found: ApiTokens) -> int:
-        count = sum(one.person in people for one in found.rows())
-        if new is not None and count:
-            found.give(people, new)
-        return count
-
-    async def open_and_use(endpoint: str) -> int:
-        async with account_folders(settings, home, SystemClock()) as folders:
-            return await to_thread.run_sync(use, ApiTokens(folders(endpoint)))
-
-    kinds = settings.channels.kinds()
-    endpoints = [name for name in settings.channels.enabled() if kinds[name] == "api"]
-    return anyio.run(open_and_use, endpoints[0]) if endpoints else 0

@@ -23,12 +23,20 @@ def _people_text(answer: Mapping[str, Any]) -> str:
 @operation("person list", key="people_list", writes=False, render=_people_text)
 async def list_people(context: OperationContext) -> dict[str, Any]:
     """List who may write to squidbot, by channel, and who was let in beside the settings."""
+    from gateway.routing.access import Role
     from gateway.routing.let_in import load
 
     await load(context.store, context.access)
+    access = context.access
+
+    def role_of(address: str, role: Role) -> str:
+        """The role in the household of somebody who has an entry in ``people``."""
+        rules = access.household.rules(address)
+        return f"{rules.role} ({rules.name})" if role is Role.ALLOWED and rules.addresses else role.value
+
     return {
         "rows": [
-            {"channel": channel, "address": address, "role": role.value, "let_in": extra}
+            {"channel": channel, "address": address, "role": role_of(address, role), "let_in": extra}
             for channel in context.access.channels()
             for address, role, extra in context.access.people(channel)
         ]

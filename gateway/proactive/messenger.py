@@ -15,7 +15,7 @@ import anyio
 import structlog
 
 from agent_core.errors import ToolDenied, ToolFailed, ToolRetry
-from agent_core.language import _
+from agent_core.language import _, speaking
 from agent_core.messages import (
     Attachment,
     Audience,
@@ -82,6 +82,10 @@ class Messenger:
             return None
         mine = self._access.owner_on(name)
         return name if mine and (not place or normalise(place) in mine) else None
+
+    def language_of(self, to: str) -> str:
+        """The language of a recipient as the model names one; empty: that of the home."""
+        return self._access.household.rules(_address_in(to)).language
 
     async def known_recipients(self) -> dict[str, str]:
         """Return people and rooms that may get messages, by address. Raises `StoreUnavailable`."""
@@ -305,7 +309,8 @@ class RunMessages:
 
     def add_sender(self, to: str, text: str) -> str:
         """Say to others who sends it."""
-        return text if self.is_own(to) else _("{who} says: {text}", who=self._who, text=text).strip()
+        with speaking(self._messenger.language_of(to)):
+            return text if self.is_own(to) else _("{who} says: {text}", who=self._who, text=text).strip()
 
     async def recipient(self, to: str) -> str:
         """Return the recipient that ``to`` names."""

@@ -21,7 +21,7 @@ import structlog
 
 from agent_core.backoff import BackoffPolicy
 from agent_core.errors import ModelError
-from agent_core.language import _, gettext_noop, ngettext, show_time
+from agent_core.language import _, for_owner, gettext_noop, ngettext, show_time
 from agent_core.messages import OutboundKind
 from agent_core.ports import Clock
 from agent_core.text import one_line
@@ -57,6 +57,7 @@ def is_for_daily_note(row: InboxRow) -> bool:
     return row.state is InboxState.QUARANTINED and told_daily
 
 
+@for_owner
 def memory_unusable(what: str) -> Alert:
     """Alert: a memory document is not a file."""
     return Alert(
@@ -70,6 +71,7 @@ def memory_unusable(what: str) -> Alert:
     )
 
 
+@for_owner
 def history_set_aside(what: str) -> Alert:
     """Alert: something that is not a file was moved out of the place of a history."""
     return Alert(
@@ -82,6 +84,7 @@ def history_set_aside(what: str) -> Alert:
     )
 
 
+@for_owner
 def credit_alert(error: ModelError, now: datetime) -> Alert:
     """Alert: a model's provider gives no more answers, because the account has nothing left."""
     model, status = error.fields.get("model"), error.fields.get("status")
@@ -99,6 +102,27 @@ def credit_alert(error: ModelError, now: datetime) -> Alert:
     )
 
 
+@for_owner
+def forget_alert(addresses: Sequence[str], *, automatic: bool) -> Alert:
+    """Alert: a person has asked to be forgotten. ``automatic``: that is done in the coming night."""
+    who = ", ".join(f"`{_plain(address)}`" for address in addresses)
+    if automatic:
+        text = _(
+            "{who} has asked me to forget everything about them. I do it in the coming night, and start "
+            "anew for that. They may still write to me; `!allow remove ADDRESS` ends that.",
+            who=who,
+        )
+    else:
+        text = _(
+            "{who} has asked me to forget everything about them. On this database only you can do it: stop "
+            "me on all machines, and run `squidbot forget {first}`.",
+            who=who,
+            first=addresses[0],
+        )
+    return Alert(f"forget {addresses[0]}", text)
+
+
+@for_owner
 def prompt_cut(model: str, text: str, now: datetime) -> Alert:
     """Alert: a server reads less of a request than it is sent, or than the configuration says."""
     return Alert(
@@ -169,6 +193,7 @@ class OwnerAlerts:
         waiting = len(self._waiting())
         return {"alerts_waiting": waiting, "why": self._why_not if waiting else ""}
 
+    @for_owner
     def note_channel(self, status: ChannelStatus) -> None:
         """Note a channel's state; report one that needs a person."""
         self._notifier.note_channel(status)

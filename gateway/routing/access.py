@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from agent_core.messages import InboundMessage, SessionKey
 from gateway.plugins import channel_kinds
+from gateway.routing.household import Household, PersonRules
 from gateway.store.shared import SHARED
 
 if TYPE_CHECKING:
@@ -63,6 +64,7 @@ class Access:
         kinds: Each channel's kind; default: its name.
         apart: Accounts where an address may be another person than on the kind's others.
         own: The bot's addresses, which no ``*`` admits, as two bots would not stop.
+        household: What is set for single people.
     """
 
     def __init__(
@@ -73,7 +75,9 @@ class Access:
         kinds: Mapping[str, str] | None = None,
         apart: Iterable[str] = (),
         own: Iterable[str] = (),
+        household: Household = Household(),  # noqa: B008 - a frozen value
     ) -> None:
+        self.household = household
         self._kinds = dict(kinds or {})
         self._borrowing = {name for name, plugin in channel_kinds().items() if plugin.borrows_addresses}
         self._apart = frozenset(apart)
@@ -133,6 +137,18 @@ class Access:
         else:
             lists = [channel]
         return Role.ALLOWED if any(self._is_allowed(each, normal) for each in lists) else Role.STRANGER
+
+    def rules(self, message: InboundMessage) -> PersonRules | None:
+        """Return the rules for the sender of a message; None: it is the owner, who has none."""
+        if message.kind == "tick" or self.decide(message).role is Role.OWNER:
+            return None
+        proven = message.sender.verified and not is_admitted(message) and not self.is_apart(message.channel)
+        return self.household.rules(normalise(message.sender.address), proven=proven)
+
+    def memory_of(self, message: InboundMessage) -> str:
+        """Return the address that names the memory of a sender: the first of theirs."""
+        rules = self.rules(message)
+        return message.sender.address if rules is None or not rules.addresses else rules.addresses[0]
 
     def _is_allowed(self, channel: str, normal: str) -> bool:
         if normal in self._exact.get(channel, ()) or normal in self._let_in.get(channel, ()):

@@ -81,7 +81,9 @@ def scope_at(access: Access, session: SessionKey, place: str) -> str:
     mine = normalise(place) in access.owner_on(session.channel)
     audience = Audience.GROUP if place.startswith(("!", "#")) and not mine else Audience.DIRECT
     apart = session.channel if access.is_apart(session.channel) else ""
-    return str(scope_for(session, audience, mine, place, account=apart))
+    linked = access.household.rules(normalise(place)).addresses
+    person = place if apart or not linked else linked[0]
+    return str(scope_for(session, audience, mine, person, account=apart))
 
 
 def addresses_for(wanted: str, known: Mapping[str, str]) -> list[str]:

@@ -14,7 +14,7 @@ import structlog
 from anyio.abc import TaskGroup
 
 from agent_core.backoff import BackoffPolicy
-from agent_core.language import _
+from agent_core.language import _, speaking
 from agent_core.messages import OutboundKind, SessionKey
 from agent_core.ports import Clock
 from channels.base import (
@@ -160,6 +160,7 @@ class Delivery:
     async def _send_guarded(self, row: OutboxRow) -> None:
         try:
             with (
+                speaking(row.message.notes.language),
                 quiet(going_out(row.message)),
                 structlog.contextvars.bound_contextvars(session=str(row.message.session)),
             ):

@@ -49,6 +49,7 @@ from gateway.routing.access import Alias, kinds_of
 from gateway.settings.accounts import RESERVED, ChannelSettings, accounts_of
 from gateway.settings.attachment_settings import AttachmentSettings, S3Settings
 from gateway.settings.cross_checks import check_whole, permission_warnings
+from gateway.settings.people_settings import PersonName, PersonSettings
 from gateway.settings.problems import explain, is_loopback, parse_listen, problems_of
 from gateway.settings.source import Problem, Source, read_source
 from gateway.settings.tool_settings import FileToolSettings, JobSettings
@@ -348,6 +349,8 @@ class Settings(_Strict):
     The language of what squidbot itself says in conversations and mails, ``en`` or ``de``; any other is
     English. The assistant answers in the language in which it is asked.
     """
+    people: dict[PersonName, PersonSettings] = Field(default_factory=dict)
+    """Other people by a name of your choice: role, language, tools. ``others``: all without an entry."""
     llm: LLMSettings = LLMSettings()
     agents: AgentSettings = AgentSettings()
     channels: ChannelSettings = ChannelSettings()

@@ -27,6 +27,7 @@ from pydantic import (
 from channels.plugin import AccountConfig, ChannelPlugin
 from gateway.plugins import channel_kinds
 from gateway.routing.access import Access, normalise
+from gateway.settings.people_settings import household_of
 from gateway.settings.source import KeyPath, Problem, show_path
 
 if TYPE_CHECKING:
@@ -177,4 +178,5 @@ def access_of(settings: Settings, more: Mapping[str, Sequence[str]] | None = Non
         kinds=settings.channels.kinds(),
         apart=settings.channels.apart(),
         own=own_addresses(settings).values(),
+        household=household_of(settings.people, settings.language),
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import stat
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,7 +21,8 @@ from channels.heartbeat.config import split_target
 from gateway.plugins import channel_kinds, tool_families
 from gateway.routing.access import kind_of, kinds_of, normalise
 from gateway.settings.accounts import ChannelSettings
-from gateway.settings.source import KeyPath, Problem, Source
+from gateway.settings.people_settings import entries_of, people_problems
+from gateway.settings.source import KeyPath, Problem, Source, show_path
 
 TOOLS = (
     "delete_file",
@@ -53,6 +54,7 @@ def check_whole(source: Source) -> list[Problem]:
     problems = _aliases(source.data)
     problems += _target(source.data)
     problems += _tools(source.data)
+    problems += people_problems(source.data, _every_owner_address(source.data.get("owner")))
     spec = _sound_part(source.data.get("llm"))
     if spec is not None:
         found = check_references(spec, _pool_references(source.data))
@@ -89,14 +91,29 @@ def _tools(data: Mapping[str, Any]) -> list[Problem]:
     servers = mcp.get("servers") if isinstance(mcp, dict) else None
     others = tuple(f"{name}__" for name in servers) if isinstance(servers, dict) else ()
     others += tuple(tool_families())
+    lists: list[tuple[KeyPath, Any]] = [(("tools", "require_approval"), wanted)]
+    lists += [((*path, "tools"), entry.get("tools")) for path, entry in _people_and_rooms(data)]
     return [
-        Problem(
-            ("tools", "require_approval", number),
-            f"there is no tool {name!r}; the tools are: {', '.join(TOOLS)}",
-        )
-        for number, name in enumerate(wanted if isinstance(wanted, list) else ())
-        if isinstance(name, str) and name not in TOOLS and not (others and name.startswith(others))
+        Problem((*path, number), f"there is no tool {name!r}; the tools are: {', '.join(TOOLS)}")
+        for path, names in lists
+        for number, name in enumerate(names if isinstance(names, list) else ())
+        if isinstance(name, str)
+        and not (name in TOOLS or (name.endswith("*") and path[-1] == "tools"))
+        and not (others and name.startswith(others))
     ]
+
+
+def _people_and_rooms(data: Mapping[str, Any]) -> Iterator[tuple[KeyPath, Mapping[str, Any]]]:
+    """The places where single people and rooms have settings of their own."""
+    for name, entry in entries_of(data.get("people")):
+        yield ("people", name), entry
+    channels = data.get("channels")
+    for kind in channel_kinds():
+        given = channels.get(kind) if isinstance(channels, dict) else None
+        for number, account in enumerate(given if isinstance(given, list) else [given]):
+            place = ("channels", kind, number) if isinstance(given, list) else ("channels", kind)
+            rooms = account.get("rooms") if isinstance(account, dict) else None
+            yield from (((*place, "rooms", name), entry) for name, entry in entries_of(rooms))
 
 
 def _target(data: Mapping[str, Any]) -> list[Problem]:
@@ -179,6 +196,12 @@ def _accounts(channels: Any, *, off_too: bool = False) -> dict[str, str]:
     return found
 
 
+def _every_owner_address(owner: Any) -> set[str]:
+    aliases = owner.get("aliases") if isinstance(owner, dict) else None
+    given = aliases if isinstance(aliases, list) else []
+    return {normalise(str(one.get("address") if isinstance(one, dict) else one)) for one in given}
+
+
 def _owner_addresses(owner: Any, channels: Collection[str]) -> set[str]:
     """The owner's addresses on these channels, as far as they are sound."""
     aliases = owner.get("aliases") if isinstance(owner, dict) else None
@@ -202,6 +225,7 @@ def _pool_references(data: Mapping[str, Any]) -> dict[str, str]:
     match data:
         case {"tools": {"jobs": {"pool": pool}}}:
             found["tools.jobs.pool"] = pool
+    found |= {show_path((*path, "pool")): entry.get("pool") for path, entry in _people_and_rooms(data)}
     return {path: pool for path, pool in found.items() if isinstance(pool, str)}
 
 

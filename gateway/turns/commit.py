@@ -15,7 +15,7 @@ import anyio
 import structlog
 
 from agent_core.backoff import BackoffPolicy
-from agent_core.language import gettext_noop
+from agent_core.language import chosen_language, gettext_noop
 from agent_core.messages import Attachment, OutboundKind
 from agent_core.models import TurnResult, Usage
 from channels.base import AckState, Capabilities, Channel
@@ -70,7 +70,8 @@ class TurnCommit:
         capabilities = self._channels[turn.channel].capabilities
         parts = list(message_parts(text, attachments, capabilities))
         parts += [(_ABOVE, ())] * (len(replaces) - len(parts))
-        common = replace(message.context, notes=replace(message.notes, replaces=None))
+        notes = replace(message.notes, replaces=None, language=chosen_language())
+        common = replace(message.context, notes=notes)
         return [
             NewOutbound(
                 channel=turn.channel,

@@ -17,7 +17,6 @@ import anyio
 import structlog
 
 from agent_core.errors import StorageUnavailable
-from agent_core.language import speaking
 from agent_core.messages import SessionKey
 from agent_core.ports import Clock
 from gateway.budget.metering import UsageMeter
@@ -172,8 +171,7 @@ class TurnHandler:
 
     async def _run_claimed(self, turn: Turn, run: _Run) -> None:
         """Run a claimed turn; whatever happens, the claim ends here."""
-        # Whoever woke it may speak another language.
-        with speaking(""), anyio.CancelScope() as run.scope:
+        with self._model.speaking_in(turn), anyio.CancelScope() as run.scope:
             run.turn = turn.id
             if turn.id in run.stopped:
                 run.scope.cancel()

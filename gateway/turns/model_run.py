@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import tzinfo
 from functools import partial
@@ -14,6 +14,7 @@ import structlog
 from agent_core.agent import AgentLoop, history_of
 from agent_core.messages import Audience, InboundMessage, SessionKey
 from agent_core.models import Purpose, Session, TurnResult
+from agent_core.persona import manner_text
 from agent_core.ports import Clock, ToolPort
 from agent_core.prompt import room_text
 from agent_core.provenance import join_origins, person
@@ -31,6 +32,7 @@ from gateway.turns.questions.tool_questions import ApprovalPending, ToolQuestion
 from gateway.turns.step_journal import StoreStepJournal
 from gateway.turns.transcription import Hearing, Transcription
 from gateway.turns.turn_kinds import Plan
+from gateway.turns.turn_rules import TurnRules, rules_of_turn, speaking_in
 from gateway.turns.user_input import trust_topic, trusted_before, user_input
 
 _NAMED = 30
@@ -66,11 +68,20 @@ class ModelRun:
     zone: tzinfo | None = None
     tools_settled: Callable[[Session], Awaitable[None]] | None = None
 
+    def rules(self, turn: Turn) -> TurnRules:
+        """The rules for the people of a turn and its room."""
+        return rules_of_turn(turn, self.access, self.channels)
+
+    def speaking_in(self, turn: Turn) -> AbstractContextManager[None]:
+        """Make the texts of the block in the language of a turn's people."""
+        return speaking_in(turn, self.access, self.channels)
+
     async def begin(self, turn: Turn, purpose: Purpose) -> UsageMeter:
         """Begin to meter a run. Raises BudgetSpent (not with recorded steps) or StoreUnavailable."""
         owner = any(self.access.decide(row.message).role is Role.OWNER for row in turn.rows)
-        meter = self.metering.meter(turn.session, purpose, owner=owner)
-        refusal = await self.metering.refusal(purpose, owner=owner)
+        share = self.rules(turn).share
+        meter = self.metering.meter(turn.session, purpose, owner=owner, share=share)
+        refusal = await self.metering.refusal(purpose, owner=owner, share=share)
         if refusal is not None and not await self.store.turns.steps(turn):
             raise meter.refuse(refusal)
         self.acknowledgements.report((row.message for row in turn.rows), AckState.RECEIVED)
@@ -116,8 +127,13 @@ class ModelRun:
         trusted = trusted_before(noted, self.clock.now())
         if noted and trusted is None:
             await self.store.state.write(topics[0], "")  # else it would vouch for this turn, too, later on
-        session = replace(self._in_room(asks.session, turn.channel), trusted_before=trusted)
-        llm = self.models.llm(session, chosen)
+        rules = self.rules(asked)
+        session = replace(
+            self._in_room(asks.session, turn.channel),
+            trusted_before=trusted,
+            manner=manner_text(rules.place.persona),
+        )
+        llm = self.models.llm(session, chosen or rules.place.pool)
         if self.tools_settled is not None:
             await self.tools_settled(session)
         tools = list(self.extra_tools(session, [row.message for row in asked.rows]))
@@ -128,6 +144,7 @@ class ModelRun:
                 sink,
                 llm=meter.over(llm),
                 extra_tools=tools,
+                permits=rules.permits,
                 journal=StoreStepJournal(self.store, turn, steps, tools),
                 user_lines=asks.lines,
                 limits=plan.limits,

@@ -141,7 +141,7 @@ def session_of(turn: Turn, access: Access, purpose: Purpose) -> Session:
         turn.session if order is None else order.place,
         audience,
         sender_is_owner=all(role is Role.OWNER for role in roles),
-        sender_address=messages[-1].sender.address,
+        sender_address=access.memory_of(messages[-1]),
         sender_verified=all(message.sender.verified for message in messages),
         account=turn.channel if access.is_apart(turn.channel) else "",
     )

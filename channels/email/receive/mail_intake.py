@@ -17,7 +17,7 @@ from datetime import datetime
 from types import MappingProxyType
 
 from agent_core.html_to_text import html_to_text
-from agent_core.language import _
+from agent_core.language import _, speaking
 from agent_core.messages import (
     Audience,
     Background,
@@ -176,7 +176,9 @@ class MailIntake:
         *,
         is_owner: Callable[[str], bool] = lambda _: False,
         crowded: Callable[[str, float], None] = lambda _who, _wait_s: None,
+        language_of: Callable[[str], str] = lambda _who: "",
     ) -> None:
+        self._language_of = language_of
         self._channel = channel
         self._is_owner = is_owner
         self._crowded = crowded
@@ -275,13 +277,11 @@ class MailIntake:
         )
         if not refused:
             route = self._for_the_answer(route, arrival, verdict, ours)
-            context = _how_to_answer(context, arrival, verdict, place, read_only=self._read_only(person))
-            context = replace(
-                context,
-                quoted=self._quotation(arrival),
-                cc=self._copies(arrival, verdict),
-                refusal=_(SENT_BY_A_PROGRAM) if explained else "",
-            )
+            with speaking(self._language_of(person)):
+                context = _how_to_answer(context, arrival, verdict, place, read_only=self._read_only(person))
+                context = replace(context, refusal=_(SENT_BY_A_PROGRAM) if explained else "")
+            quoted, cc = self._quotation(arrival), self._copies(arrival, verdict)
+            context = replace(context, quoted=quoted, cc=cc)
         return InboundMessage(
             channel=self._channel,
             account=self.account,

@@ -17,7 +17,7 @@ from typing import Any
 
 import structlog
 
-from agent_core.language import _, gettext_noop, ngettext
+from agent_core.language import _, gettext_noop, ngettext, speaking
 from channels.matrix.client.json_access import JsonObject, object_of, text_of
 
 WAITING = "waiting_for_keys"
@@ -54,8 +54,13 @@ class Reference:
 class UndecryptableEvents:
     """One account's messages that wait for keys; those of ``is_owner`` longest, with own notices."""
 
-    def __init__(self, is_owner: Callable[[str], bool] = lambda _user: False) -> None:
+    def __init__(
+        self,
+        is_owner: Callable[[str], bool] = lambda _user: False,
+        language_of: Callable[[str], str] = lambda _user: "",
+    ) -> None:
         self._is_owner = is_owner
+        self._language_of = language_of
         self._references: dict[str, Reference] = {}
         self._withheld: dict[str, str] = {}
         """Reasons, by sender and session."""
@@ -157,7 +162,9 @@ class UndecryptableEvents:
             if abs(now - self._told_at.get(about, -QUIET_S)) < QUIET_S:
                 self.finish_notice(references)
                 continue
-            told.append((about[0], _text(len(references), about[1]), references))
+            spoken = {self._language_of(one.sender) for one in references}
+            with speaking(spoken.pop() if len(spoken) == 1 else ""):
+                told.append((about[0], _text(len(references), about[1]), references))
         return told
 
     def begin_notice(self, references: Sequence[Reference]) -> None:

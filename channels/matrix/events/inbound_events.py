@@ -15,7 +15,7 @@ from datetime import datetime
 from typing import Any, Literal
 from urllib.parse import unquote
 
-from agent_core.language import _, gettext_noop
+from agent_core.language import _, gettext_noop, speaking
 from agent_core.messages import Audience, InboundMessage, MessageContext, OutboundMessage, Sender
 from channels.matrix.client.json_access import JsonObject, object_of, text_of
 from channels.matrix.events.formatted import formatted_text
@@ -68,6 +68,8 @@ class Me:
     """Not even in a room of two, unless it is a direct one."""
     name_here: str = ""
     """As the room knows it now; ``display_name`` is from the start of the daemon."""
+    language: str = ""
+    """Of what a sender is told there; empty: that of the home."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -122,7 +124,7 @@ def read_event(  # noqa: PLR0911 - a chain of reasons to say no
     )
     context = MessageContext(
         in_reply_to=replies_to(content),
-        unreadable=_("I cannot read {what}. Please say it in words.", what=_(what)) if what else "",
+        unreadable=_not_read(what, me.language) if what else "",
         # How it is called here: its name in front of a command is passed over.
         names=() if direct else me.names,
         not_named=not alone and _is_not_named(content, me),
@@ -167,6 +169,11 @@ def replies_to(content: JsonObject) -> str:
         return ""
     answered = text_of(object_of(relation, "m.in_reply_to"), "event_id")
     return answered if EVENT_ID.fullmatch(answered) else ""
+
+
+def _not_read(what: str, language: str) -> str:
+    with speaking(language):
+        return _("I cannot read {what}. Please say it in words.", what=_(what))
 
 
 def _unreadable_in(kind: Any, content: JsonObject) -> str:

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 import structlog
 
+from channels.base import PlaceRules
 from channels.matrix.client.homeserver import CLIENT, Homeserver, LinkBroken, part
 from channels.matrix.client.json_access import text_of
 from channels.matrix.config import MatrixConfig, RoomRule, names_person
@@ -31,7 +32,7 @@ class RoomRules:
     """
     The rules of one account; ``allows`` decides in rooms without a list.
 
-    ``conversation_of`` is the same for a room and those it replaced.
+    ``conversation_of`` is the same for a room and those it replaced; ``language_of`` people hear.
     """
 
     def __init__(
@@ -39,7 +40,9 @@ class RoomRules:
         config: MatrixConfig,
         conversation_of: Callable[[str], str],
         allows: Callable[[str], bool] | None = None,
+        language_of: Callable[[str], str] = lambda _: "",
     ) -> None:
+        self.language_of = language_of
         self._conversation_of = conversation_of
         self.config = config
         self.admits = allows or config.allows
@@ -49,6 +52,7 @@ class RoomRules:
         self._aliases: Mapping[str, RoomRule] = {
             name: rule for name, rule in config.rooms.items() if name.startswith("#")
         }
+        self._unresolved = set(self._aliases)
 
     async def resolve(self, homeserver: Homeserver) -> None:
         """Find the rooms of the aliases; an unknown alias is logged and left out."""
@@ -58,6 +62,7 @@ class RoomRules:
             except LinkBroken as error:
                 _log.warning("matrix.alias_unresolved", alias=alias, error=str(error))
                 continue
+            self._unresolved.discard(alias)
             if room_id is None:
                 _log.warning("matrix.alias_unresolved", alias=alias, error="no such room")
             else:
@@ -75,6 +80,13 @@ class RoomRules:
         rules = (rule for name, rule in self._by_room.items() if self._conversation_of(name) == same)
         return next(rules, _NO_RULE)
 
+    def place_rules(self, room_id: str) -> PlaceRules:
+        """See `SupportsPlaceRules`."""
+        rule = self.rule_of(room_id)
+        if rule is _NO_RULE and any(self._aliases[alias].tools is not None for alias in self._unresolved):
+            return PlaceRules(tools=())  # it may be that room
+        return PlaceRules(rule.tools, rule.language, rule.persona.strip(), rule.pool)
+
     def me_in(self, room_id: str, me: Me, sender: str) -> Me:
         """The bot's identity in a room, for a message of ``sender``."""
         if me.group_allow_from and room_id not in me.group_allow_from:
@@ -82,6 +94,8 @@ class RoomRules:
             if any(self._conversation_of(name) == same for name in me.group_allow_from):
                 me = replace(me, group_allow_from=(*me.group_allow_from, room_id))
         rule = self.rule_of(room_id)
+        if language := rule.language or self.language_of(sender):
+            me = replace(me, language=language)
         if rule is _NO_RULE:
             return me
         changed = replace(me, threads=rule.threads or me.threads)

@@ -68,7 +68,7 @@ class Decryption:
         self._user_id = user_id
         self._rules = rules
         self._is_owner = is_owner
-        self._waiting = UndecryptableEvents(is_owner)
+        self._waiting = UndecryptableEvents(is_owner, rules.language_of)
         self._handed_over: list[str] = []
         self._in_hand: set[str] = set()
         """Events with late keys that are being read."""

@@ -105,7 +105,7 @@ def _write_all(
         _write_share(found, share, target / "conversations" / share.history.name)
     for scope in found.documents:
         _write_document(kept, scope, target / "memory" / folder_name(str(scope)))
-    for path in sorted(found.attachments):
+    for path in sorted(found.attachments - found.exports):
         if PATH.fullmatch(path):
             _fetch(storage, path, target / "attachments")
     rows = dict(found.rows.tables())

@@ -17,6 +17,7 @@ from agent_core.messages import SessionKey
 from agent_core.models import MemoryScope, ScopeKind
 from agent_core.storage.history_lines import as_object
 from gateway.errors import GatewayError
+from gateway.operations.privacy.erasure_requests import EXPORT_NAME
 from gateway.operations.privacy.personal_histories import KeptHistory, StoredHistories
 from gateway.routing.access import LOCAL_ADDRESS
 from gateway.store.personal_rows import person_rows
@@ -76,6 +77,8 @@ class PersonFiles:
     rows: PersonRows = field(default_factory=PersonRows)
     documents: list[MemoryScope] = field(default_factory=list)
     attachments: frozenset[str] = frozenset()
+    exports: frozenset[str] = frozenset()
+    """Those of them that are exports which were sent to the person: the next one would contain them all."""
     known_turns: frozenset[str] = frozenset()
     """Those that are known from before and cannot be found any more; see `privacy.erasure_journal`."""
 
@@ -136,6 +139,8 @@ def find_files(kept: StoredHistories, database: QueuePlace, person: Person) -> P
         found.rows = person_rows(database, person.addresses, found.own_sessions, found.turns)
     for row in (*found.rows.inbox, *found.rows.outbox):
         files |= _files_in(as_object((row["payload"] or "").encode("utf-8", "replace")) or {})
+    sent = (as_object((row["payload"] or "").encode("utf-8", "replace")) for row in found.rows.outbox)
+    found.exports = frozenset(path for one in sent for path in _files_in(one or {}, EXPORT_NAME))
     found.attachments = frozenset(files)
     names = set(person.addresses)
     names |= {f"{address} {share.key.channel}" for address in names for share in found.shares}
@@ -190,10 +195,13 @@ def remove_person_words(line: dict[str, Any], person: Person) -> dict[str, Any]:
     return without_in_line(line, person.speaks_as)
 
 
-def _files_in(message: dict[str, Any]) -> set[str]:
+def _files_in(message: dict[str, Any], name: str = "") -> set[str]:
+    """Return the paths of a message's files whose names begin with ``name``."""
     listed = message.get("attachments")
     return {
         str(one["path"])
         for one in (listed if isinstance(listed, list) else [])
-        if isinstance(one, dict) and isinstance(one.get("path"), str)
+        if isinstance(one, dict)
+        and isinstance(one.get("path"), str)
+        and str(one.get("name", "")).startswith(name)
     }

@@ -89,11 +89,11 @@ COMMANDS: dict[str, ChatCommand] = {
         gettext_noop("find what was said. `!search WORDS`: the newest messages with all of these words."),
     ),
     "export": ChatCommand(
-        _NOTHING,
+        _WORD,
         _HERE,
         gettext_noop(
             "send this conversation as a file. As Markdown. In a group: what you and I have said to each "
-            "other."
+            "other. In private, `!export me` sends all that I have stored about you."
         ),
     ),
     "model": ChatCommand(
@@ -137,6 +137,14 @@ COMMANDS: dict[str, ChatCommand] = {
         gettext_noop(
             "show what I remember about you. My notes for this conversation, word for word. `!memory undo` "
             "takes back their last change, `!memory undo 3` brings their version 3 back."
+        ),
+    ),
+    "forget": ChatCommand(
+        _ANYTHING,
+        _DONE,
+        gettext_noop(
+            "erase all that I have stored about you. `!forget me` asks for a confirmation and does it in the "
+            "coming night; `!forget cancel` takes that back."
         ),
     ),
     "persona": ChatCommand(
@@ -235,7 +243,6 @@ COMMANDS: dict[str, ChatCommand] = {
 SYNONYMS: dict[str, tuple[str, ...]] = {
     "start": ("help",),
     "commands": ("help",),
-    "forget": ("undo", "memory", "new"),
     "delete": ("undo", "memory", "remind"),
     "list": ("remind", "jobs", "memory"),
     "reset": ("new",),

@@ -16,7 +16,7 @@ from datetime import datetime, timedelta
 from itertools import takewhile
 from typing import Any
 
-from agent_core.language import _, gettext_noop
+from agent_core.language import _, gettext_noop, speaking
 from agent_core.memory.scopes import person_name
 from agent_core.messages import Audience, InboundMessage, MessageNotes, OutboundKind
 from agent_core.text import is_quoted
@@ -110,7 +110,12 @@ class WordedAnswers:
         if not any(map(_may_decide, batch)):
             return list(batch)
         waiting = [one for one in await self.store.questions() if one.verdict is None]
-        return [await self._apply_answer(each, waiting) if _may_decide(each) else each for each in batch]
+        return [await self._apply_in_language(each, waiting) if _may_decide(each) else each for each in batch]
+
+    async def _apply_in_language(self, entry: Pending, waiting: Sequence[ToolQuestionRow]) -> Pending:
+        rules = self.access.rules(entry.message)
+        with speaking("" if rules is None else rules.language):
+            return await self._apply_answer(entry, waiting)
 
     async def _apply_answer(self, entry: Pending, waiting: Sequence[ToolQuestionRow]) -> Pending:
         mine = [one for one in waiting if self.calls.may_decide(one, entry.message)]

@@ -29,6 +29,7 @@ from gateway.store.model import APPROVED, EXPIRED, WITHDRAWN, ToolQuestionRow
 from gateway.store.shared import SHARED
 from gateway.store.stores import QuestionStore
 from gateway.turns.questions.question_text import safe_line
+from gateway.turns.questions.second_owners import may_decide_for
 
 REFUSED = "refused"
 ANSWERED, DECLINED, ENDED = "answered", "declined", "ended"
@@ -267,6 +268,8 @@ class ToolDecisions:
             self._access.role(question.session.channel, one, verified=True) is Role.OWNER for one in people
         ):
             return False  # the owner spoke in that turn, too, and nobody else says yes to what that led to
+        if may_decide_for(self._access, question, message):
+            return True
         return decision.allowed and same_place and person_name(message.sender.address) in asked
 
 

@@ -18,7 +18,7 @@ from typing import Any
 import structlog
 
 from agent_core.errors import AwaitsApproval, ToolError
-from agent_core.language import _, gettext_noop
+from agent_core.language import _, gettext_noop, speaking
 from agent_core.memory.scopes import person_name
 from agent_core.messages import Attachment, Audience, MessageContext, MessageNotes, OutboundKind
 from agent_core.models import ToolCall, ToolResult
@@ -39,6 +39,7 @@ from agent_core.tools.policy import (
 from channels.attachments import AttachmentRefused, AttachmentsUnavailable
 from channels.base import Channel, ChannelUnavailable
 from gateway.proactive.jobs.job_permissions import PlaceUnknown, can_others_read, role_now
+from gateway.proactive.owner_contact import Target
 from gateway.proactive.owner_notifier import OwnerNotifier
 from gateway.routing.access import Access, Role, is_admitted
 from gateway.store.background_job_rows import KIND, order_of
@@ -54,6 +55,7 @@ from gateway.turns.questions.question_text import (
     subject_of,
     ways_to_spare,
 )
+from gateway.turns.questions.second_owners import is_any_owners, second_owner_places
 from gateway.turns.questions.tool_grants import ToolGrants, decision_record, parse_approval
 
 _TOPIC = "approvals"
@@ -125,11 +127,11 @@ class ToolQuestions:
         name, request = str(waiting.step.request["name"]), waiting.step.request
         file = await self._whole(name, waiting)
         if self.held(turn):
-            notice = await self._to_the_owner(turn, name, waiting, file)
+            notice = await self._to_the_owner(turn, name, waiting, file, second=False)
         elif not request["asked"]:
             notice = [
-                *await self._to_the_owner(turn, name, waiting, file),
-                *await self.notice(turn, name, _OWNER_IS_ASKED),
+                *await self._to_the_owner(turn, name, waiting, file, second=True),
+                *await self.notice(turn, name, _(_OWNER_IS_ASKED)),
             ]
         else:
             place = await self.question_place(turn) or turn
@@ -218,7 +220,7 @@ class ToolQuestions:
 
     def _is_the_owners_alone(self, turn: Turn, proposal: Proposal) -> bool:
         by_policy = self.verdict(replace(proposal, guarded=False)) is not PolicyVerdict.ALLOW
-        return by_policy and proposal.effect in _OWNERS_ALONE and not self._all_owner(turn)
+        return by_policy and proposal.effect in _OWNERS_ALONE and not is_any_owners(self.access, turn)
 
     async def _also(self, turn: Turn, number: int, proposal: Proposal) -> list[dict[str, Any]]:
         """Return the next calls that the same people would be asked about, for the same question."""
@@ -397,11 +399,21 @@ class ToolQuestions:
         ]
 
     async def _to_the_owner(
-        self, turn: Turn, name: str, waiting: ApprovalPending, file: Attachment | None
+        self, turn: Turn, name: str, waiting: ApprovalPending, file: Attachment | None, *, second: bool
     ) -> list[NewOutbound]:
+        """The question to the owner, each in their language; ``second``: to second owners, too."""
         target = (await self.notifier.reach(_TOPIC)).target
-        if target is None:
-            return []
+        places = [] if target is None else [(target, "")]
+        places += await second_owner_places(self.access, self.channels, turn) if second else []
+        found: list[NewOutbound] = []
+        for place, language in places:
+            with speaking(language):
+                found += self._parts_for(place, turn, name, waiting, file)
+        return found
+
+    def _parts_for(
+        self, target: Target, turn: Turn, name: str, waiting: ApprovalPending, file: Attachment | None
+    ) -> list[NewOutbound]:
         channel = self.channels[target.channel]
         who = ", ".join(dict.fromkeys(f"`{safe_line(row.message.sender.address)}`" for row in turn.rows))
         text = self._text(

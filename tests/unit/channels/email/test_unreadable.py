@@ -173,3 +173,14 @@ def test_the_words() -> None:
     known = ("too_many_parts", "nested_too_deep", "header_too_large", "too_many_header_fields", "too_slow")
     assert len({apology_of(each) for each in (*known, "something else")}) == len(known) + 1
     assert TOO_LARGE not in known, "that one is answered with its subject"
+
+
+def test_the_words_are_in_the_language_of_the_sender() -> None:
+    """The control: nobody else's are."""
+    german = {"alice@mail.test": "de"}
+    intake = MailIntake("email", config(), AnswerLimiter(MailAnswerLimits()), language_of=german.get)
+    message = intake.take(given_up(1, NOW, mail(PROOF, ALICE, TO), "too_slow"), uidvalidity=1)
+
+    assert isinstance(message, InboundMessage)
+    assert message.context.unreadable.startswith("Deine Mail")
+    assert apology_of("too_slow").startswith("Your mail")

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_core.messages import Amendment, Background, InboundMessage, SessionKey
+from channels.base import PlaceRules
 from channels.matrix.client.homeserver import HttpAnswer, LinkBroken
 from channels.matrix.config import MatrixConfig
 from channels.matrix.events.edits import Early, read_edit, redacts
 from channels.matrix.events.group_context import GroupContext
-from channels.matrix.events.inbound_events import AUTHOR, MARK, Me, Skip
+from channels.matrix.events.inbound_events import AUTHOR, MARK, Me, Skip, read_event
 from channels.matrix.events.matrix_threads import SHARED, place_of, relation_of, root_of
 from channels.matrix.events.room_policy import RoomRules
 from channels.matrix.receive.reply_context import in_clear
+from tests.clock import EPOCH
 from tests.doubles.homeserver import text
 from tests.scripted_rooms import CAROL, MALLORY, MENTION, Desk, edit, redaction
-from tests.unit.channels.matrix.test_inbound import ALICE, BOT, GROUP, JSON, ROOM, rooms_with
+from tests.unit.channels.matrix.test_inbound import ALICE, BOT, DIRECT, GROUP, JSON, ROOM, rooms_with
 
 
 # ── edits and redactions ──
@@ -383,3 +387,37 @@ async def test_a_file_from_before_somebody_came_is_not_theirs_to_ask_about():
 
     assert "media" not in hers.context.route
     assert "media" in his.context.route
+
+
+async def test_a_room_has_the_tools_of_its_rule_as_soon_as_it_is_known():
+    """Before that it has none, because it may be that room; without such a rule it always has all."""
+    rules = {"#here:hs.test": {"tools": ["web_search"], "language": "de", "persona": " Be brief. "}}
+    desk = Desk(GROUP, rooms=rules)
+    assert desk.conversation.rules.place_rules(ROOM) == PlaceRules(tools=())
+    desk.server.on("GET", "/directory/room/%23here", LinkBroken("cut", maybe_taken=False))
+    await desk.conversation.start()
+    assert desk.conversation.rules.place_rules(ROOM) == PlaceRules(tools=())
+    desk.server.on("GET", "/directory/room/%23here", HttpAnswer(200, {"room_id": ROOM}))
+    await desk.conversation.start()
+    assert desk.conversation.rules.place_rules(ROOM) == PlaceRules(("web_search",), "de", "Be brief.")
+    assert desk.conversation.rules.place_rules("!else:hs.test") == PlaceRules()
+    assert Desk(GROUP).conversation.rules.place_rules(ROOM) == PlaceRules()
+
+
+def test_what_cannot_be_read_is_said_in_the_language_of_the_room_or_of_its_sender():
+    config = MatrixConfig(
+        homeserver="http://hs", user_id=BOT, password="pw", rooms={"!german:hs.test": {"language": "de"}}
+    )
+    rules = RoomRules(config, str, language_of={ALICE: "de"}.get)
+    me = Me(channel="matrix", user_id=BOT)
+    assert (
+        rules.me_in(ROOM, me, ALICE).language == rules.me_in("!german:hs.test", me, "@x:y").language == "de"
+    )
+    assert not rules.me_in(ROOM, me, "@x:y").language
+    odd = text("$1", "x", msgtype="org.example.dice")
+    told = {
+        language: read_event(odd, ROOM, me=replace(me, language=language), rooms=DIRECT, now=EPOCH)
+        for language in ("", "de")
+    }
+    assert told[""].context.unreadable.startswith("I cannot read a message")
+    assert told["de"].context.unreadable.startswith("Ich kann")

@@ -118,3 +118,14 @@ def test_very_old_references_are_dropped():
     one.due_notices(20 * 86_400.0)
 
     assert len(one) == 0
+
+
+def test_a_notice_is_in_the_language_of_its_person():
+    """In that of the home if it is about the messages of several people."""
+    german = {NIA: "de"}
+    for senders, begins in (((NIA,), "Ich kann"), ((MALLORY,), "I cannot"), ((NIA, MALLORY), "I cannot")):
+        one = UndecryptableEvents(language_of=lambda who: german.get(who, ""))
+        for number, sender in enumerate(senders):
+            one.add(ROOM, f"${number}", "s", sender=sender, now=0.0)
+        (told,) = one.due_notices(PATIENCE_S)
+        assert told[1].startswith(begins)

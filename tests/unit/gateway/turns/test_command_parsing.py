@@ -71,7 +71,7 @@ def test_a_word_alone_is_a_command(name: str, form: str) -> None:
         "!hlep me with this",
         "!hlep me",
         "!modle railways are fun",
-        "!exprot now",
+        "!exprot it now",
         "!nëw",
         "!slow",
         "!empty",
@@ -127,7 +127,7 @@ def test_what_starts_another_bot_shows_the_help(text: str) -> None:
 
 @pytest.mark.parametrize(
     ("text", "meant"),
-    [("!forget", "undo"), ("!forget my address", "undo"), ("/list", "remind"), ("!cancel", "stop")],
+    [("!delete", "undo"), ("!delete my address", "undo"), ("/list", "remind"), ("!cancel", "stop")],
 )
 def test_a_command_of_another_bot_names_what_does_it(text: str, meant: str) -> None:
     """A model that reads it may claim that it is done; the control is a word that no bot has."""
