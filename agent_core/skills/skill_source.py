@@ -15,7 +15,7 @@ import stat
 import tarfile
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple, Self
@@ -90,8 +90,8 @@ def read_source(source: Path, name: str = "") -> FoundSkill:
     if source.is_dir():
         entries = partial(_entries_of_folder, source)
     else:
-        with source.open("rb") as file:
-            content = file.read(MAX_BYTES + 1)
+        whole = source.resolve(strict=True)
+        content = _read_below(whole.parent, whole.name, MAX_BYTES)
         if len(content) > MAX_BYTES:
             raise SkillInvalid(f"the archive has more than {MAX_BYTES:,} bytes")
         entries = partial(_entries_of_archive, content)
@@ -113,7 +113,7 @@ def source_label(source: Path) -> str:
     for folder in (source, *source.parents):
         git = folder / ".git"
         if git.is_dir():
-            return f"{source} (git {_commit(git)[:12] or 'without a commit'})"
+            return f"{source} (git {_commit(git)})"
     return str(source)
 
 
@@ -275,24 +275,12 @@ def _refuse_damage() -> Iterator[None]:
 
 def _commit(git: Path) -> str:
     """The commit of a checkout, read without running git, whose settings a stranger may have written."""
-    head = _first_line(git / "HEAD")
-    if not head.startswith("ref: refs/"):
-        return head if _COMMIT.fullmatch(head) else ""
-    name = head.removeprefix("ref: ")
-    if ".." in name:
-        return ""
-    packed = (line.partition(" ") for line in _read_text(git / "packed-refs").splitlines())
-    found = _first_line(git / name) or next((commit for commit, _, ref in packed if ref == name), "")
-    return found if _COMMIT.fullmatch(found) else ""
+    head = _git_line(git, "HEAD")
+    head = _git_line(git, head.removeprefix("ref: ")) if head.startswith("ref: ") else head
+    return head[:12] if _COMMIT.fullmatch(head) else "without a commit"
 
 
-def _first_line(path: Path) -> str:
-    return _read_text(path).partition("\n")[0].strip()
-
-
-def _read_text(path: Path) -> str:
-    try:
-        with path.open("rb") as file:
-            return file.read(1_000_000).decode("ascii", "replace")
-    except OSError:
-        return ""
+def _git_line(git: Path, name: str) -> str:
+    with suppress(SkillInvalid, OSError):
+        return _read_below(git, name, 1000).decode("ascii", "replace").strip()
+    return ""

@@ -258,12 +258,12 @@ def _view(files: SkillFiles, folder: str) -> dict[str, Any]:
 def _suspicions(files: SkillFiles, texts: Mapping[str, str]) -> list[dict[str, Any]]:
     from agent_core.skills.suspicious_text import Suspicion, find_suspicious
 
-    found = [
-        (name, each) for name in sorted(texts)[:_MOST_SCANNED_FILES] for each in find_suspicious(texts[name])
-    ]
-    large = [name for name in sorted(texts) if len(files[name]) > _MOST_SCANNED_BYTES]
-    unread = (*large, *sorted(texts)[_MOST_SCANNED_FILES:])[:10]
-    found += [(name, Suspicion(1, "was not looked at to its end", "")) for name in unread]
-    programs = [name for name in sorted(files) if files[name].startswith(_PROGRAMS)]
-    found += [(name, Suspicion(1, "is a program or an archive, nobody can read it", "")) for name in programs]
+    found: list[tuple[str, Suspicion]] = []
+    for number, name in enumerate(sorted(files)):
+        scanned = number < _MOST_SCANNED_FILES and name in texts
+        found += [(name, each) for each in find_suspicious(texts[name])] if scanned else []
+        if name in texts and not (scanned and len(files[name]) <= _MOST_SCANNED_BYTES):
+            found.append((name, Suspicion(1, "was not looked at to its end", "")))
+        if files[name].startswith(_PROGRAMS):
+            found.append((name, Suspicion(1, "is a program or an archive, nobody can read it", "")))
     return [{"file": name, **each._asdict()} for name, each in found]

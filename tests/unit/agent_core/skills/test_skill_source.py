@@ -203,10 +203,13 @@ def test_a_checkout_is_named_with_its_commit_without_running_git(tmp_path: Path)
     run("-c", "user.name=a", "-c", "user.email=a@b.example", "commit", "-qm", "x")
     commit = run("rev-parse", "HEAD")[:12]
     assert source_label(top) == f"{top} (git {commit})"
-    run("pack-refs", "--all")
-    assert source_label(top) == f"{top} (git {commit})"
     run("checkout", "-q", "--detach")
     assert source_label(top) == f"{top} (git {commit})"
     (tmp_path / "repo" / ".git" / "HEAD").write_text("ref: refs/../../../../etc/passwd")
     assert source_label(top) == f"{top} (git without a commit)"
+    (tmp_path / "repo" / ".git" / "HEAD").unlink()
+    os.mkfifo(tmp_path / "repo" / ".git" / "HEAD")
+    assert source_label(top) == f"{top} (git without a commit)"
+    with pytest.raises(SkillInvalid, match="not a file"):
+        read_source(tmp_path / "repo" / ".git" / "HEAD")
     assert source_label(folder(tmp_path / "plain")) == str(tmp_path / "plain")
