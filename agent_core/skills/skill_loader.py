@@ -30,6 +30,7 @@ from agent_core.skills.skill_source import (
     read_skill_folder,
     signature_of,
 )
+from agent_core.skills.suspicious_text import find_suspicious
 from agent_core.text import decode_text
 
 BUNDLED_SKILLS = Path(__file__).parent
@@ -112,6 +113,15 @@ class SkillsLoader:
         if digests and hashlib.sha256(content).hexdigest() != digests[file]:
             raise SkillInvalid(f"{file[:200]!r} has changed since the skill was added.")
         return decode_text(content)
+
+    def check_change(self, parts: Sequence[str], content: bytes) -> list[str]:
+        """Name what to read in a skill's file that is about to be written. Raises SkillInvalid."""
+        if self.added is not None and parts[0] in self.added.pins():
+            raise SkillInvalid("is part of an added skill, which is not used once it differs; write another")
+        if tuple(parts[1:]) == (SKILL_FILE,):
+            parse_skill(content, parts[0])
+        found = find_suspicious(decode_text(content[:MAX_SKILL_BYTES]))
+        return [f"Read line {each.line}: it {each.why}: {each.words}" for each in found]
 
     def usable_folders(self) -> list[Path]:
         """The folders of sound skills, without those that come with the program."""

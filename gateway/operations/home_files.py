@@ -66,4 +66,4 @@ class FilesAtHome:
             keep_days=settings.tools.files.keep_days,
             durable=settings.gateway.durability == "full",
         )
-        return JournaledFiles(roots, journal)
+        return JournaledFiles(roots, journal, check_skill=open_skills(settings, home).check_change)
