@@ -19,7 +19,7 @@ from agent_core.errors import SkillInvalid
 from agent_core.text import is_visible, one_line
 
 MAX_SKILL_BYTES = 256 * 1024
-_MAX_FRONT_MATTER_CHARS = 16_384
+_MAX_FRONT_MATTER_CHARS = 8192
 _MAX_NAME_CHARS = 64
 _MAX_DESCRIPTION_CHARS = 1024
 _MAX_COMPATIBILITY_CHARS = 500
