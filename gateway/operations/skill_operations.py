@@ -49,9 +49,9 @@ async def list_skills(context: OperationContext) -> dict[str, Any]:
             for one in loader.list_skills()
         ]
         gone = [
-            f"{name}, added from {pin.source}: its folder is gone; add it again or remove it"
+            f"{name}, added from {pin.source}: its SKILL.md is gone; add it again or remove it"
             for name, pin in pins.items()
-            if not (added.folder / name).is_dir()
+            if not (added.folder / name / "SKILL.md").is_file()
         ]
         return {"skills": rows, "problems": [*loader.problems, *gone]}
 

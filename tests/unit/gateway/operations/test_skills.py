@@ -140,8 +140,10 @@ async def test_a_changed_one_is_listed_and_removed_only_with_force(desk: Desk, t
         await desk.ask.call("skills_remove", {"name": "tea"})
     await desk.add(desk.folder / "tea")
     assert (await desk.ask.call("skills_list", {}))["problems"] == []
+    (desk.folder / "tea" / "SKILL.md").unlink()
+    assert "its SKILL.md is gone" in (await desk.ask.call("skills_list", {}))["problems"][0]
     (desk.folder / "tea").rename(tmp_path / "aside")
-    assert "its folder is gone" in (await desk.ask.call("skills_list", {}))["problems"][0]
+    assert "its SKILL.md is gone" in (await desk.ask.call("skills_list", {}))["problems"][0]
     await desk.ask.call("skills_remove", {"name": "tea"})
     assert (await desk.ask.call("skills_list", {}))["problems"] == []
 
