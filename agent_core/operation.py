@@ -65,6 +65,8 @@ class Operation:
             "search", "mcp", "accounts" (their documents; the home may be new).
         fails: Returns True for an answer after which the command ends with 1.
         reads: An argument that is read from the standard input, if it is not given.
+        again: An argument that names what the answer has shown: without it the command shows, asks, and is
+            called again with the answer's value of it.
         confirm: The question before the command does it, with the arguments in braces.
         done: The console has a button for it, and says this afterwards.
         chats: The commands of conversations that it answers.
@@ -79,6 +81,7 @@ class Operation:
     needs: Collection[str] = ("home",)
     fails: Callable[[Any], bool] | None = None
     reads: str = ""
+    again: str = ""
     confirm: str = ""
     done: str = ""
     chats: Collection[InChat] = ()

@@ -217,3 +217,11 @@ class SkillsPort(Protocol):
     def load_skill_body(self, name: str) -> str:
         """Return a skill's text without front matter. Raises `SkillInvalid`."""
         ...
+
+    def list_skill_files(self, name: str) -> Sequence[str]:
+        """Return the further files of a skill, by their path in its folder. Raises `SkillInvalid`."""
+        ...
+
+    def load_skill_file(self, name: str, file: str) -> str:
+        """Return the text of one of them. Raises `SkillInvalid`."""
+        ...

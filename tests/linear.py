@@ -364,7 +364,6 @@ NOT_FOREIGN = {
     "gateway.cli.demo": "the owner's own terminal",
     "gateway.operations.control.healthcheck": "a command line",
     "gateway.observability.logs.log_reader": "starts a program",
-    "agent_core.skills": "the owner's own files",
     "agent_core.children.confined_child": "sets up the process that it is in",
     "agent_core.children.long_running_child": "sets up the process that it is in",
 }

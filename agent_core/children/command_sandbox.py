@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import stat
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -70,6 +70,7 @@ class CommandSandbox:
         private_in: A folder for one folder per run, emptied.
         secret: Further paths hidden from commands, such as the configuration.
         readable: Further folders that commands may read.
+        readable_now: Returns more of them, asked before each run; it may block.
         environment: Variables in addition to the necessary ones.
         connects: Commands may use a proxy, in a network of their own.
     landlock, wrapper: The kernel's version and the bubblewrap program, if not to be detected.
@@ -84,6 +85,7 @@ class CommandSandbox:
         private_in: Path,
         secret: Sequence[Path] = (),
         readable: Sequence[Path] = (),
+        readable_now: Callable[[], Sequence[Path]] = tuple,
         environment: Mapping[str, str] | None = None,
         limits: Ceilings = Ceilings(),  # noqa: B008 - a frozen value
         backend: Backend = "auto",
@@ -97,6 +99,7 @@ class CommandSandbox:
         self._private_in = private_in
         self._secret = [path.resolve() for path in secret]
         self._readable = [path.resolve() for path in readable]
+        self._readable_now = readable_now
         self._environment = dict(environment or {})
         self._limits = limits
         self._version = process.landlock_version() if landlock is None else landlock
@@ -196,7 +199,7 @@ class CommandSandbox:
             landlock=self._version,
             bubblewrap=self._wrapper if self._way == "bubblewrap" else "",
             connects=self.connects,
-            readable=tuple(map(str, self._readable)),
+            readable=tuple(map(str, (*self._readable, *self._readable_now()))),
             writable=tuple(_entries(self._workspace)),
             listed=(str(self._workspace),),
             private_in=_UNIT_PRIVATE if apart else str(self._private_in.resolve()),

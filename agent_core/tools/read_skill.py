@@ -1,4 +1,4 @@
-"""The tool ``read_skill``: a model reads a skill that the index in its prompt lists."""
+"""The tool ``read_skill``: a model reads a skill that the index in its prompt lists, and its files."""
 
 from __future__ import annotations
 
@@ -29,9 +29,21 @@ class ReadSkillTool:
         self._skills = skills
 
     async def execute(self, **arguments: Any) -> ToolResult:
-        """Give the text of ``skill``."""
+        """Give the text of ``skill``, or of one of its files: ``tea/references/kinds.md``."""
         try:
-            body = await anyio.to_thread.run_sync(self._skills.load_skill_body, str(arguments.get("skill")))
+            text = await anyio.to_thread.run_sync(self._text, str(arguments.get("skill")))
         except SkillInvalid as exc:
             return ToolResult(content=str(exc), is_error=True)
-        return ToolResult(content=body)
+        return ToolResult(content=text)
+
+    def _text(self, name: str) -> str:
+        skill, slash, file = name.partition("/")
+        if slash:
+            return self._skills.load_skill_file(skill, file)
+        text, files = self._skills.load_skill_body(skill), self._skills.list_skill_files(skill)
+        if not files:
+            return text
+        return (
+            f"[Files of this skill: {', '.join(files)}. Read one with read_skill as {skill}/{files[0]}; "
+            f"a shell command finds them in its folder of ../skills]\n\n{text}"
+        )

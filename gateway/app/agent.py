@@ -25,7 +25,6 @@ from agent_core.persona import Persona
 from agent_core.ports import Clock, LLMPort, SkillsPort, ToolPort
 from agent_core.prompt import BASE_PROMPT
 from agent_core.prompt_budget import is_picture
-from agent_core.skills import BUNDLED_SKILLS, SkillsLoader
 from agent_core.storage.jsonl_memory import JsonlMemory
 from agent_core.storage.layout import Layout
 from agent_core.storage.search_index import SearchIndex
@@ -49,7 +48,7 @@ from gateway.app.plugin_tools import PluginTools
 from gateway.app.shell_tools import Shell
 from gateway.app.state_folders import folders_of
 from gateway.budget.metering import Metering
-from gateway.operations.home_files import FilesAtHome
+from gateway.operations.home_files import FilesAtHome, open_skills
 from gateway.proactive.owner_alerts import credit_alert, history_set_aside, memory_unusable, prompt_cut
 from gateway.routing.access import Access, Role, normalise
 from gateway.settings import Settings
@@ -111,7 +110,7 @@ def build_agent(env: Environment, queue: Queue, state: AccountState | None) -> A
     kept, in_tables = _open_histories(env, queue, workspace)
     memory, search = env.overrides.wrap_memory(kept.memory), kept.search
     built = _build_models(env, attachments)
-    skills = SkillsLoader(BUNDLED_SKILLS, workspace / "skills")
+    skills = open_skills(settings, home)
     manager = memory_manager(
         settings,
         memory,

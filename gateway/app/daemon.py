@@ -36,6 +36,7 @@ from gateway.errors import ConfigInvalid, StateUnusable
 from gateway.observability.logs import configure_logs
 from gateway.observability.metrics import show_heartbeat, show_store, watch_vitals
 from gateway.operations.control.control_server import serve_control
+from gateway.operations.home_files import open_skills
 from gateway.operations.http.health import Health, serve
 from gateway.operations.job_operations import schedule_context
 from gateway.operations.operation_context import Costs, OperationContext
@@ -269,6 +270,7 @@ def make_operations(built: Gateway, settings: Settings, home: Home | None = None
         console=built.console,
         settings=settings,
         home=home,
+        skills=open_skills(settings, home) if home is not None else None,
         retry=built.supervisor.retry,
     )
 

@@ -13,7 +13,7 @@ import anyio
 from agent_core.models import Session
 from agent_core.ports import Clock
 from agent_core.tools.policy import is_available
-from gateway.operations.home_files import FilesAtHome
+from gateway.operations.home_files import FilesAtHome, open_skills
 from gateway.settings import Settings
 from gateway.system.home import Home
 
@@ -44,6 +44,7 @@ def command_sandbox(settings: Settings, home: Home) -> CommandSandbox | None:
         private_in=home.run / "commands",
         secret=[*config, *(Path(each) for each in handed if each)],
         readable=[Path(each) for each in wanted.read_only],
+        readable_now=open_skills(settings, home).usable_folders,
         backend=wanted.backend,
         unit=home.run / "shell.sock",
         connects=bool(wanted.network),

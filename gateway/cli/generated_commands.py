@@ -12,6 +12,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin
 
 from cyclopts import App, Parameter
@@ -97,18 +98,28 @@ def make_command(operation: Operation) -> Callable[..., int]:
     """Make the function that cyclopts calls for an operation; it returns the exit code."""
     parameters = [_parameter(each, operation) for each in _arguments(operation)]
     words = [each.name for each in parameters if each.kind is inspect.Parameter.POSITIONAL_ONLY]
-    parameters += [*([_YES] if operation.confirm else []), *_COMMON]
+    parameters += [*([_YES] if operation.confirm or operation.again else []), *_COMMON]
 
     def command(
         *given: Any, where: Where = HERE, as_json: bool = False, yes: bool = False, **options: Any
     ) -> int:
         arguments = {**dict(zip(words, given, strict=False)), **options}
+        for name, value in arguments.items():
+            if isinstance(value, Path):  # the daemon is in another folder
+                arguments[name] = str(value.expanduser().absolute())
         if operation.reads and arguments.get(operation.reads) is None:
             arguments[operation.reads] = _read_input()
         if operation.confirm and not yes and not confirm(operation.confirm.format(**arguments)):
             sys.stderr.write("nothing was changed\n")
             return 1
         answer = ask(where, operation.key, **arguments)
+        if operation.again and not arguments.get(operation.again):
+            if not (as_json and yes):
+                print_result(as_json, answer, (operation.render or str)(answer))
+            if not yes and not confirm("Go on with exactly this?"):
+                sys.stderr.write("nothing was changed\n")
+                return 1
+            answer = ask(where, operation.key, **{**arguments, operation.again: answer[operation.again]})
         print_result(as_json, answer, (operation.render or str)(answer))
         return int(operation.fails is not None and operation.fails(answer))
 

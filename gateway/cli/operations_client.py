@@ -164,7 +164,7 @@ def _home_parts(
     """The parts of a home at rest for operations on more than its queue."""
     from agent_core.storage.jsonl_memory import JsonlMemory  # noqa: PLC0415
     from gateway.operations.background_operations import open_background_jobs  # noqa: PLC0415
-    from gateway.operations.home_files import FilesAtHome  # noqa: PLC0415
+    from gateway.operations.home_files import FilesAtHome, open_skills  # noqa: PLC0415
     from gateway.operations.job_operations import planned_at_rest  # noqa: PLC0415
     from gateway.operations.operation_context import Costs  # noqa: PLC0415
     from gateway.settings.accounts import access_of, own_addresses  # noqa: PLC0415
@@ -187,6 +187,7 @@ def _home_parts(
         "costs": Costs(store.usage, limits, clock),
         "questions": store.approvals,
         "files": FilesAtHome(settings, home, clock),
+        "skills": open_skills(settings, home),
         "background": open_background_jobs(store, memory, workspace, clock),
     }
 
@@ -201,13 +202,13 @@ def _upkeep(
     home: Home, settings: Settings, beside: MemoryInDatabase | None, memory: MemoryPort, clock: Clock
 ) -> OfflinePostTurn:
     from agent_core.llm.factory import build_models  # noqa: PLC0415
-    from agent_core.skills import BUNDLED_SKILLS, SkillsLoader  # noqa: PLC0415
     from agent_core.storage.layout import Layout  # noqa: PLC0415
     from agent_core.storage.search_index import SearchIndex  # noqa: PLC0415
     from gateway.app.agent import memory_manager  # noqa: PLC0415
+    from gateway.operations.home_files import open_skills  # noqa: PLC0415
     from gateway.turns.post_turn import OfflinePostTurn  # noqa: PLC0415
 
-    skills = SkillsLoader(BUNDLED_SKILLS, home.path(settings.agents.workspace) / "skills")
+    skills = open_skills(settings, home)
     manager = memory_manager(settings, memory, skills, build_models(settings.llm, clock))
     layout = Layout(home.root, home.path(settings.agents.workspace))
     search = SearchIndex(home.root / "search.db", layout) if beside is None else beside.search

@@ -11,7 +11,17 @@ from gateway.system.home import Home
 
 if TYPE_CHECKING:
     from agent_core.ports import Clock
+    from agent_core.skills import SkillsLoader
     from agent_core.tools.files.journaled_files import JournaledFiles
+
+
+def open_skills(settings: Settings, home: Home) -> SkillsLoader:
+    """The skills of a home: those that come with squidbot, and those of its workspace, which win."""
+    from agent_core.skills import BUNDLED_SKILLS, SkillsLoader
+    from agent_core.skills.added_skills import AddedSkills
+
+    added = AddedSkills(home.path(settings.agents.workspace) / "skills", home.state("skills.json"))
+    return SkillsLoader(BUNDLED_SKILLS, added.folder, added=added)
 
 
 class FilesAtHome:
@@ -56,4 +66,4 @@ class FilesAtHome:
             keep_days=settings.tools.files.keep_days,
             durable=settings.gateway.durability == "full",
         )
-        return JournaledFiles(roots, journal)
+        return JournaledFiles(roots, journal, check_skill=open_skills(settings, home).check_change)

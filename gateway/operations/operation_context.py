@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from agent_core.memory_ports import MemoryPort, SearchPort
     from agent_core.messages import SessionKey
     from agent_core.ports import Clock
+    from agent_core.skills import SkillsLoader
     from agent_core.state_folder import StateFolder
     from agent_core.tools.files.journaled_files import JournaledFiles
     from agent_core.tools.mcp.servers import McpServers
@@ -129,6 +130,7 @@ class OperationContext:
         caller: Who calls in a conversation; None: an operator.
         now: The time by which grants count, which does not run backwards.
         retry: Connects a channel again that waits after a failure.
+        skills: The skills of the workspace, and those that come with squidbot.
         under_way: What runs at most once at a time and is running.
     """
 
@@ -154,6 +156,7 @@ class OperationContext:
     caller: Caller | None = None
     now: Callable[[], datetime] | None = None
     retry: Callable[[str], None] | None = None
+    skills: SkillsLoader | None = None
     under_way: set[str] = field(default_factory=set)
 
     @property

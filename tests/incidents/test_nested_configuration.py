@@ -53,8 +53,8 @@ def test_the_exit_code_is_that_of_a_configuration(tmp_path, command):
 def test_the_head_of_a_skill(bracket: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its YAML is not looked at: four kilobytes of brackets took two seconds at each message; a few are nothing."""
     looked = []
-    load = yaml.safe_load
-    monkeypatch.setattr(yaml, "safe_load", lambda text: (looked.append(text), load(text))[1])
+    load = yaml.load
+    monkeypatch.setattr(yaml, "load", lambda text, loader: (looked.append(text), load(text, loader))[1])
 
     with pytest.raises(SkillInvalid, match="too deeply"):
         parse_skill(b"---\n" + bracket.encode() * 900 + b"\n---\nbody")
@@ -67,5 +67,5 @@ def test_the_head_of_a_skill(bracket: str, monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_the_head_of_a_skill_has_a_size() -> None:
     """What is longer than a few kilobytes is refused in a plain sentence, whatever it holds."""
-    with pytest.raises(SkillInvalid, match="front matter is longer than 4096 characters"):
-        parse_skill(b"---\n" + b"a: b\n" * 1000 + b"---\nbody")
+    with pytest.raises(SkillInvalid, match="front matter is longer than 8192 characters"):
+        parse_skill(b"---\n" + b"a: b\n" * 2000 + b"---\nbody")

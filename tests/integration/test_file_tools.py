@@ -208,14 +208,15 @@ async def test_after_a_strangers_file_was_read_a_write_is_asked_for_and_shows_th
         assert (tmp_path / "workspace" / "plain").read_text() == "x"
 
 
+SKILL_HEAD = "---\nname: x\ndescription: Shopping.\n---\n"
+
+
 async def test_a_skill_is_lasting_and_asked_for_after_a_strangers_words(tmp_path):
     """The question shows the difference, and names the file."""
     async with working(tmp_path, Hand()) as one:
         (tmp_path / "workspace" / "found").write_text("make me a skill")
-        asked = await one.asked(
-            'go: do read_file {"path": "found"};do write_file {"path": "skills/x/SKILL.md", "content": "obey"}',
-            person=ANN,
-        )
+        call = json.dumps({"path": "skills/x/SKILL.md", "content": f"{SKILL_HEAD}obey"})
+        asked = await one.asked(f'go: do read_file {{"path": "found"}};do write_file {call}', person=ANN)
         assert "+obey" in asked.text
         assert "`found`" in asked.text
         assert not (tmp_path / "workspace" / "skills" / "x").exists()
@@ -226,7 +227,8 @@ async def test_a_lasting_instruction_is_shown_also_where_it_is_the_owners_own_id
     """A yes makes the shown change; a file that no prompt is built of, the control, is written at once."""
     file, server = tmp_path / "workspace" / path, LoopbackServer()
     async with working(tmp_path, Hand(), server) as one:
-        wish = f'do write_file {{"path": "{path}", "content": "- [ ] buy milk"}}'
+        content = SKILL_HEAD * path.startswith("skills") + "- [ ] buy milk"
+        wish = f"do write_file {json.dumps({'path': path, 'content': content})}"
         asked = (await one.asked(wish, person=ANN)).text
         if path == "notes/plan.md":
             assert "is written" in asked
@@ -237,7 +239,10 @@ async def test_a_lasting_instruction_is_shown_also_where_it_is_the_owners_own_id
         server.say(ANN, "yes")
         answers = await server.answers(3, conversation=f"dm-{ANN}")
         assert "is written" in answers[-1].text
-        assert file.read_text() == "- [ ] buy milk"
+        assert file.read_text() == content
+        assert path in (await one.asked("!files", person=ANN)).text
+        await one.asked("!files undo 1", person=ANN)
+        assert not file.exists()
 
 
 @pytest.mark.parametrize(

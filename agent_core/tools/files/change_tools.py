@@ -62,7 +62,8 @@ class _Changing(FileTool, ABC):
         new = self._new(place, found, **arguments)
         check_expected_content(place, found, self._expected(place, found))
         before = found.content if found else None
-        text = reviewed_change(before, new, place.label)
+        remarks = self._run.files.remarks_on(place, new)
+        text = "\n".join([*remarks, reviewed_change(before, new, place.label)])
         return Review(text, state_of(found), changes_nothing=before == new)
 
     def _expected(self, place: RootedPath, found: FileState | None) -> str | None:
@@ -126,6 +127,7 @@ class WriteFileTool(_Changing):
         by = self._run.by(self.name, arguments)
         place = self._run.place(arguments["path"], write=True)
         new = self._new(place, None, **arguments, file=file)
+        self._run.files.remarks_on(place, new)
         done = self._run.files.replace(
             place,
             lambda _: new,
@@ -193,6 +195,7 @@ class EditFileTool(_Changing):
         )
         if len(new) > MAX_WRITE_BYTES:
             raise ToolFailed(f"{place.label!r} would become larger than {MAX_WRITE_BYTES:,} bytes.")
+        self._run.files.remarks_on(place, new)
         return new
 
 

@@ -82,7 +82,7 @@ def basis_of(workspace: str, command: str, outside: Sequence[str] = ()) -> Basis
     try:
         entries = {
             path: _Entry(workspace, path, status, inside=True)
-            for path, status in walk(workspace, [_MOST_ENTRIES])
+            for path, status in walk(workspace, [_MOST_ENTRIES], with_skills=True)
             if not _is_log(path) or "jobs" in words or _is_named(path, words)
         } | whole
     except (TooMuchError, OSError):

@@ -254,14 +254,15 @@ def unknown(path: str, at: datetime) -> Origins:
     return (untrusted_origin("file", path if path.isprintable() else ascii(path), at),)
 
 
-def walk(top: str, left: list[int]) -> Iterator[tuple[str, os.stat_result]]:
+def walk(top: str, left: list[int], *, with_skills: bool = False) -> Iterator[tuple[str, os.stat_result]]:
     """Yield the entries below by path; no links or prompt files. Raises TooMuchError past ``left[0]``."""
     waiting = [""]
     while waiting:
         folder = waiting.pop()
         with os.scandir(f"{top}/{folder}" if folder else top) as entries:
             for entry in entries:
-                if not folder and (is_of_prompt(entry.name) or entry.name == "memory"):
+                kept = is_of_prompt(entry.name) and not (with_skills and entry.name == "skills")
+                if not folder and (kept or entry.name == "memory"):
                     continue
                 left[0] -= 1
                 if left[0] < 0:

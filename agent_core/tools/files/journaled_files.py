@@ -11,13 +11,13 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from agent_core.errors import ToolError, ToolFailed, ToolRetry
+from agent_core.errors import SkillInvalid, ToolError, ToolFailed, ToolRetry
 from agent_core.files import write_all
 from agent_core.provenance import Origins, join_origins, untrusted_origin
 from agent_core.tools.files.change_journal import ChangeJournal, ChangeKind, FileChange, digest_of
@@ -86,10 +86,16 @@ class JournaledFiles:
     """The files of one home. One instance for all conversations."""
 
     def __init__(
-        self, roots: Roots, journal: ChangeJournal, *, max_total_bytes: int = _MAX_TOTAL_BYTES
+        self,
+        roots: Roots,
+        journal: ChangeJournal,
+        *,
+        check_skill: Callable[[Sequence[str], bytes], list[str]] = lambda _parts, _content: [],
+        max_total_bytes: int = _MAX_TOTAL_BYTES,
     ) -> None:
         self.roots = roots
         self.journal = journal
+        self._check_skill = check_skill
         self._max_total_bytes = max_total_bytes
         self._used: int | None = None
 
@@ -115,6 +121,15 @@ class JournaledFiles:
             return ()
         at = None if changed_at is None else datetime.fromtimestamp(changed_at, UTC)
         return (untrusted_origin("file", place.label, at),)
+
+    def remarks_on(self, place: RootedPath, content: bytes | None) -> list[str]:
+        """Name what a person should read in a file of a skill. Raises ToolRetry: it could not be used."""
+        if content is None or not place.prompt or len(place.parts) < 2:
+            return []
+        try:
+            return self._check_skill(place.parts[1:], content)
+        except SkillInvalid as error:
+            raise ToolRetry(f"{place.label!r} {error}.") from error
 
     # ── changing ──
 

@@ -29,6 +29,7 @@ from gateway.cli.check.login_checks import check_channel, check_parts, is_up, re
 from gateway.cli.check.network import ProbeResult, clock_finding, configured_servers, probe_server
 from gateway.cli.check.stored_data import Repaired, examine_state, repair_state
 from gateway.errors import AlreadyRunning, ChatOpen, ConfigInvalid, GatewayError, StateUnusable
+from gateway.operations.home_files import open_skills
 from gateway.operations.operation_registry import operations_in
 from gateway.operations.privacy.erasure_journal import check_no_move_pending
 from gateway.plugins import installed_plugins
@@ -63,7 +64,7 @@ def check(home: Home, config: Path) -> CheckReport:
         report.fail("home", error)
         return report
     _report_plugins(report, settings)
-    _report_skills(report, home.path(settings.agents.workspace) / "skills")
+    _report_skills(report, open_skills(settings, home))
     anyio.run(_check_live, report, settings, home)
     return report
 
@@ -206,11 +207,12 @@ def _report_plugins(report: CheckReport, settings: Settings) -> None:
             report.add(part, FindingLevel.SKIPPED, f"{one} is installed and not in plugins.enabled")
 
 
-def _report_skills(report: CheckReport, folder: Path) -> None:
+def _report_skills(report: CheckReport, loader: SkillsLoader) -> None:
     """Name the skills that the assistant does not get, or gets without what they need."""
-    loader = SkillsLoader(folder)
-    lacking = [f"{one.name} lacks {', '.join(one.missing)}" for one in loader.list_skills() if one.missing]
-    astray = [f"{path}: should be a folder with SKILL.md" for path in sorted(folder.glob("*.md"))]
+    listed = [one for one in loader.list_skills() if one.missing and one.description]
+    lacking = [f"{one.name} lacks {', '.join(one.missing)}" for one in listed]
+    found = sorted(loader.added.folder.glob("*.md")) if loader.added is not None else []
+    astray = [f"{path}: should be a folder with SKILL.md" for path in found]
     for told in [*loader.problems, *lacking, *astray]:
         report.add("skill", FindingLevel.WARNING, told, "docs/skills.md shows how a skill is written")
 

@@ -14,6 +14,8 @@ import pytest
 import trustme
 from anyio.streams.tls import TLSListener
 
+from agent_core.skills import SkillsLoader
+from agent_core.skills.added_skills import AddedSkills
 from gateway.cli.check import _report_skills, machine
 from gateway.cli.check.check_report import CheckReport, FindingLevel
 from gateway.cli.check.network import Server, clock_finding, configured_servers, probe_server
@@ -275,7 +277,7 @@ def test_a_skill_that_the_assistant_does_not_get(tmp_path):
         (tmp_path / name / "SKILL.md").write_text(f"---\n{head}\ndescription: x\n{needs}---\ntext\n")
     (tmp_path / "tea.md").write_text("---\nname: tea\n")
     report = CheckReport()
-    _report_skills(report, tmp_path)
+    _report_skills(report, SkillsLoader(tmp_path, added=AddedSkills(tmp_path, tmp_path / "skills.json")))
     told = "\n".join(one.text for one in report.findings)
     assert len(report.findings) == 3
     assert "name must be a word" in told and "no-such-program" in told and "tea.md: should be" in told

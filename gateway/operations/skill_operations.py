@@ -1,0 +1,269 @@
+"""Operations on skills: list, look at, add from a folder or an archive, remove."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from agent_core.operation import operation
+from gateway.errors import GatewayError, NotFound, StateUnusable
+from gateway.operations.operation_context import OperationContext
+from gateway.operations.render import skill_text
+from gateway.system.terminal_text import plain_line
+
+if TYPE_CHECKING:
+    from agent_core.skills import SkillsLoader
+    from agent_core.skills.added_skills import AddedSkills
+    from agent_core.skills.skill_source import FoundSkill, SkillFiles
+
+_NEEDS = ("home", "settings")
+_MOST_SCANNED_BYTES = 256 * 1024
+"""Of a file; a pattern lets nothing else run while it reads."""
+_MOST_SCANNED_FILES = 100
+_PROGRAMS = (b"\x7fELF", b"MZ", b"PK\x03\x04", b"\x1f\x8b", b"\xca\xfe\xba\xbe", b"\xcf\xfa\xed\xfe")
+_Result = TypeVar("_Result")
+
+
+class SkillRefused(GatewayError):
+    """The skill cannot be used, added or removed. Nothing was changed."""
+
+    exit_code = 1
+
+
+@operation("skills list", writes=False, needs=_NEEDS, render=skill_text.skills)
+async def list_skills(context: OperationContext) -> dict[str, Any]:
+    """List the skills, where each one came from, and those that are not used."""
+
+    def read() -> dict[str, Any]:
+        loader, added = _skills(context)
+        pins = added.pins()
+        rows = [
+            {
+                "name": one.name,
+                "description": one.description,
+                "from": _origin(added, Path(one.location).parent, pins),
+                "missing": list(one.missing),
+            }
+            for one in loader.list_skills()
+        ]
+        gone = [
+            f"{name}, added from {pin.source}: its SKILL.md is gone; add it again or remove it"
+            for name, pin in pins.items()
+            if not (added.folder / name / "SKILL.md").is_file()
+        ]
+        return {"skills": rows, "problems": [*loader.problems, *gone]}
+
+    return await _in_thread(read)
+
+
+@operation(
+    "skills check",
+    writes=False,
+    needs=_NEEDS,
+    render=skill_text.skill_reports,
+    fails=lambda answer: bool(answer["problems"]),
+)
+async def check_skills(
+    context: OperationContext, source: Path | None = None, *, name: str = ""
+) -> dict[str, Any]:
+    """
+    Check your skills, or one from elsewhere: the format, and places to read before you trust it.
+
+    Args:
+        source: A folder, an archive (zip, tar.gz) or the name of a skill (default: all that you have).
+        name: Which one, if an archive holds several.
+    """
+
+    def read() -> dict[str, Any]:
+        loader, added = _skills(context)
+        if source is not None and not source.exists() and (added.folder / source.name).is_dir():
+            return {"skills": [_checked(added.folder / source.name)], "problems": []}
+        if source is not None:
+            return {"skills": [_seen(loader, added, source, name)[1]], "problems": []}
+        shown = [_checked(folder) for folder in loader.usable_folders()]
+        return {"skills": shown, "problems": loader.problems}
+
+    return await _in_thread(read)
+
+
+def _added_text(answer: Mapping[str, Any]) -> str:
+    return (
+        skill_text.addition(answer)
+        if answer["added"]
+        else skill_text.skill_reports({"skills": [answer], "problems": []})
+    )
+
+
+@operation("skills add", writes=True, needs=_NEEDS, render=_added_text, again="sha256")
+async def add_skill(
+    context: OperationContext, source: Path, *, name: str = "", sha256: str = ""
+) -> dict[str, Any]:
+    """
+    Show a skill from a folder, a git checkout or an archive on this machine, and add it after a yes.
+
+    Args:
+        source: The folder or the archive (zip, tar, tar.gz).
+        name: Which one, if it holds several.
+        sha256: Add it without asking if its files have this hash, as shown.
+    """
+
+    def add() -> dict[str, Any]:
+        loader, added = _skills(context)
+        found, view = _seen(loader, added, source, name)
+        if sha256 and sha256 != view["sha256"]:
+            raise SkillRefused(
+                f"it has changed since it was shown: its files now have the hash {view['sha256']}"
+            )
+        if sha256:
+            added.add(view["name"], found, source, datetime.now(UTC).isoformat(timespec="seconds"))
+        return {**view, "added": bool(sha256)}
+
+    return await _in_thread(add)
+
+
+@operation(
+    "skills remove",
+    writes=True,
+    needs=_NEEDS,
+    render=lambda answer: plain_line(f"the skill {answer['name']} is removed"),
+    confirm="Remove the skill {name} and its files?",
+)
+async def remove_skill(context: OperationContext, name: str, *, force: bool = False) -> dict[str, Any]:
+    """
+    Remove a skill that was added.
+
+    Args:
+        name: The skill.
+        force: Also if its files were changed since, which are lost then.
+    """
+
+    def remove() -> dict[str, Any]:
+        loader, added = _skills(context)
+        folder = added.folder / name
+        if name in added.pins() and folder.is_dir() and folder not in loader.usable_folders() and not force:
+            raise SkillRefused(f"{name} was changed since it was added; --force removes it all the same")
+        added.remove(name)
+        return {"name": name}
+
+    return await _in_thread(remove)
+
+
+# ── inside ──
+
+
+def _skills(context: OperationContext) -> tuple[SkillsLoader, AddedSkills]:
+    if context.skills is None or context.skills.added is None:
+        raise NotFound("there are no skills here")
+    return context.skills, context.skills.added
+
+
+async def _in_thread(work: Callable[[], _Result]) -> _Result:
+    import anyio.to_thread
+
+    from agent_core.errors import SkillInvalid
+
+    try:
+        return await anyio.to_thread.run_sync(work)
+    except SkillInvalid as error:
+        raise SkillRefused(f"the skill {error}") from error
+    except ValueError as error:  # a path that is none
+        raise SkillRefused(str(error)) from error
+    except OSError as error:
+        raise StateUnusable(f"{error.filename or 'a file'}: {error.strerror or error}") from error
+
+
+def _origin(added: AddedSkills, folder: Path, pins: Mapping[str, Any]) -> str:
+    if folder.parent != added.folder:
+        return "squidbot"
+    pin = pins.get(folder.name)
+    return "you" if pin is None else f"{pin.source}, {pin.added_at[:10]}"
+
+
+def _seen(
+    loader: SkillsLoader, added: AddedSkills, source: Path, name: str
+) -> tuple[FoundSkill, dict[str, Any]]:
+    """Read a skill from elsewhere, and describe it. Raises SkillInvalid: it cannot be added."""
+    from agent_core.skills.skill_source import digest_of, read_skill_folder, read_source, source_label
+
+    found = read_source(source, name)
+    view = _view(found.files, "")
+    added.refuse(view["name"], source)
+    before: SkillFiles = {}
+    if view["name"] in added.pins() and (target := added.folder / view["name"]).is_dir():
+        before = read_skill_folder(target).files
+    known = {one.name: one for one in loader.list_skills()}.get(view["name"])
+    return found, {
+        **view,
+        "source": source_label(source),
+        "sha256": digest_of(found.files),
+        "left_out": list(found.left_out[:50]),
+        "replaces": "" if known is None else _origin(added, Path(known.location).parent, added.pins()),
+        "changes": [] if not before else _changes(before, found.files),
+    }
+
+
+def _changes(before: SkillFiles, after: SkillFiles) -> list[str]:
+    from difflib import unified_diff
+
+    from agent_core.text import decode_text
+
+    names = sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
+    lines = []
+    for name in names:
+        old, new = (decode_text(files.get(name, b"")).splitlines() for files in (before, after))
+        lines += list(unified_diff(old, new, f"{name} (as it is)", f"{name} (new)", lineterm=""))[:200]
+    return lines[:500]
+
+
+def _checked(folder: Path) -> dict[str, Any]:
+    """Describe a skill of the workspace; what a source may not hold is a remark on it."""
+    from agent_core.errors import SkillInvalid
+    from agent_core.skills.skill_source import SKILL_FILE, read_skill_folder
+
+    try:
+        return _view(read_skill_folder(folder).files, folder.name)
+    except SkillInvalid as error:
+        view = _view({SKILL_FILE: (folder / SKILL_FILE).read_bytes()}, folder.name)
+        return {**view, "departures": [*view["departures"], str(error)]}
+
+
+def _view(files: SkillFiles, folder: str) -> dict[str, Any]:
+    from agent_core.skills.skill_document import parse_skill
+    from agent_core.skills.skill_source import SKILL_FILE
+    from agent_core.skills.suspicious_text import find_hosts
+    from agent_core.text import decode_text
+
+    document = parse_skill(files[SKILL_FILE], folder)
+    texts = {
+        name: decode_text(files[name][:_MOST_SCANNED_BYTES]) for name in files if b"\0" not in files[name]
+    }
+    return {
+        "name": document.name,
+        "description": document.description,
+        "license": document.license,
+        "compatibility": document.compatibility,
+        "allowed_tools": list(document.allowed_tools),
+        "always": document.always,
+        "requires": [*document.bins, *(f"${name}" for name in document.env)],
+        "departures": list(document.departures),
+        "files": [{"path": name, "bytes": len(files[name])} for name in sorted(files)],
+        "suspicions": _suspicions(files, texts),
+        "hosts": sorted({host for text in texts.values() for host in find_hosts(text)})[:50],
+        "text": texts.get(SKILL_FILE, ""),
+    }
+
+
+def _suspicions(files: SkillFiles, texts: Mapping[str, str]) -> list[dict[str, Any]]:
+    from agent_core.skills.suspicious_text import Suspicion, find_suspicious
+
+    found: list[tuple[str, Suspicion]] = []
+    for number, name in enumerate(sorted(files)):
+        scanned = number < _MOST_SCANNED_FILES and name in texts
+        found += [(name, each) for each in find_suspicious(texts[name])] if scanned else []
+        if name in texts and not (scanned and len(files[name]) <= _MOST_SCANNED_BYTES):
+            found.append((name, Suspicion(1, "was not looked at to its end", "")))
+        if files[name].startswith(_PROGRAMS):
+            found.append((name, Suspicion(1, "is a program or an archive, nobody can read it", "")))
+    return [{"file": name, **each._asdict()} for name, each in found]
