@@ -12,6 +12,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin
 
 from cyclopts import App, Parameter
@@ -103,6 +104,10 @@ def make_command(operation: Operation) -> Callable[..., int]:
         *given: Any, where: Where = HERE, as_json: bool = False, yes: bool = False, **options: Any
     ) -> int:
         arguments = {**dict(zip(words, given, strict=False)), **options}
+        # The daemon stands in another folder.
+        arguments |= {
+            name: str(path.absolute()) for name, path in arguments.items() if isinstance(path, Path)
+        }
         if operation.reads and arguments.get(operation.reads) is None:
             arguments[operation.reads] = _read_input()
         if operation.confirm and not yes and not confirm(operation.confirm.format(**arguments)):
