@@ -150,7 +150,7 @@ class Found:
         }
         jobs = [[job.id, job.text, job.ask, repr(job.request)] for job in self.jobs]
         shown = [self.persona, self.checklist, self.memory, skills, jobs]
-        return hashlib.sha256(json.dumps(shown, sort_keys=True).encode()).hexdigest()[:8]
+        return hashlib.sha256(json.dumps(shown, sort_keys=True).encode()).hexdigest()[:16]
 
 
 class ForeignHome:

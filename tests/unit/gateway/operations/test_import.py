@@ -45,6 +45,13 @@ class NewHome:
         self.home.config_file.chmod(0o600)
         anyio.run(self._fill)
 
+    @classmethod
+    def at(cls, root: Path) -> NewHome:
+        """One that exists already."""
+        made = cls.__new__(cls)
+        made.home, made.workspace = Home(root), root / "workspace"
+        return made
+
     async def _fill(self) -> None:
         sender = Sender(address="@a:hs.test", verified=True)
         place = SessionKey("matrix", "!dm:hs.test")
