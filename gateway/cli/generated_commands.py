@@ -106,7 +106,9 @@ def make_command(operation: Operation) -> Callable[..., int]:
         arguments = {**dict(zip(words, given, strict=False)), **options}
         # The daemon stands in another folder.
         arguments |= {
-            name: str(path.absolute()) for name, path in arguments.items() if isinstance(path, Path)
+            name: str(path.expanduser().absolute())
+            for name, path in arguments.items()
+            if isinstance(path, Path)
         }
         if operation.reads and arguments.get(operation.reads) is None:
             arguments[operation.reads] = _read_input()

@@ -201,7 +201,8 @@ class ForeignHome:
         return path.replace("{w}", self._workspace)
 
     def _document(self, path: str) -> str:
-        return _REDACTOR.text(self.folder.text(self._path(path)))
+        """Return a document; the marks between the entries of Hermes' memory become empty lines."""
+        return _REDACTOR.text(self.folder.text(self._path(path)).replace("\n§\n", "\n\n"))
 
     def _places(self, path: str) -> Iterator[tuple[str, bool]]:
         """Yield the paths that there are, a ``*`` being any folder, and True for each that is a file."""
@@ -239,14 +240,14 @@ class ForeignHome:
         inner = value["message"] if isinstance(value.get("message"), dict) else value
         role = inner.get("role", "assistant" if "cursor" in value else None)
         at = _time(value.get("timestamp"), self._zone) or _time(inner.get("timestamp"), self._zone)
-        text = _text_of(inner.get("content")).replace("\0", "").strip()
+        text = _clean(_text_of(inner.get("content")))
         if role not in ("user", "assistant") or not text or at is None or text in _SILENT:
             return None
         return self._made(role, text, at)
 
     def _made(self, role: Any, text: str, at: datetime) -> Message:
         title, text = self._assistant.title, _REDACTOR.text(text[:_MOST_MESSAGE_CHARS])
-        said = f"{self.kind}\n{role}\n{at.isoformat()}\n{text}".encode("utf-8", "replace")
+        said = f"{self.kind}\n{role}\n{at.isoformat()}\n{text}".encode()
         return Message(
             role=role,
             content=text,
@@ -263,14 +264,14 @@ class ForeignHome:
             value, text = self.folder.json(path), self.folder.text(path)
             jobs = value.get("jobs") if isinstance(value, dict) else value
             for job in jobs[:_MOST_JOBS] if isinstance(jobs, list) else ():
-                name = str(job.get("id") or job.get("jobId") or "") if isinstance(job, dict) else ""
+                name = _clean(job.get("id") or job.get("jobId")) if isinstance(job, dict) else ""
                 line = text.count("\n", 0, max(text.find(json.dumps(name)), 0)) + 1
                 if name not in known:
                     yield read_job(job, name, f"{path}:{line}")
                 known.add(name)
         for number, (raw,) in enumerate(self.folder.rows(*rows) if rows else ()):
             job = _loaded(raw)
-            name = str(job.get("id") or "") if isinstance(job, dict) else ""
+            name = _clean(job.get("id")) if isinstance(job, dict) else ""
             if name not in known and number < _MOST_JOBS and rows:
                 known.add(name)
                 yield read_job(job, name, f"{rows[0]}: {name}")
@@ -322,7 +323,7 @@ def read_job(value: Any, name: str, place: str) -> ForeignJob:
     given = value.get("payload")
     payload: dict[str, Any] = given if isinstance(given, dict) else {}
     kind, delivery, repeat = payload.get("kind"), value.get("delivery"), value.get("repeat")
-    text = str(payload.get("message") or payload.get("text") or value.get("prompt") or "").strip()
+    text = _clean(payload.get("message") or payload.get("text") or value.get("prompt"))
     request, why = read_schedule(schedule), ""
     if value.get("no_agent") or value.get("script") or kind in ("command", "script"):
         why = "runs a program"
@@ -336,7 +337,7 @@ def read_job(value: Any, name: str, place: str) -> ForeignJob:
         why = f"has no text, or more than {MOST_JOB_CHARS} characters"
     elif isinstance(request, str):
         why = request
-    masked = _REDACTOR.text(text.replace("\0", ""))
+    masked = _REDACTOR.text(text)
     if why or isinstance(request, str):
         return ForeignJob(name, place, masked[:MOST_JOB_CHARS], why=why)
     return ForeignJob(name, place, masked, kind != "systemEvent", request)
@@ -368,6 +369,11 @@ def read_schedule(schedule: dict[str, Any]) -> TriggerRequest | str:
     # With seconds, a sixth field comes first.
     fields = fields[1:] if len(fields) == 6 and fields[0] == "0" else fields
     return TriggerRequest(cron=" ".join(fields), zone=zone or "")
+
+
+def _clean(value: Any) -> str:
+    """Return a value as a text that can be stored anywhere: without NUL and halves of characters."""
+    return str(value or "").replace("\0", "").encode("utf-8", "replace").decode().strip()
 
 
 def _loaded(raw: Any) -> Any:

@@ -4,22 +4,28 @@ from __future__ import annotations
 
 import json
 import shutil
+from datetime import UTC
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
 
+from agent_core.memory.manager import MemoryManager
 from agent_core.memory.scopes import OWNER
+from agent_core.memory_ports import SearchRequest
 from agent_core.messages import InboundMessage, Sender, SessionKey
-from agent_core.models import HistoryTail
+from agent_core.models import HistoryTail, Message
 from agent_core.persona import STARTER
 from agent_core.provenance import Trust, trust_of
 from agent_core.skills import SkillsLoader
 from agent_core.storage import JsonlMemory
+from agent_core.storage.search_index import SearchIndex
 from gateway.cli.operations_client import OperationsClient
 from gateway.errors import AlreadyRunning, NotFound
 from gateway.operations.migration import foreign_folder, import_operation
+from gateway.operations.migration.foreign_folder import ForeignFolder
+from gateway.operations.migration.import_sources import ForeignHome
 from gateway.operations.operation_arguments import RequestInvalid
 from gateway.operations.operation_context import OperationContext
 from gateway.proactive.owner_contact import OwnerContact
@@ -346,7 +352,10 @@ def test_damaged_and_huge_files_cost_only_themselves(
     (sessions / "bad.jsonl").write_bytes(b"\n".join([*bad, deep, good.encode()]))
     (folder / "workspace/USER.md").write_bytes("Zoë".encode("latin-1"))
     (folder / "workspace/MEMORY.md").write_bytes(b"x" * (foreign_folder.MOST_TEXT_BYTES + 1))
-    (folder / "cron/jobs.json").write_text('{"jobs": [1, null, {"id": "q"}, {"id": "r", "schedule": 5}]}')
+    odd = '{"id": "\\ud800", "schedule": {"kind": "every", "everyMs": 1}, "payload": {"message": "\\ud800"}}'
+    (folder / "cron/jobs.json").write_text(
+        f'{{"jobs": [1, null, {{"id": "q"}}, {{"id": "r", "schedule": 5}}, {odd}]}}'
+    )
     (folder / "state/openclaw.sqlite").write_bytes(b"no database at all")
     database = folder / "agents/main/agent/openclaw-agent.sqlite"
     database.unlink()
@@ -385,6 +394,31 @@ def test_refusals(new_home: NewHome, tmp_path: Path) -> None:
             "import", kind="hermes", folder=str(tmp_path / "empty")
         )
     shutil.rmtree(tmp_path / "none", ignore_errors=True)
+
+
+async def test_the_search_finds_a_history_and_no_prompt_has_it_unasked(tmp_path: Path) -> None:
+    """A line of the owner's own is the control: it is looked up for the question."""
+    memory = JsonlMemory(tmp_path, clock=SystemClock())
+    folder = ForeignFolder(foreign_homes.nanobot(tmp_path / "old"))
+    await memory.append_message("import/nanobot", *ForeignHome("nanobot", folder, UTC).messages())
+    own = Message(
+        role="user",
+        content="The florist closes at seven.",
+        id="1",
+        timestamp=EPOCH,
+        scope="owner",
+        origins=(),
+    )
+    await memory.append_message("terminal/main", own)
+    search = SearchIndex(tmp_path / "search.db", memory.layout)
+    await search.update_all()
+    hits = (await search.search(SearchRequest(OWNER, "bakery closes"))).hits
+    assert hits[0].messages[hits[0].at].content == "The bakery closes at six."
+    manager = MemoryManager(memory, search=search)
+    built = await manager.build_messages("terminal/b", "", "When does the bakery and the florist close?")
+    assert "florist closes" in built[-2].content
+    assert "bakery closes" not in "".join(each.content for each in built)
+    await search.aclose()
 
 
 async def test_a_running_daemon_refuses(tmp_path: Path) -> None:
