@@ -45,21 +45,16 @@ def _row(what: str, state: str, why: str = "", text: str = "") -> dict[str, str]
 def _answer_text(answer: Mapping[str, Any]) -> str:
     rows, done = answer["rows"], answer["done"]
     lines = [f"{answer['from']}, {plain_line(answer['folder'])}"]
-    for title, state in (
-        ("came" if done else "would come", _COMES),
-        (_IS_HERE, _IS_HERE),
-        ("stays there", ""),
-    ):
-        some = [row for row in rows if (row["state"] if row["state"] in (_COMES, _IS_HERE) else "") == state]
+    for state in (_COMES, _IS_HERE, _STAYS):
+        some = [row for row in rows if row["state"] == state]
+        title = state if state != _COMES else "came" if done else "would come"
         lines += [f"\n{title}:"] if some else []
-        for number, row in enumerate(some):
-            if state == "" and number == _SHOWN:
-                lines.append(f"  and {len(some) - _SHOWN} more (--json lists them)")
-                break
-            why = row["why"] or row["state"]
-            lines.append(f"  {plain_line(row['what'])}: {plain_line(why)}")
+        for row in some if state == _COMES else some[:_SHOWN]:
+            lines.append(f"  {plain_line(row['what'])}{': ' if row['why'] else ''}{plain_line(row['why'])}")
             if row["text"] and state == _COMES and not done:
                 lines += [f"    {line}" for line in quote(row["text"]).splitlines()]
+        if state != _COMES and len(some) > _SHOWN:
+            lines.append(f"  and {len(some) - _SHOWN} more (--json lists them)")
     if done:
         return "\n".join([*lines, "\nStart squidbot: it makes the histories searchable."])
     how = f"squidbot import {answer['kind']} {shlex.quote(answer['folder'])} --now {answer['code']}"
@@ -226,8 +221,9 @@ class _Step:
                 continue
             rows.append(_row(path, _COMES, "to the end of your memory", body))
             if self.writes:
-                version = document.version
-                document = await memory.save_global_memory(OWNER, joined, base_version=version, turn=turn)
+                document = await memory.save_global_memory(
+                    OWNER, joined, base_version=document.version, turn=turn, origins=document.origins
+                )
             else:
                 document = replace(document, text=joined)
         return rows

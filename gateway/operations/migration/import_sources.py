@@ -246,7 +246,8 @@ class ForeignHome:
         return self._made(role, text, at)
 
     def _made(self, role: Any, text: str, at: datetime) -> Message:
-        title, text = self._assistant.title, _REDACTOR.text(text[:_MOST_MESSAGE_CHARS])
+        title, is_long = self._assistant.title, len(text) > _MOST_MESSAGE_CHARS
+        text = _REDACTOR.text(f"{text[:_MOST_MESSAGE_CHARS]}…" if is_long else text)
         said = f"{self.kind}\n{role}\n{at.isoformat()}\n{text}".encode()
         return Message(
             role=role,
@@ -258,31 +259,37 @@ class ForeignHome:
         )
 
     def _jobs(self) -> Iterator[ForeignJob]:
+        """Yield the schedules; of those with the same id the first."""
         known: set[str] = set()
-        rows = self._assistant.job_rows
-        for path in {self._path(each): None for each in self._assistant.jobs}:
+        for value, place, text in self._job_values():
+            name = _clean(value.get("id") or value.get("jobId")) if isinstance(value, dict) else ""
+            if len(known) >= _MOST_JOBS:
+                self.folder.note(place, f"only the first {_MOST_JOBS} schedules are read")
+                return
+            if name not in known:
+                line = text.count("\n", 0, max(text.find(json.dumps(name)), 0)) + 1
+                yield read_job(value, name, f"{place}:{line}" if text else f"{place}: {name}")
+            known.add(name)
+
+    def _job_values(self) -> Iterator[tuple[Any, str, str]]:
+        """Yield what may be a schedule, with its file and the text of that."""
+        for path in dict.fromkeys(map(self._path, self._assistant.jobs)):
             value, text = self.folder.json(path), self.folder.text(path)
             jobs = value.get("jobs") if isinstance(value, dict) else value
-            for job in jobs[:_MOST_JOBS] if isinstance(jobs, list) else ():
-                name = _clean(job.get("id") or job.get("jobId")) if isinstance(job, dict) else ""
-                line = text.count("\n", 0, max(text.find(json.dumps(name)), 0)) + 1
-                if name not in known:
-                    yield read_job(job, name, f"{path}:{line}")
-                known.add(name)
-        for number, (raw,) in enumerate(self.folder.rows(*rows) if rows else ()):
-            job = _loaded(raw)
-            name = _clean(job.get("id")) if isinstance(job, dict) else ""
-            if name not in known and number < _MOST_JOBS and rows:
-                known.add(name)
-                yield read_job(job, name, f"{rows[0]}: {name}")
+            yield from ((job, path, text) for job in (jobs if isinstance(jobs, list) else ()))
+        if (rows := self._assistant.job_rows) is not None:
+            yield from ((_loaded(raw), rows[0], "") for (raw,) in self.folder.rows(*rows))
 
     def _add_skills(self, path: str, found: Found, bundled: frozenset[str], depth: int = 0) -> None:
         """Add the sound skills of a folder, and of its folders that are none themselves."""
         skills = found.skills
         for name in self.folder.entries(path)[1]:
             here = f"{path}/{name}"
-            if name.startswith(".") or len(skills) >= _MOST_SKILLS:
+            if name.startswith("."):
                 continue
+            if len(skills) >= _MOST_SKILLS:
+                self.folder.note(here, f"only {_MOST_SKILLS} skills are read")
+                return
             if "SKILL.md" not in self.folder.entries(here)[0]:
                 if depth < 2:
                     self._add_skills(here, found, bundled, depth + 1)

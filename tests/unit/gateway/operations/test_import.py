@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from datetime import UTC
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from agent_core.memory_ports import SearchRequest
 from agent_core.messages import InboundMessage, Sender, SessionKey
 from agent_core.models import HistoryTail, Message
 from agent_core.persona import STARTER
-from agent_core.provenance import Trust, trust_of
+from agent_core.provenance import Trust, trust_of, untrusted_origin
 from agent_core.skills import SkillsLoader
 from agent_core.storage import JsonlMemory
 from agent_core.storage.search_index import SearchIndex
@@ -287,6 +288,16 @@ def test_what_is_here_is_never_overwritten(new_home: NewHome, tmp_path: Path) ->
     assert told["persona"] == ("stays there", "there is another PERSONA.openclaw.md")
     assert told["skill shopping"] == ("stays there", "there is another skills/shopping/SKILL.md")
     assert told["skill memory"] == ("stays there", "there is another skill of that name")
+
+
+def test_the_memory_that_is_here_keeps_its_origins(new_home: NewHome, tmp_path: Path) -> None:
+    """What a stranger's page has put there is not the owner's because something of theirs comes behind it."""
+    origins = (untrusted_origin("web", "https://example.org", EPOCH),)
+    save = partial(new_home.memory().save_global_memory, OWNER, "- from a page", origins=origins)
+    anyio.run(save)
+    new_home.bring_all("nanobot", foreign_homes.nanobot(tmp_path / "old"))
+    assert "Ann lives in Ulm." in new_home.document().text
+    assert new_home.document().origins == origins
 
 
 def test_long_documents_are_put_beside(new_home: NewHome, tmp_path: Path) -> None:
