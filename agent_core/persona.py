@@ -54,7 +54,7 @@ class Persona:
         except OSError as error:
             self._report(f"cannot be read: {error.strerror}")
             return ""
-        text = _without_comments(content.removeprefix("\ufeff")).strip()
+        text = without_comments(content.removeprefix("\ufeff")).strip()
         self._report(f"is cut after {MAX_CHARS} characters" if len(text) > MAX_CHARS else "")
         return text[:MAX_CHARS]
 
@@ -82,7 +82,7 @@ class Persona:
         self._problem = problem
 
 
-def _without_comments(text: str) -> str:
+def without_comments(text: str) -> str:
     """Return the text without ``<!-- … -->``; a comment that is never closed hides nothing."""
     parts, position = [], 0
     while (start := text.find("<!--", position)) >= 0 and (end := text.find("-->", start)) >= 0:

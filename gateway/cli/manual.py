@@ -55,6 +55,7 @@ EXAMPLES = {
     "grants revoke": "squidbot grants revoke g1a2b3c",
     "heartbeat log": "squidbot heartbeat log --limit 5",
     "heartbeat now": "squidbot heartbeat now --dry-run",
+    "import": "squidbot import openclaw ~/.openclaw --now 3f2a9c1d5b7e8a60",
     "inbox approve": 'squidbot inbox approve d12 --text "Yes, at ten."',
     "inbox drop": "squidbot inbox drop 12",
     "inbox list": "squidbot inbox list --quarantine",

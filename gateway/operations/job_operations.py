@@ -151,7 +151,7 @@ async def _added(
     if caller is not None:
         place = caller.place
     else:
-        place = await (_place_of(context, parse_session(session)) if session else _place_of_owner(context))
+        place = await (_place_of(context, parse_session(session)) if session else owner_place(context))
     kind, key = JobKind.ASK if ask else JobKind.REMIND, "" if caller is None else caller.turn
     try:
         job = await planned.service.add(place, request, text=text, kind=kind, key=key)
@@ -310,12 +310,14 @@ def _is_owner(context: OperationContext, address: str) -> bool:
     return address in _plan(context).owner
 
 
-async def _place_of_owner(context: OperationContext) -> JobPlace:
+async def owner_place(context: OperationContext) -> JobPlace:
+    """The place where the owner is told of jobs. Raises RequestInvalid: there is none yet."""
     from gateway.proactive.jobs.job_service import JobPlace
 
     planned = _plan(context)
     reached = await planned.target.reach(topic=f"job {planned.clock.now().isoformat()}")
-    target = reached.target
+    # At rest no channel can be asked who else reads there; the daemon asks before it writes.
+    target = reached.target or (None if planned.running else await planned.target.get())
     if target is None:
         raise RequestInvalid(
             f"{reached.why}; write to me directly first, set agents.heartbeat.target, or name a "

@@ -21,6 +21,7 @@ _MODULES: Mapping[str, tuple[str, ...]] = {
     "files": ("file_operations",),
     "grants": ("grant_operations",),
     "heartbeat": ("job_operations",),
+    "import": ("migration.import_operation",),
     "inbox": ("message_operations", "people_operations"),
     "jobs": ("background_operations",),
     "log": ("configuration_operations",),
@@ -59,7 +60,7 @@ GROUPS: Mapping[str, str] = {
     "trust": "Say that what somebody else may have written counts as your own words.",
 }
 """Commands of two words, by the first one, with the help of the group."""
-COMMANDS = ("console", "did", "send", "usage", *GROUPS)
+COMMANDS = ("console", "did", "import", "send", "usage", *GROUPS)
 """The first words of commands that are operations."""
 
 IN_CHATS: Mapping[str, str] = {

@@ -92,6 +92,12 @@ class JobPlace:
         return theirs and (self.audience is Audience.DIRECT or job.session == self.session)
 
 
+def id_for(key: str, number: int = 0) -> str:
+    """Return the id of the job of a key; a later ``number`` if another job has it by chance."""
+    digest = hashlib.sha256(f"{key}\n{number}".encode()).digest()
+    return "".join(_LETTERS[byte % len(_LETTERS)] for byte in digest[:_ID_LENGTH])
+
+
 def _made_of(job_id: str) -> JsonValue:
     """
     Return the origins of the job being made, for its notes; None if only the owner's.
@@ -135,6 +141,11 @@ class JobService:
         """Return True if jobs run at all."""
         return self._config.enabled
 
+    def parse(self, request: TriggerRequest) -> Timing:
+        """Return the trigger of a request by the settings. Raises TriggerInvalid."""
+        shortest = timedelta(minutes=self._config.min_interval_minutes)
+        return parse_request(request, self._clock.now(), zone=self.zone, min_interval=shortest)
+
     async def add(
         self,
         place: JobPlace,
@@ -144,14 +155,13 @@ class JobService:
         kind: JobKind,
         key: str = "",
         whom: str = "",
+        paused: bool = False,
     ) -> Job:
         """Add a job once per ``key``, for ``whom``. Raises TriggerInvalid, TooManyJobs, StoreUnavailable."""
         job_id = await self._id_of(place, key, text)
         if key and (kept := await self.plans.job(job_id)) is not None:
             return kept
-        now = self._clock.now()
-        shortest = timedelta(minutes=self._config.min_interval_minutes)
-        timing = parse_request(request, now, zone=self.zone, min_interval=shortest)
+        now, timing = self._clock.now(), self.parse(request)
         if not place.persons:
             await self._check_guest(place, timing, now)
         mentions = await self.mentioned_addresses(place, whom)
@@ -171,6 +181,7 @@ class JobService:
                 others_words=False,
                 notes=replace(place.context.notes, origins=_made_of(job_id), mentions=tuple(mentions)),
             ),
+            state=JobState.PAUSED if paused else JobState.ACTIVE,
             next_at=next_after(timing, now),
         )
         await self.plans.add_job(job, at_most=self._config.jobs_per_person, persons=place.persons)
@@ -212,8 +223,7 @@ class JobService:
         if not key:
             return "".join(secrets.choice(_LETTERS) for _ in range(_ID_LENGTH))
         for number in count():
-            digest = hashlib.sha256(f"{key}\n{number}".encode()).digest()
-            job_id = "".join(_LETTERS[byte % len(_LETTERS)] for byte in digest[:_ID_LENGTH])
+            job_id = id_for(key, number)
             kept = await self.plans.job(job_id)
             if kept is None or (kept.session, kept.text) == (place.session, text):
                 return job_id
