@@ -48,6 +48,8 @@ _SAID = {
         "whether the call was carried out; ask me."
     ),
 }
+NOTHING_WAITS = gettext_noop("Nothing waits for you under the name `{name}` now.")
+"""Of a question that was left without a decision: what it was for was edited, deleted or stopped."""
 _BEST = 2
 _LESS_SURE = gettext_noop(
     "`{name}` is not decided: this message proves its sender less well than the one that led to the "
