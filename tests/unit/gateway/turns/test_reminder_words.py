@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import pytest
 
+from agent_core.language import speaking
 from agent_core.messages import Audience, SessionKey
 from gateway.proactive.jobs.config import ScheduleConfig
 from gateway.proactive.jobs.job_service import JobPlace, JobService
@@ -15,7 +16,7 @@ from gateway.proactive.jobs.time_syntax import Ambiguous, Calendar, NotATime
 from gateway.proactive.jobs.trigger_parsing import TriggerRequest, format_timing
 from gateway.proactive.jobs.triggers import Cron, TriggerInvalid, checked_cron
 from gateway.store.model import Job, JobKind
-from gateway.turns.commands.reminder_command import read_argument, reminder_of
+from gateway.turns.commands.reminder_command import about_reminders, read_argument, reminder_of
 from tests.clock import EPOCH, ManualClock
 
 
@@ -164,6 +165,8 @@ def test_repeated_times_are_told_in_words(expression: str, words: str) -> None:
 class _People:
     """A room in which Ben is, or somebody else."""
 
+    is_enabled = True
+
     def __init__(self, name: str = "ben") -> None:
         self._name = name
 
@@ -310,3 +313,24 @@ async def test_a_direct_list_says_where_a_job_of_another_place_comes() -> None:
             f" in {shown}, by matrix)",
             " in another conversation, by email)",
         ]
+
+
+@pytest.mark.parametrize("language", ["en", "de"])
+async def test_a_refusal_is_said_to_its_end(language: str) -> None:
+    """However long the words of the language are."""
+    place = JobPlace(SessionKey("matrix", "!r"), "matrix", "@ann:hs.test")
+    command = SimpleNamespace(
+        argument="am Freitag am Mittag oder am Abend mit den Kindern zum Schwimmbad gehen"
+    )
+    asked = SimpleNamespace(
+        command=command,
+        message=SimpleNamespace(sender=SimpleNamespace(verified=True)),
+        turn=SimpleNamespace(id="t"),
+        bot_name="",
+    )
+    with speaking(language):
+        told = await about_reminders(
+            cast("JobService", _People()), place, cast("Any", asked), cast("Any", None)
+        )
+    assert told.partition(": ")[2].startswith(("I am not sure whether", "Ich bin nicht sicher, ob")), told
+    assert "…" not in told
