@@ -218,6 +218,10 @@ class ToolDecisions:
             return outcome(name, found.tool, found.verdict)
         return _("`{name}` was {was} before. This changes nothing.", name=name, was=_(was))
 
+    async def is_gone(self, name: str) -> bool:
+        """Return True if no question of this name waits, decided or not. Raises `StoreUnavailable`."""
+        return all(one.name != name for one in await self._store.questions())
+
     async def overview(self, message: InboundMessage, *, everywhere: bool) -> list[str]:
         """List this person's questions, ``everywhere`` or here. Raises `StoreUnavailable`."""
         return [

@@ -341,7 +341,7 @@ class ReviewQuestions:
         names = await self._notice(message)
         if len(names) == 1 and is_call(names[0]):
             told = await self.calls.decide(names[0], message, yes=yes)
-            if told is None and message.audience is Audience.DIRECT:
+            if told is None and message.audience is Audience.DIRECT and await self.calls.is_gone(names[0]):
                 told = _(NOTHING_WAITS, name=names[0])
             return None if told is None else CommandReply(told)
         if not names or self._access.decide(message).role is not Role.OWNER:
