@@ -152,8 +152,8 @@ def for_operator(error: Exception) -> str:
     model, status = error.fields.get("model"), error.fields.get("status")
     what = _REFUSES.get(status or 0, gettext_noop("does not accept my key"))
     return _(
-        "The model {model} {problem}{status}. Please mend that at the machine and test it with `squidbot "
-        "check`; then ask me again.",
+        "The model {model} {problem}{status}. Please mend that at the machine, test it with `squidbot "
+        "check` and restart me; then ask me again.",
         model=model,
         problem=_(what),
         status=f" ({status})" if status else "",

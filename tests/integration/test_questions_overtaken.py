@@ -12,7 +12,8 @@ from agent_core.messages import SessionKey
 from agent_core.tools.effects import Effect
 from tests.doubles.loopback import LoopbackServer
 from tests.integration.gateway_world import Scenario
-from tests.integration.test_answers_in_words import said
+from tests.integration.test_answers_in_words import reply, said
+from tests.integration.test_edited_and_deleted import amend
 from tests.integration.test_tool_approval import ANN, BOB, Writer, answers, asking, question, reaction
 
 pytestmark = pytest.mark.integration
@@ -163,3 +164,19 @@ async def test_what_waits_for_its_person_is_not_waited_for(tmp_path: Path) -> No
         _, name = await question(one, f"dm-{ANN}")
         told = await one.asked("!undo", person=ANN)
         assert "waits for your answer" in told.text and f"`{name}`" in told.text
+
+
+@pytest.mark.parametrize("sign", ["yes", "no", "👍", "hm, why?"])
+async def test_a_sign_to_a_question_that_an_edit_has_ended_is_told_so(tmp_path: Path, sign: str) -> None:
+    """It decides nothing, and neither goes to the model nor is left without a word; other words go to the model."""
+    tool = Writer()
+    async with asking(tmp_path, tool) as one:
+        wished = one.server.say(ANN, "write it")
+        notice, name = await question(one, f"dm-{ANN}")
+        await amend(one, wished, "write that")
+        await question(one, f"dm-{ANN}", 2)
+        to_it = reaction(notice, sign, ANN) if sign == "👍" else reply(notice, sign, ANN)
+        await one.hand_over(to_it)
+        told = "so: hm, why?" if sign == "hm, why?" else f"Nothing waits for you under the name `{name}` now."
+        await said(one, f"dm-{ANN}", told)
+    assert tool.written == []

@@ -259,9 +259,10 @@ async def test_stop_while_it_waits(tmp_path):
         stopped = await one.asked("!stop", person=BOB)
         late = await one.asked(f"!approve {name}", person=BOB)
         await one.hand_over(reaction(notice, "✅", BOB))
+        sign = (await answers(one, f"dm-{BOB}", 3))[2]
         after = await one.asked("hello", person=BOB)
     assert stopped.text == "Stopped: I do not answer 1 message."
-    assert late.text == f"Nothing waits for you under the name `{name}` now."
+    assert late.text == sign == f"Nothing waits for you under the name `{name}` now."
     assert after.text == "so: hello"
     assert tool.written == []
 

@@ -2,8 +2,8 @@
 Parses a raw mail into its text and its other parts. Pure; call it in a worker thread. Of several versions of
 a text the plain one is taken. What anybody may have written below the new text is put aside. Everything that
 is no text, or is a text with the name of a file, is an attachment, decoded when it is asked for and never
-opened. A mail inside of a mail (``message/rfc822``) is an attachment too, and besides somebody else's words:
-what is in it never becomes somebody's identity, nor what the sender says.
+opened. A mail inside of a mail (``message/rfc822``, or ``….eml``) is an attachment too, as are its files, and
+besides somebody else's words: what is in it never becomes somebody's identity, nor what the sender says.
 """
 
 from __future__ import annotations
@@ -219,12 +219,12 @@ class _Reading:
             self.wants_no_answer = self.wants_no_answer or _IS_REPLY.search(event) is not None
             told = in_words(event)
             self.events += [told] if told else []
-        if part.media_type == "message/rfc822":
-            self._read_inner(part)
         self.notes.append(_note(self._data, part, len(self.notes) + 1))
+        if part.media_type == "message/rfc822" or self.notes[-1].name.lower().endswith(".eml"):
+            self._read_inner(part)
 
     def _read_inner(self, part: MimePart) -> None:
-        """Read a forwarded mail, at most two levels deep and without its attachments."""
+        """Read a forwarded mail, at most two levels deep; its files are files of this mail, too."""
         if self._depth >= 2 or len(self.forwarded) >= MAX_FORWARDED:
             return
         data = decode_transfer(self._data[part.start : part.end], _encoding(part))
@@ -235,6 +235,7 @@ class _Reading:
         inner = _Reading(normalise_lines(data), self._left, _pictures(root), self._depth + 1)
         inner.collect(root)
         self._left = inner._left
+        self.notes += inner.notes
         text = "\n\n".join(text for text in (*inner.texts, *inner.events) if text.strip()).strip()
         sender = decoded_header((root.headers.first("from") or "")[:1_000])
         date = decoded_header((root.headers.first("date") or "")[:100])

@@ -400,8 +400,16 @@ class _Reader(TokenReader):
     # ── in some weeks, or after some days ──
 
     def _each_weekdays(self) -> When | None:
-        days = self._weekdays()
+        days = self._attempt(self._days_but) or self._weekdays()
         return Calendar(self._times_of_day() or _DEFAULT, weekdays=days) if days else None
+
+    def _days_but(self) -> tuple[int, ...] | None:
+        """``weekday except friday``; of ``day except sunday`` the six others."""
+        days = self._weekdays() or (tuple(range(7)) if self._take(words.UNITS) == "d" else ())
+        if not days or not self._skip(words.EXCEPT):
+            return None
+        others = self._weekdays()
+        return tuple(sorted({*days} - {*others})) if others else None
 
     def _times_of_day(self) -> tuple[TimeOfDay, ...]:
         return self._clocks(after_day=True) or self._part()
@@ -413,7 +421,16 @@ class _Reader(TokenReader):
         return tuple(sorted(set(found)))
 
     def _more_weekdays(self, *, more: bool) -> tuple[int, ...] | None:
-        return None if more and not self._and() else self._take(words.EACH_DAYS)
+        days = None if more and not self._and() else self._take(words.EACH_DAYS)
+        last = self._attempt(self._last_day) if days and len(days) == 1 else None
+        if not days or last is None:
+            return days
+        return tuple((days[0] + later) % 7 for later in range((last - days[0]) % 7 + 1))
+
+    def _last_day(self) -> int | None:
+        """The end of ``monday to thursday``."""
+        days = self._take(words.EACH_DAYS) if self._skip(words.THROUGH) else None
+        return days[0] if days and len(days) == 1 else None
 
     def _each_count(self) -> When | None:
         count = 2 if self._skip(words.OTHER) else self._attempt(self._counted)

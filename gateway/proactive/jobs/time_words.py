@@ -217,6 +217,10 @@ OF_EACH_MONTH = _table(
         "|jedes monats|jeden monats|eines jeden monats|jeden monat|in jedem monat"
     }
 )
+EXCEPT = _set("except|but|ausser")
+"""Before days that are left out."""
+THROUGH = _set("to|through|thru|bis|-|–")
+"""Between the first and the last of several days."""
 ORDINALS = _set("st|nd|rd|th")
 JOINS = AND | _set(":|or|until|till|to|at|from|for|oder|bis|um|ab|-|–|+|/")
 """Before a number behind a time, which is then a part of the time."""

@@ -35,7 +35,7 @@ from gateway.turns.commands.command_text import about_parts, help_text, stopped_
 from gateway.turns.commands.new_conversation import NewConversation
 from gateway.turns.commands.reminder_command import about_reminders
 from gateway.turns.model_choice import ModelChoice
-from gateway.turns.questions.decisions import clean_name, is_call
+from gateway.turns.questions.decisions import NOTHING_WAITS, clean_name, is_call
 from gateway.turns.questions.question_text import safe_line
 from gateway.turns.questions.review_questions import CommandReply, ReviewQuestions
 from gateway.turns.questions.tool_grants import ToolGrants, parse_terms
@@ -256,7 +256,7 @@ class CommandHandlers:
         decided = []
         for name in names:
             told = await self._approvals.calls.decide(name, asked.message, yes=yes, why=why)
-            decided.append(told or _("Nothing waits for you under the name `{name}` now.", name=name))
+            decided.append(told or _(NOTHING_WAITS, name=name))
         if decided:
             return "\n".join(decided)
         lines = await self._approvals.calls.overview(asked.message, everywhere=asked.owner)
@@ -272,7 +272,7 @@ class CommandHandlers:
                 "a server."
             )
         told = await self._approvals.calls.answer(clean_name(name), asked.message, text)
-        return told or _("Nothing waits for you under the name `{name}` now.", name=clean_name(name))
+        return told or _(NOTHING_WAITS, name=clean_name(name))
 
     async def _grant(self, asked: CommandContext) -> str:
         name, *words = asked.command.argument.split() or [""]
@@ -280,7 +280,7 @@ class CommandHandlers:
         if not is_call(clean_name(name)) or terms is None:
             return _("Write `!grant NAME 1h`, with the name of my question; at most a day. Nothing was done.")
         told = await self._approvals.calls.grant(clean_name(name), asked.message, terms, self._grants.now())
-        return told or _("Nothing waits for you under the name `{name}` now.", name=clean_name(name))
+        return told or _(NOTHING_WAITS, name=clean_name(name))
 
     async def _remind(self, asked: CommandContext) -> str:
         place = place_of(asked, self._owner_addresses)

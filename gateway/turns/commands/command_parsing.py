@@ -8,7 +8,7 @@ from difflib import get_close_matches
 
 from agent_core.language import _, list_of
 from agent_core.messages import Audience, InboundMessage
-from gateway.turns.commands.command_table import COMMANDS, SYNONYMS, Takes
+from gateway.turns.commands.command_table import COMMANDS, LISTS, SYNONYMS, Takes
 
 _WORD = re.compile(
     r"(?:[!/！]|(?P<apart>[!！]\s))([A-Za-z][A-Za-z0-9_-]{0,30})[!.?]{0,5}(?!\S)[^\S\n]*([^\n]*)"
@@ -71,7 +71,8 @@ def parse_command(message: InboundMessage, *, email_style: bool = False) -> Comm
     if misread is None and word in COMMANDS and word != "stop" and len(text.rstrip()) > _LONGEST_LOOKED_AT:
         misread = Misread(word, _("That is too long for `!{word}`, so nothing was done.", word=word))
     if misread is None and word in COMMANDS:
-        return Command(word, argument, more)
+        is_list = word in LISTS and argument.rstrip(".!").lower() == "list"
+        return Command(word, "" if is_list else argument, more)
     # By mail a signature may stand below; a slip above a letter has nothing behind it.
     return misread if not email_style or ((alone or argument) and word not in COMMANDS) else None
 

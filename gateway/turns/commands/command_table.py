@@ -240,6 +240,10 @@ COMMANDS: dict[str, ChatCommand] = {
         for_owner=True,
     ),
 }
+LISTS = frozenset(
+    ["remind", "watch", "jobs", "memory", "files", "approve", "allow", "grants", "model", "continue"]
+)
+"""Commands that show what there is when they stand alone; a ``list`` behind them means the same."""
 SYNONYMS: dict[str, tuple[str, ...]] = {
     "start": ("help",),
     "commands": ("help",),

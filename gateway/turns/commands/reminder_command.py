@@ -73,7 +73,7 @@ async def _make(jobs: JobService, place: JobPlace, argument: str, *, key: str) -
         example = safe_line(one_line(error.example, 100))
         return _(
             "Nothing was scheduled: {error}. Write for example `!remind {example}`.",
-            error=safe_line(str(error)),
+            error=safe_line(str(error), 300),
             example=example,
         )
     except TooManyJobs as error:

@@ -29,6 +29,7 @@ from gateway.turns.commands.command_parsing import without_name
 from gateway.turns.questions.decisions import (
     DECLINED,
     ENDED,
+    NOTHING_WAITS,
     ToolDecisions,
     decision,
     granted_text,
@@ -382,6 +383,8 @@ class WordedAnswers:
         told = await self.calls.explain_decision(names[0], entry.message)
         if told is None and said.sign is not Sign.UNCLEAR:
             told = next((self.calls.deciders_text(one) for one in waiting if one.name == names[0]), None)
+            if told is None and entry.message.audience is Audience.DIRECT:
+                told = _(NOTHING_WAITS, name=names[0])
         if told is not None:
             return self._with_more(_deciding_nothing(entry, {names[0]: ""}, told), said.more)
         return None

@@ -49,6 +49,8 @@ _SAID = {
         "whether the call was carried out; ask me."
     ),
 }
+NOTHING_WAITS = gettext_noop("Nothing waits for you under the name `{name}` now.")
+"""Of a question that was left without a decision: what it was for was edited, deleted or stopped."""
 _BEST = 2
 _LESS_SURE = gettext_noop(
     "`{name}` is not decided: this message proves its sender less well than the one that led to the "
@@ -216,6 +218,10 @@ class ToolDecisions:
         if (was := _WAS.get(found.verdict)) is None:
             return outcome(name, found.tool, found.verdict)
         return _("`{name}` was {was} before. This changes nothing.", name=name, was=_(was))
+
+    async def is_gone(self, name: str) -> bool:
+        """Return True if no question of this name waits, decided or not. Raises `StoreUnavailable`."""
+        return all(one.name != name for one in await self._store.questions())
 
     async def overview(self, message: InboundMessage, *, everywhere: bool) -> list[str]:
         """List this person's questions, ``everywhere`` or here. Raises `StoreUnavailable`."""

@@ -36,7 +36,7 @@ from gateway.routing.access import Access, Role, is_admitted
 from gateway.store.states import QUARANTINE_S, IllegalMove, InboxState, OutboxState
 from gateway.store.stores import InboxRow, NewOutbound, OutboxRow, Pending, Queue, StoreUnavailable, Turn
 from gateway.store.wakeups import Wakeups
-from gateway.turns.questions.decisions import NOT_PROVED, ToolDecisions, is_call, place_of
+from gateway.turns.questions.decisions import NOT_PROVED, NOTHING_WAITS, ToolDecisions, is_call, place_of
 from gateway.turns.questions.question_text import (
     extra_fields,
     fenced_arguments,
@@ -341,6 +341,8 @@ class ReviewQuestions:
         names = await self._notice(message)
         if len(names) == 1 and is_call(names[0]):
             told = await self.calls.decide(names[0], message, yes=yes)
+            if told is None and message.audience is Audience.DIRECT and await self.calls.is_gone(names[0]):
+                told = _(NOTHING_WAITS, name=names[0])
             return None if told is None else CommandReply(told)
         if not names or self._access.decide(message).role is not Role.OWNER:
             return None

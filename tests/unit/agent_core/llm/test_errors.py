@@ -142,7 +142,7 @@ class TestClassify:
         said = for_operator(classify(Failure(status=status, text="no"), model="mistral/small", now=NOW))
 
         assert words in said
-        assert ("mistral/small" in said) is ("`squidbot check`" in said) is bool(words)
+        assert ("mistral/small" in said) is ("`squidbot check` and restart me" in said) is bool(words)
 
     @pytest.mark.parametrize("finish", ["content_filter", "length"])
     def test_an_empty_answer_with_a_reason(self, finish):

@@ -68,6 +68,32 @@ class TestMime:
         assert parsed.attachments == (AttachmentNote("forwarded mail.eml", "message/rfc822", 23),)
 
     @pytest.mark.parametrize(
+        "kind",
+        ["message/rfc822", 'application/octet-stream; name="The hall.eml"'],
+        ids=["typed", "by its name"],
+    )
+    def test_the_files_of_a_forwarded_mail(self, kind: str) -> None:
+        """Each is a file of the mail that brings it, and the forwarded text can be read; neither is the sender's."""
+        inner = (
+            "From: carl@x.test\r\nSubject: The hall\r\nContent-Type: multipart/mixed; boundary=i\r\n\r\n"
+            "--i\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Transfer-Encoding: base64\r\n\r\n"
+            "R3LDvMOfZQ==\r\n"
+            "--i\r\nContent-Type: application/pdf; name=plan.pdf\r\nContent-Transfer-Encoding: base64\r\n\r\n"
+            "JVBERi0xLjQ=\r\n--i--"
+        )
+        raw = mail(
+            "From: alice@mail.test",
+            "Content-Type: multipart/mixed; boundary=m",
+            body=f"--m\r\n\r\nwhat is the plan?\r\n--m\r\nContent-Type: {kind}\r\n\r\n{inner}\r\n--m--",
+        )
+        parsed = parse_mail(raw)
+
+        assert parsed.text == "what is the plan?"
+        assert [(one.sender, one.text) for one in parsed.forwarded] == [("carl@x.test", "Grüße")]
+        assert [note.name for note in parsed.attachments][1:] == ["plan.pdf"]
+        assert b"".join(parsed.attachments[1].chunks()) == b"%PDF-1.4"
+
+    @pytest.mark.parametrize(
         ("content_type", "body", "expected"),
         [
             ("text/plain; charset=iso-8859-1", "Grüße".encode("latin-1"), "Grüße"),

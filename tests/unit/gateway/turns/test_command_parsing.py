@@ -15,7 +15,7 @@ from gateway.operations.render import chat_text
 from gateway.system.terminal_text import span
 from gateway.turns import commands
 from gateway.turns.commands import COMMANDS, Command, Misread, parse_command
-from gateway.turns.commands.command_table import SYNONYMS, Takes
+from gateway.turns.commands.command_table import LISTS, SYNONYMS, Takes
 from gateway.turns.commands.command_text import and_list, help_text
 from tests.clock import EPOCH
 
@@ -35,6 +35,16 @@ def message(text: str, **changes: Any) -> InboundMessage:
 
 def in_group(text: str, **changes: Any) -> InboundMessage:
     return message(text, audience=Audience.GROUP, **changes)
+
+
+@pytest.mark.parametrize("name", sorted(LISTS))
+def test_list_behind_a_command_that_lists_means_the_same(name: str) -> None:
+    """The control is a command that takes any word."""
+    for text in (f"!{name} list", f"/{name} List."):
+        assert parse_command(message(text)) == Command(name)
+    assert parse_command(message(f"!{name} lists")) == Command(name, "lists")
+    assert parse_command(message("!search list")) == Command("search", "list")
+    assert parse_command(message("!trust list")) == Command("trust", "list")
 
 
 @pytest.mark.parametrize("name", COMMANDS)

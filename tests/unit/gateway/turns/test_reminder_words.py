@@ -7,14 +7,16 @@ from typing import Any, cast
 
 import pytest
 
+from agent_core.language import speaking
 from agent_core.messages import Audience, SessionKey
 from gateway.proactive.jobs.config import ScheduleConfig
 from gateway.proactive.jobs.job_service import JobPlace, JobService
-from gateway.proactive.jobs.time_syntax import Ambiguous, NotATime
+from gateway.proactive.jobs.time_grammar import read_when
+from gateway.proactive.jobs.time_syntax import Ambiguous, Calendar, NotATime
 from gateway.proactive.jobs.trigger_parsing import TriggerRequest, format_timing
 from gateway.proactive.jobs.triggers import Cron, TriggerInvalid, checked_cron
 from gateway.store.model import Job, JobKind
-from gateway.turns.commands.reminder_command import read_argument, reminder_of
+from gateway.turns.commands.reminder_command import about_reminders, read_argument, reminder_of
 from tests.clock import EPOCH, ManualClock
 
 
@@ -163,6 +165,8 @@ def test_repeated_times_are_told_in_words(expression: str, words: str) -> None:
 class _People:
     """A room in which Ben is, or somebody else."""
 
+    is_enabled = True
+
     def __init__(self, name: str = "ben") -> None:
         self._name = name
 
@@ -227,6 +231,44 @@ async def test_a_time_alone_says_nothing(said: str) -> None:
             await read_argument(cast("JobService", _People()), said, place)
 
 
+@pytest.mark.parametrize(
+    ("said", "days"),
+    [
+        ("every monday to thursday at 7", (0, 1, 2, 3)),
+        ("every mon-thu at 7", (0, 1, 2, 3)),
+        ("every friday through monday at 7", (0, 4, 5, 6)),
+        ("montags bis donnerstags um 7", (0, 1, 2, 3)),
+        ("jeden Montag bis Mittwoch und Samstag um 7", (0, 1, 2, 5)),
+        ("every weekday except friday at 7", (0, 1, 2, 3)),
+        ("every day except sunday at 7", (0, 1, 2, 3, 4, 5)),
+        ("jeden Werktag außer Freitag um 7", (0, 1, 2, 3)),
+        ("jeden Tag außer Samstag und Sonntag um 7", (0, 1, 2, 3, 4)),
+        ("every monday at 7", (0,)),
+    ],
+)
+def test_days_in_a_row_and_days_left_out(said: str, days: tuple[int, ...]) -> None:
+    """The last one is the control."""
+    when = read_when(said)
+    assert isinstance(when, Calendar)
+    assert when.weekdays == days
+    assert reminder_of(f"{said} school bus") == (TriggerRequest(at=said), "school bus")
+
+
+@pytest.mark.parametrize(
+    "said",
+    ["every weekday except at 7 bus", "every day but friday the 13th at 7 bus", "every monday to at 7 bus"],
+)
+def test_days_left_out_that_are_not_understood(said: str) -> None:
+    """Nothing is guessed."""
+    with pytest.raises(NotATime):
+        reminder_of(said)
+
+
+def test_what_stands_behind_a_day_may_be_the_text() -> None:
+    """The word in between is no end of a range then."""
+    assert reminder_of("every monday to call Tom") == (TriggerRequest(at="every monday"), "call Tom")
+
+
 async def test_a_name_and_a_time_say_nothing() -> None:
     """The name is not what is said."""
     place = JobPlace(SessionKey("matrix", "!r"), "matrix", "@ann:hs.test")
@@ -271,3 +313,24 @@ async def test_a_direct_list_says_where_a_job_of_another_place_comes() -> None:
             f" in {shown}, by matrix)",
             " in another conversation, by email)",
         ]
+
+
+@pytest.mark.parametrize("language", ["en", "de"])
+async def test_a_refusal_is_said_to_its_end(language: str) -> None:
+    """However long the words of the language are."""
+    place = JobPlace(SessionKey("matrix", "!r"), "matrix", "@ann:hs.test")
+    command = SimpleNamespace(
+        argument="am Freitag am Mittag oder am Abend mit den Kindern zum Schwimmbad gehen"
+    )
+    asked = SimpleNamespace(
+        command=command,
+        message=SimpleNamespace(sender=SimpleNamespace(verified=True)),
+        turn=SimpleNamespace(id="t"),
+        bot_name="",
+    )
+    with speaking(language):
+        told = await about_reminders(
+            cast("JobService", _People()), place, cast("Any", asked), cast("Any", None)
+        )
+    assert told.partition(": ")[2].startswith(("I am not sure whether", "Ich bin nicht sicher, ob")), told
+    assert "…" not in told
