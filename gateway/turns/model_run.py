@@ -181,9 +181,6 @@ class ReplySink:
             self._preview = text
             self._news.set()
 
-    async def activity(self, what: str) -> None:
-        """Show that the bot is typing."""
-
     @asynccontextmanager
     async def show_typing(self) -> AsyncIterator[None]:
         """While inside, the conversation shows that work goes on."""

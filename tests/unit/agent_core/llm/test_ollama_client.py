@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from agent_core.agent import AgentLoop
@@ -52,8 +54,9 @@ async def ask(client, text="hello", tools=()):
 async def test_talk_with_its_window_and_tokens(fake, stream):
     """Also where the address ends in /v1; every request names its window and forbids to cut."""
     fake.answer = lambda _: {"content": "Hello there", "thinking": "hm"}
-    one = journey(fake)
-    result = await one.run(stream=stream)
+    client = client_for(fake)
+    asked = SimpleNamespace(chat=lambda said, tools, **_: client.chat(said, tools, stream=stream))
+    result = await journey(fake, client=asked).run()
     assert result.reply == "Hello there"
     request = fake.requests[0]
     assert request["options"]["num_ctx"] == 16_384
