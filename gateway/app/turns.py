@@ -38,9 +38,12 @@ from gateway.turns.commands.chat_commands import CommandHandlers
 from gateway.turns.commands.command_service import CommandService, IngestOnly
 from gateway.turns.commands.continue_command import CarryOn
 from gateway.turns.commands.conversation_commands import ConversationCommands, Histories
+from gateway.turns.commands.model_command import ModelCommand
 from gateway.turns.commands.new_conversation import NewConversation
 from gateway.turns.commands.persona_command import PersonaCommand
+from gateway.turns.commands.reminder_command import ReminderCommand
 from gateway.turns.commands.retry_and_undo import TakeBack
+from gateway.turns.commands.trust_command import TrustCommand
 from gateway.turns.commands.worded_answers import WordedAnswers
 from gateway.turns.commit import TurnCommit
 from gateway.turns.dispatcher import SessionDispatcher
@@ -193,13 +196,11 @@ def _commands(shared: _Shared) -> CommandService:
         access=access,
         approvals=shared.approvals,
         status=shared.supervision.status.read,
-        clock=env.clock,
-        files=agent.workspace_files,
-        schedule=proactive.jobs,
-        owner_addresses=proactive.owner,
         grants=shared.grants,
-        models=shared.choice,
         others={
+            "model": ModelCommand(shared.choice).answer,
+            "remind": ReminderCommand(proactive.jobs, queue.turns, proactive.owner).answer,
+            "trust": TrustCommand(queue, env.clock, agent.workspace_files).answer,
             "search": conversation.search,
             "export": conversation.export,
             "continue": CarryOn(queue, histories, env.conversations, env.clock).answer,
