@@ -184,7 +184,7 @@ class AgentRun:
 
     async def _answer(self, last: str) -> tuple[ModelAnswer, str]:
         """One answer, recorded or new, and why it is the last one, if it is."""
-        self.words.note_shown(*(each.origins for each in self._definitions))
+        self.words.note_origins(*(each.origins for each in self._definitions))
         number, digest = self._next("model", last)
         found = None if self._journal is None else await self._journal.model_answer(number, digest)
         if found is None:
@@ -197,7 +197,7 @@ class AgentRun:
         else:
             answer, origins = found
         # A restarted turn may have a prompt with less in it than the one that was answered.
-        self.words.note_shown(origins)
+        self.words.note_origins(origins)
         self.steps += 1
         usage = answer.usage or Usage()
         self.usage += usage
@@ -325,7 +325,7 @@ class AgentRun:
         if recorded is not None:
             return recorded
         ahead = self._ahead
-        proposal = await self.words.as_worded(self._proposal(call), self._tools[call.name])
+        proposal = await self.words.credit_author(self._proposal(call), self._tools[call.name])
         proposal = replace(
             proposal,
             following=lambda: self._following(ahead),
@@ -383,7 +383,7 @@ class AgentRun:
             effect,
             self.words.decided_on,
             targets or (),
-            named=self.words.are_named(effect, targets)
+            named=self.words.has_named(effect, targets)
             and (effect is not Effect.WRITE_WORKSPACE or creates_only(tool, call.arguments)),
             guarded=call.name in self._guarded or needs_approval(tool, call.arguments),
             is_note=is_note(tool, call.arguments),

@@ -50,7 +50,7 @@ class SeenWords:
     def note_prompt(self, before: Sequence[Message]) -> None:
         """Note the messages before the question, whose origins the session knows."""
         self._before = before
-        self.note_shown(self.session.named, *(message.sources for message in before))
+        self.note_origins(self.session.named, *(message.sources for message in before))
         if not self.session.quotes:
             return
         # The origins of the line in which a quotation stands, if the model has seen that line.
@@ -58,9 +58,9 @@ class SeenWords:
         said = [(_words(text), origin) for text, origin in self.session.quotes]
         unknown = [origin for words, origin in said if words.strip() and words not in known]
         self.quoted = join_origins(self.quoted, unknown)
-        self.note_shown(self.quoted)
+        self.note_origins(self.quoted)
 
-    def note_shown(self, *groups: Origins) -> None:
+    def note_origins(self, *groups: Origins) -> None:
         """Note that the model has been shown words of these origins."""
         trusted = self.trust_time()
         new = [group if trusted is None else since(group, trusted) for group in groups if group]
@@ -69,7 +69,7 @@ class SeenWords:
 
     def note_result(self, result: ToolResult, *, fetched: bool) -> None:
         """Note the result of a call; ``fetched``: a server has answered it."""
-        self.note_shown(result.origins)
+        self.note_origins(result.origins)
         if fetched and result.origins:
             # The text of a hit may repeat what the model has searched for; its address is the server's.
             named = [result.content] if result.addresses is None else result.addresses
@@ -104,7 +104,7 @@ class SeenWords:
         """Return True if the current message consists only of words of allowed people."""
         return trust_of((*self.session.origins, *self.quoted)) <= Trust.KNOWN
 
-    async def as_worded(self, proposal: Proposal, tool: ToolPort) -> Proposal:
+    async def credit_author(self, proposal: Proposal, tool: ToolPort) -> Proposal:
         """
         Mark a call as the author's idea if the current message contains all of its words.
 
@@ -124,7 +124,7 @@ class SeenWords:
             return proposal
         return replace(proposal, origins=join_origins(self.session.origins, self.quoted, wording.kept))
 
-    def are_named(self, effect: Effect, targets: Sequence[str] | None) -> bool:
+    def has_named(self, effect: Effect, targets: Sequence[str] | None) -> bool:
         """
         Return True if a person has named all targets.
 

@@ -34,7 +34,7 @@ class CallLimits:
     allowance: AllowancePort | None
 
     def runner(self, tools: Mapping[str, ToolPort]) -> ToolRunner:
-        """What runs the tools of the run."""
+        """Make the runner of the tools of the run."""
         return ToolRunner(tools, seconds=self.limits.tool_seconds, result_chars=self.limits.tool_result_chars)
 
     def final_call_reason(self, steps: int, usage: Usage) -> str:
