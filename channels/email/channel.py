@@ -23,7 +23,6 @@ from agent_core.messages import OutboundKind, OutboundMessage, SessionKey
 from channels.base import (
     Capabilities,
     ChannelAuthFailed,
-    ChannelClock,
     ChannelError,
     ChannelMisconfigured,
     ChannelUnavailable,
@@ -37,7 +36,6 @@ from channels.base import (
 from channels.email.compose.outbound_mail import Envelope
 from channels.email.config import EmailConfig
 from channels.email.imap.housekeeping import Answered, Housekeeping, HousekeepingTask, UploadCopy
-from channels.email.imap.imap_connect import Timing
 from channels.email.imap.imap_connections import Connections
 from channels.email.imap.mailbox import Mailbox
 from channels.email.loop_guard import LoopGuard
@@ -55,9 +53,9 @@ from channels.email.reply_limits import AnswerLimiter
 from channels.email.sent_tracker import SentTracker
 from channels.email.server_ids import ServerIds, given_in_reply
 from channels.email.smtp.posting import Posting
-from channels.email.smtp.submission import Submission, SubmitTiming
+from channels.email.smtp.submission import Submission
 from channels.email.trust.dkim_alignment import SenderVerifier
-from channels.email.trust.dns import DnsLookup, Lookup, TextRecords
+from channels.email.trust.dns import DnsLookup, TextRecords
 from channels.email.trust.sender_policy import MailRefused
 from channels.plugin import ChannelServices
 
@@ -106,10 +104,6 @@ class EmailChannel(EmailDirectMessages):
         self,
         config: EmailConfig,
         services: ChannelServices,
-        *,
-        timing: Timing | None = None,
-        submit_timing: SubmitTiming | None = None,
-        lookup: Lookup | None = None,
     ) -> None:
         self.name = name = services.name
         self._services = services
@@ -124,8 +118,8 @@ class EmailChannel(EmailDirectMessages):
         self._config = config
         self._clock = clock
         credentials = credentials_of(config, state, clock)
-        self._connections = Connections(config, timing or Timing(), credentials)
-        self._submitter = Submission(config, submit_timing, credentials)
+        self._connections = Connections(config, credentials)
+        self._submitter = Submission(config, credentials=credentials)
         self._suspects = CrashSuspects(state.local / "reading.json")
         self._posting = Posting(config, self._submitter, attachments, self._connections.tls)
         self._housekeeping = Housekeeping(keyword=config.answered_keyword, processed=config.processed_folder)
@@ -148,7 +142,15 @@ class EmailChannel(EmailDirectMessages):
             is_owner=services.is_owner,
             crowded=self._safety.is_over_limit,
         )
-        self._verify = _verifier(config, clock, welcome, lookup).find if config.dkim == "verify" else None
+        self._records = TextRecords(DnsLookup(config.dns_servers), clock.monotonic)
+        verifier = SenderVerifier(
+            self._records,
+            lambda: clock.now().timestamp(),
+            config.address,
+            knows=welcome,
+            ingested=lambda address: is_ingest_only(address, config.ingest_only_from),
+        )
+        self._verify = verifier.find if config.dkim == "verify" else None
         self._mailbox: Mailbox | None = None
         self.last_contact_at: datetime | None = None
         """When the mail server has last answered or called."""
@@ -405,16 +407,3 @@ class EmailChannel(EmailDirectMessages):
 
 def _report_up(inbox: Inbox, facts: Mapping[str, Any], detail: str) -> None:
     inbox.report(LinkState.UP, detail, **facts)
-
-
-def _verifier(
-    config: EmailConfig, clock: ChannelClock, knows: Callable[[str], bool], lookup: Lookup | None
-) -> SenderVerifier:
-    records = TextRecords(lookup or DnsLookup(config.dns_servers), clock.monotonic)
-    return SenderVerifier(
-        records,
-        lambda: clock.now().timestamp(),
-        config.address,
-        knows=knows,
-        ingested=lambda address: is_ingest_only(address, config.ingest_only_from),
-    )
