@@ -173,8 +173,9 @@ class TestWindows:
     async def test_in_openais_protocol_the_window_is_asked_for(self, fake):
         """By `/api/ps` for an Ollama; the owner is told of the mismatch."""
         client = OpenAIClient(
-            "openai/qwen3:4b", api_base=f"{fake.api_base}/v1", clock=LoopClock(), at_home=True, window=32_000
+            "openai/qwen3:4b", api_base=f"{fake.api_base}/v1", clock=LoopClock(), window=32_000
         )
+        client.at_home = True
         CLIENTS.append(client)
         with pytest.raises(ContextTooLong):
             await ask(client, "word " * 5000)
