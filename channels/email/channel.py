@@ -48,7 +48,7 @@ from channels.email.parse.mail_threads import message_id_of, session_about
 from channels.email.receive.crash_suspects import CrashSuspects
 from channels.email.receive.mail_attachments import Keeper
 from channels.email.receive.mail_intake import MailIntake, is_ingest_only
-from channels.email.receive.mail_receiver import MailReceiver
+from channels.email.receive.mail_receiver import MailAccountParts, MailReceiver
 from channels.email.reply_limits import AnswerLimiter
 from channels.email.sent_tracker import SentTracker
 from channels.email.server_ids import ServerIds, given_in_reply
@@ -150,17 +150,26 @@ class EmailChannel(EmailDirectMessages):
             knows=welcome,
             ingested=lambda address: is_ingest_only(address, config.ingest_only_from),
         )
-        self._verify = verifier.find if config.dkim == "verify" else None
         self._mailbox: Mailbox | None = None
         self.last_contact_at: datetime | None = None
         """When the mail server has last answered or called."""
-        self._broke: dict[int, int] = {}
         self._tell_up: Callable[[str], None] | None = None
         self._told = ""
         self._let_in_at: frozenset[str] | None = None
         """Where the circuit breaker was open when things were let in for the last time."""
         self._went_out = SentTracker(clock.monotonic)
         self._server_ids = ServerIds(config.address)
+        self._receiving = MailAccountParts(
+            intake=self._intake,
+            housekeeping=self._housekeeping,
+            now=clock.now,
+            went_out=self._went_out,
+            server_ids=self._server_ids,
+            suspects=self._suspects,
+            verify=verifier.find if config.dkim == "verify" else None,
+            keeper=self._keeper,
+            owners=services.owner_addresses,
+        )
 
     # ── receiving ──
     async def run(self, inbox: Inbox) -> None:
@@ -196,21 +205,12 @@ class EmailChannel(EmailDirectMessages):
         receiver = MailReceiver(
             mailbox,
             inbox,
-            self._intake,
-            self._housekeeping,
-            now=self._clock.now,
-            went_out=self._went_out,
-            server_ids=self._server_ids,
+            self._receiving,
             before_commit=self._safety.save,
-            broke=self._broke,
             never_came=self._never_came,
-            verify=self._verify,
             bounced=self._safety.undelivered_mails,
-            keeper=self._keeper,
             undelivered=self._undelivered,
             start=tasks.start_soon,
-            suspects=self._suspects,
-            owners=self._services.owner_addresses,
         )
         inbox.report(LinkState.CATCHING_UP)
         await receiver.start()

@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 CEILINGS = {
     "docstrings that begin with a clause": 0,
     "private words in names": 0,
-    "wide constructors": 4,
+    "wide constructors": 3,
     "long functions": 0,
     "names that are pieces of a sentence": 22,
     "lines of gateway that name a channel": 3,
