@@ -62,7 +62,6 @@ from channels.matrix.send.room_resolution import final_receipt, resolve, waits_f
 from channels.matrix.send.typing_and_receipts import TypingAndReceipts
 from channels.plugin import ChannelServices
 
-_CLOSE_LIMIT_S = 5.0
 _Task = Callable[[], Coroutine[Any, Any, None]]
 
 
@@ -325,7 +324,7 @@ class MatrixChannel:
             self._crypto.close()
             self._crypto = None
         if homeserver is not None:
-            with anyio.move_on_after(_CLOSE_LIMIT_S, shield=True):
+            with anyio.move_on_after(5.0, shield=True):
                 await homeserver.aclose()
 
     async def _meant(self, error: DeliveryFailed, placed: OutboundMessage) -> ChannelError:

@@ -58,7 +58,6 @@ from gateway.turns.user_input import session_of, user_lines
 _OUTAGE_S = 86_400.0
 _AGAIN_AFTER_S = 60.0
 _UNDO = "by hand: changes by commands have no versions; the output is in work/jobs/{id}.log"
-_NAMED_CHARS = 60
 _SHOWN_CHARS = 1_500
 """Of the output of a command, two screens of a phone."""
 _UNREADABLE = "its order is not readable"
@@ -218,7 +217,7 @@ class BackgroundTurns:
             _(
                 "Background command {name}: `{command}`\n\n{output}",
                 name=order.label,
-                command=safe_line(turn.head.message.text, _NAMED_CHARS),
+                command=safe_line(turn.head.message.text, 60),
                 output=_output_shown(said.text, order.id),
             ),
             origins=origins,

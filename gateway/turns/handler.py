@@ -36,7 +36,6 @@ from gateway.turns.model_run import ModelRun
 from gateway.turns.questions.review_questions import OWNER_QUESTIONS
 from gateway.turns.turn_kinds import TurnKind
 
-_LOOKED_AT = 1000
 _log = structlog.get_logger(__name__)
 
 
@@ -75,7 +74,7 @@ class Batching:
         """By which channel the next message came; the owner's shared conversation has several."""
         if session != SHARED:
             return session.channel
-        waiting = await self._store.rows(states=[InboxState.READY], session=session, limit=_LOOKED_AT)
+        waiting = await self._store.rows(states=[InboxState.READY], session=session, limit=1000)
         return waiting[-1].message.channel if waiting else OWNER_QUESTIONS.channel
 
 

@@ -21,7 +21,6 @@ from agent_core.tools.mcp.definitions import Definition, Kind, definition_from
 
 _MOST = 200
 _MOST_PAGES = 50
-_CHARS = 300
 _URI = {"type": "object", "properties": {"uri": {"type": "string"}}, "required": ["uri"]}
 _PROMPT = {
     "type": "object",
@@ -134,4 +133,4 @@ def _arguments(prompt: types.Prompt) -> str:
 
 def _line(what: str, name: str | None, description: str | None) -> str:
     told = " ".join(part for part in (what, name if name != what else "") if part)
-    return one_line(f"{told}: {description}" if description else told, _CHARS)
+    return one_line(f"{told}: {description}" if description else told, 300)

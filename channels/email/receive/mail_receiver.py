@@ -48,7 +48,6 @@ from channels.email.trust.sender_policy import claimed_senders, sender_of
 BATCH_MAILS = 50
 OUTLINE_LIMIT_S = 10.0
 REFILE_UIDS = 200
-_LOOK_S = 5.0
 _PATIENCE_OF_OWNER_S = 1.0
 """So long mails that name the owner are read before others."""
 PATIENCE_S = 1.0
@@ -213,7 +212,7 @@ class MailReceiver:
                 patience_s = max(patience_s - (anyio.current_time() - began), 0.0)
                 await self._take_verified()
                 while self._waiting.full:
-                    with anyio.move_on_after(_LOOK_S):  # the storage may have become known as away
+                    with anyio.move_on_after(5.0):  # the storage may have become known as away
                         await self._waiting.wait_for_change()
                     await self._take_verified()
             if self._read_to < chunk[-1]:

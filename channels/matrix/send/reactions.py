@@ -30,7 +30,6 @@ from channels.matrix.rooms.room_state import Rooms
 SIGNS = {AckState.RECEIVED: "👀", AckState.DONE: "✅", AckState.FAILED: "⚠️"}
 
 _MAX_WAITING = 500
-_MAX_KNOWN = 1000
 _TRIES = 4
 _LIMIT_S = 10.0
 REST_S = 60.0
@@ -85,7 +84,7 @@ class AckReactions:
     def __init__(self, homeserver: Homeserver) -> None:
         self._homeserver = homeserver
         self._waiting: deque[tuple[str, str, AckState]] = deque()
-        self._known: Bounded[tuple[str, AckState], str] = Bounded(_MAX_KNOWN)
+        self._known: Bounded[tuple[str, AckState], str] = Bounded(1000)
         self._news = anyio.Event()
         self._rests_until = -math.inf
         self._left_out: deque[str] = deque(maxlen=_MAX_WAITING)

@@ -30,7 +30,6 @@ from gateway.turns.questions.decisions import clean_name, is_call
 from gateway.turns.questions.review_questions import CommandReply, ReviewQuestions
 from gateway.turns.questions.tool_grants import ToolGrants, parse_terms
 
-_LOOKED_AT = 5000
 _NOTHING = gettext_noop("Nothing waits for your decision.")
 _NOT_YOURS = gettext_noop(
     "Other people take part in this conversation, so I continue it. Only my owner or a moderator of the "
@@ -133,9 +132,7 @@ class CommandHandlers:
 
     async def _status_text(self, asked: CommandContext) -> str:
         report = await self._status()
-        rows = await self._store.inbox.rows(
-            states=[InboxState.READY], session=asked.turn.session, limit=_LOOKED_AT
-        )
+        rows = await self._store.inbox.rows(states=[InboxState.READY], session=asked.turn.session, limit=5000)
         me = normalise(asked.message.sender.address)
         waiting = [row for row in rows if normalise(row.message.sender.address) == me]
         count = len(waiting)
