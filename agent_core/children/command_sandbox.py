@@ -64,7 +64,7 @@ class Proof:
 @dataclass(frozen=True, slots=True)
 class SandboxFolders:
     """
-    What commands see of the disk: of squidbot's ``home`` the ``workspace`` alone, and ``readable`` ones.
+    The part of the disk that commands see: the ``workspace`` in squidbot's ``home``, and ``readable`` ones.
 
     ``private_in`` has one folder per run; what lies at ``secret`` is in no folder that they may read.
     """
@@ -75,7 +75,7 @@ class SandboxFolders:
     secret: Sequence[Path] = ()
     readable: Sequence[Path] = ()
 
-    def resolved(self) -> SandboxFolders:
+    def without_links(self) -> SandboxFolders:
         """Return them without links in their paths."""
         secret, readable = ([path.resolve() for path in each] for each in (self.secret, self.readable))
         return SandboxFolders(
@@ -123,7 +123,7 @@ class CommandSandbox:
         connects: bool = False,
         unit: Path | None = None,
     ) -> None:
-        self._folders = folders.resolved()
+        self._folders = folders.without_links()
         self._environment = dict(environment or {})
         self._limits = limits
         self.landlock = process.landlock_version()

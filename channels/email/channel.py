@@ -100,11 +100,7 @@ class EmailChannel(EmailDirectMessages):
     Its state may be lost; files of people who may not talk are ignored.
     """
 
-    def __init__(
-        self,
-        config: EmailConfig,
-        services: ChannelServices,
-    ) -> None:
+    def __init__(self, config: EmailConfig, services: ChannelServices) -> None:
         self.name = name = services.name
         self._services = services
         attachments, state, clock = services.attachments, services.state, services.clock
@@ -125,13 +121,7 @@ class EmailChannel(EmailDirectMessages):
         self._housekeeping = Housekeeping(keyword=config.answered_keyword, processed=config.processed_folder)
         limiter = AnswerLimiter(config.limits)
         self._safety = LoopGuard(
-            name,
-            config,
-            limiter,
-            state,
-            clock=clock,
-            alert=services.alert,
-            is_owner=services.is_owner,
+            name, config, limiter, state, clock=clock, alert=services.alert, is_owner=services.is_owner
         )
         self._intake = MailIntake(
             name,
@@ -143,13 +133,6 @@ class EmailChannel(EmailDirectMessages):
             crowded=self._safety.is_over_limit,
         )
         self._records = TextRecords(DnsLookup(config.dns_servers), clock.monotonic)
-        verifier = SenderVerifier(
-            self._records,
-            lambda: clock.now().timestamp(),
-            config.address,
-            knows=welcome,
-            ingested=lambda address: is_ingest_only(address, config.ingest_only_from),
-        )
         self._mailbox: Mailbox | None = None
         self.last_contact_at: datetime | None = None
         """When the mail server has last answered or called."""
@@ -166,9 +149,18 @@ class EmailChannel(EmailDirectMessages):
             went_out=self._went_out,
             server_ids=self._server_ids,
             suspects=self._suspects,
-            verify=verifier.find if config.dkim == "verify" else None,
+            verify=self._verifier(welcome).find if config.dkim == "verify" else None,
             keeper=self._keeper,
             owners=services.owner_addresses,
+        )
+
+    def _verifier(self, knows: Callable[[str], bool]) -> SenderVerifier:
+        return SenderVerifier(
+            self._records,
+            lambda: self._clock.now().timestamp(),
+            self._config.address,
+            knows=knows,
+            ingested=lambda address: is_ingest_only(address, self._config.ingest_only_from),
         )
 
     # ── receiving ──

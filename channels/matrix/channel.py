@@ -90,11 +90,7 @@ class MatrixChannel:
         services: ``state`` has login and keys; invitations of who may talk are accepted.
     """
 
-    def __init__(
-        self,
-        config: MatrixConfig,
-        services: ChannelServices,
-    ) -> None:
+    def __init__(self, config: MatrixConfig, services: ChannelServices) -> None:
         self.name = services.name
         self.account = config.user_id
         self.capabilities = capabilities_of(config, attachments=services.attachments is not None)
