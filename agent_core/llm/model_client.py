@@ -30,7 +30,6 @@ from agent_core.models import Message, ModelChunk, ToolCall, ToolDefinition, Usa
 from agent_core.ports import Clock, PicturePort
 from agent_core.prompt_budget import TokenEstimate
 
-_MOST_LEARNED = 8
 _NO_TOOLS = re.compile(
     r"(does not|doesn't|do not|not) support (tool|function)|tools? (use |calling )?(is|are) not supported"
     r"|tool choice requires",
@@ -248,7 +247,7 @@ class ModelClient(ABC):
         self.estimate = self.estimate.correct(estimated, read)
 
     async def _answer(self, wanted: Request) -> AsyncGenerator[ModelChunk, None]:
-        for tries_left in reversed(range(_MOST_LEARNED)):
+        for tries_left in reversed(range(8)):
             request = self._accepted(wanted)
             tokens = self._check_fits(request)
             handed_out = False
