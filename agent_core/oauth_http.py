@@ -13,7 +13,6 @@ import anyio.to_thread
 from agent_core.http_guards import BoundedResponse
 from agent_core.oauth import ProviderAway, read_answer
 
-_ANSWER_LIMIT_S = 30.0
 MAX_ANSWER_BYTES = 200_000
 
 
@@ -33,7 +32,7 @@ class HttpProvider:
 
     async def _ask(self, url: str, **body: Any) -> Mapping[str, Any]:
         context = await anyio.to_thread.run_sync(self._tls)
-        limit = aiohttp.ClientTimeout(total=_ANSWER_LIMIT_S)
+        limit = aiohttp.ClientTimeout(total=30.0)
         headers = {"Accept": "application/json"}
         read = bytearray()
         try:

@@ -106,8 +106,8 @@ class ChannelPort(Protocol):
     A turn's view of the place where its answer goes.
 
     ``send`` hands over the final answer, once per turn; nothing leaves the machine before the turn is
-    committed. ``partial`` shows the text so far (all of it, not the new piece) and ``activity`` says what
-    is going on; both are hints that may be dropped and never fail.
+    committed. ``partial`` shows the text so far (all of it, not the new piece), a hint that may be dropped
+    and never fails.
     """
 
     async def send(self, text: str) -> None:
@@ -116,10 +116,6 @@ class ChannelPort(Protocol):
 
     async def partial(self, text: str) -> None:
         """Show the unfinished answer, if the channel can."""
-        ...
-
-    async def activity(self, what: str) -> None:
-        """Show that the turn goes on, for example by the name of a running tool."""
         ...
 
 

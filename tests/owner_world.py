@@ -53,8 +53,8 @@ class Owner:
             notifier=OwnerNotifier(store, self.target, self.clock),
             clock=self.clock,
             wakeups=self.wakeups,
-            look_every_s=0.01,
         )
+        self.notes.look_every_s = 0.01
 
     async def learn(self) -> None:
         room = SessionKey("matrix", "dm-@ann:hs.test")

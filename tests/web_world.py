@@ -159,4 +159,6 @@ def client(
 ) -> WebClient:
     """A client of the world; ``limits`` are those of `WebLimits`."""
     given = {"apart_s": 0.0, **limits}
-    return WebClient(reach, WebLimits(**given), resolver=names or Names(), tls=tls)  # type: ignore[arg-type]
+    made = WebClient(reach, WebLimits(**given))  # type: ignore[arg-type]
+    made.resolver, made.tls = names or Names(), tls  # type: ignore[assignment]
+    return made

@@ -4,35 +4,30 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime
 from typing import Any
 
-import anyio
 import structlog
 
-from agent_core.agent.turn_limits import TurnLimits
+from agent_core.agent.seen_words import SeenWords
+from agent_core.agent.turn_limits import CallLimits
 from agent_core.errors import ContextTooLong, ModelError, ModelRefused, TurnLimitReached
 from agent_core.language import _, gettext_noop
-from agent_core.llm.completion import ask
 from agent_core.memory.manager import MemoryManager
 from agent_core.messages import Attachment
 from agent_core.models import (
     Message,
     ModelAnswer,
     Purpose,
-    Session,
     ToolCall,
     ToolDefinition,
     ToolResult,
     Usage,
 )
-from agent_core.ports import AllowancePort, ChannelPort, Clock, LLMPort, StepJournal, ToolPort
-from agent_core.prompt import own_part
+from agent_core.ports import StepJournal, ToolPort
 from agent_core.prompt_budget import clip
-from agent_core.provenance import Origins, Trust, arriving, calling, join_origins, since, trust_of
+from agent_core.provenance import calling
 from agent_core.tools.deferred import FIND_TOOLS, DeferredTools, name_of_tool
 from agent_core.tools.effects import (
     Effect,
@@ -43,15 +38,12 @@ from agent_core.tools.effects import (
     needs_approval,
     review_of,
     targets_of,
-    wording_of,
 )
-from agent_core.tools.execution import ToolRunner, changed_note
-from agent_core.tools.policy import ConsentPort, Proposal, is_mentioned, is_named, is_said, is_written_as_code
+from agent_core.tools.execution import changed_note
+from agent_core.tools.policy import ConsentPort, Proposal
 
 _SAME_FAILURE_LIMIT = 3
 _CALLS_AT_ONCE = 32
-_MOST_UNASKED_FETCHES = 20
-"""After so many answers of servers in a turn, links in them name nothing: which are followed tells."""
 _SHORT_RESULT_TOKENS = 500
 _SHORTEST_RESULT_TOKENS = 100
 _SHORTENED_AT_MOST = 4
@@ -63,70 +55,49 @@ _LARGE_SHARE = 0.5
 _CUT_OFF = gettext_noop(
     "\n\n[This answer was cut off at the output limit of the language model. Write “go on” for the rest.]"
 )
-_WORD = re.compile(r"\w+|[/~$;&]")
 _READ = "[The pictures that your tools have just read, in that order.]"
 _PICTURES_OF_TOOLS = 8
 """So many are shown in one run."""
 _log = structlog.get_logger(__name__)
 
-RunTools = Mapping[str, tuple[ToolDefinition, ToolPort]]
-"""The tools of one run by name, each with what the model is told of it."""
+RunTools = Mapping[str, tuple[ToolDefinition, ToolPort, bool]]
+"""The tools of one run by name, each with what the model is told of it, and True if it needs an approval."""
 
 
 class AgentRun:
-    """The state of one run."""
+    """The state of one run; ``ask`` asks the model, ``words`` begins with the question."""
 
     def __init__(
         self,
-        session: Session,
-        user_message: str,
+        words: SeenWords,
+        ask: Callable[[Sequence[Message], Sequence[ToolDefinition]], Awaitable[ModelAnswer]],
         *,
         memory: MemoryManager,
         system_prompt: str,
-        llm: LLMPort,
         tools: RunTools,
-        channel: ChannelPort,
         journal: StepJournal | None,
-        limits: TurnLimits,
-        stream: bool,
+        calls: CallLimits,
         consent: ConsentPort,
-        clock: Clock,
-        approve_tools: Collection[str] = (),
-        spent: Callable[[Usage], None] = lambda _: None,
-        allowance: AllowancePort | None = None,
     ) -> None:
-        self._session = session
-        self._question = user_message
+        self.words = words
+        self._session = words.session
+        self._ask_model = ask
         self._memory = memory
         self._system_prompt = system_prompt
-        self._llm = llm
-        deferred = {name for name, (_, tool) in tools.items() if getattr(tool, "deferred", False)}
+        self._tools = {name: tool for name, (_, tool, _) in tools.items()}
+        self._guarded = {name for name, (*_, guarded) in tools.items() if guarded}
+        deferred = {name for name, tool in self._tools.items() if getattr(tool, "deferred", False)}
         self._deferred = DeferredTools({name: tools[name][0] for name in tools if name in deferred})
-        self._always = [definition for name, (definition, _) in tools.items() if name not in deferred]
+        self._always = [each[0] for name, each in tools.items() if name not in deferred]
         if (finder := self._deferred.finder()) is not None:
             self._always.append(finder)
-        self._tools = {name: tool for name, (_, tool) in tools.items()}
-        self._runner = ToolRunner(
-            self._tools,
-            seconds=limits.tool_seconds,
-            result_chars=limits.tool_result_chars,
-        )
-        self._channel = channel
+        self._calls = calls
+        self._runner = calls.runner(self._tools)
         self._journal = journal
-        self._limits = limits
-        self._stream = stream
-        self._spent = spent
-        self._allowance = allowance
         self._consent = consent
-        self._clock = clock
-        self._guarded = {
-            name
-            for name, (_, tool) in tools.items()
-            if name in approve_tools or getattr(tool, "needs_approval", False)
-        }
         self._prompt: list[Message] = []
         self._tail: list[Message] = []
-        self._chain = _digest(session.id, session.turn, user_message)
+        self._chain = _digest(words.session.id, words.session.turn, words.question)
         self._number = 0
         self._ahead: Sequence[ToolCall] = ()
         """The calls of the model's answer that come after the one in hand."""
@@ -138,22 +109,6 @@ class AgentRun:
         """What tools have read, and was not shown yet."""
         self._pictures_left = _PICTURES_OF_TOOLS
         self._shortened = False
-        self._named_by_tools: list[str] = []
-        """
-        What servers have answered: an address in it may be fetched, too. What other tools find is not of that
-        kind, whatever its origins: histories and files hold what the model itself has written.
-        """
-        self.quoted: Origins = ()
-        """Those of what the question quotes and what stands nowhere else in the prompt."""
-        self._untrusted_results: list[str] = []
-        """What tools have given that anybody may have written."""
-        self._decided_on: tuple[Origins, Sequence[str]] = ((), ())
-        """
-        What the answer in hand was made of: its origins, and the texts that anybody may have written. What
-        one of its calls gives is no reason for the next, which the model had decided on before.
-        """
-        self.origins: Origins = session.origins
-        """Whose words the model has been shown in this run, besides the owner's. Never becomes less."""
         self.attachments: list[Attachment] = []
         """What tools have given to go out with the answer."""
         self.usage = Usage()
@@ -165,7 +120,9 @@ class AgentRun:
         self._prompt = await self._build(None)
         self._load_again(self._prompt[:-1])
         while True:
-            answer, last = await self._answer(self._final_call_reason())
+            answer, last = await self._answer(
+                self._stop_reason or self._calls.final_call_reason(self.steps, self.usage)
+            )
             text, calls = answer.text, answer.calls
             if not calls or (last and text.strip()):
                 return text.strip() + (_(_CUT_OFF) if answer.is_cut else "")
@@ -174,7 +131,7 @@ class AgentRun:
             self._tail.append(
                 Message(role="assistant", content=text, tool_calls=calls, reasoning=answer.reasoning)
             )
-            self._decided_on = self.origins, self._strangers()
+            self.words.note_decision(self._definitions)
             meant = [self._runner.fit_call(self._meant(call)) for call in calls]
             searches = any(call.name == FIND_TOOLS for call in meant)
             self._not_loaded = [call for call in meant if not searches and self._deferred.answers(call)]
@@ -190,7 +147,7 @@ class AgentRun:
 
     def _load_again(self, before: Sequence[Message]) -> None:
         """Load tools found in earlier turns, except foreign ones where a turn is approved as a whole."""
-        trusted = self._trust_time()
+        trusted = self.words.trust_time()
         for message in before:
             fine = trusted is not None and message.timestamp is not None and message.timestamp <= trusted
             self._deferred.load(
@@ -207,20 +164,11 @@ class AgentRun:
         """The deferred tools that are loaded from now on."""
         return self._deferred.found
 
-    def _final_call_reason(self) -> str:
-        if self._stop_reason:
-            return self._stop_reason
-        if self.steps >= self._limits.steps - 1:
-            return "the step limit is reached"
-        if self.usage.prompt_tokens + self.usage.completion_tokens >= self._limits.tokens:
-            return "the token limit is reached"
-        return ""
-
     async def _build(self, context_tokens: int | None) -> list[Message]:
         prompt = await self._memory.build_messages(
             self._session.id,
             "\n\n".join(filter(None, (self._system_prompt, self._session.manner, self._session.room))),
-            self._question,
+            self.words.question,
             scope=self._session.scope,
             tool_names=[definition.name for definition in self._always],
             context_tokens=context_tokens,
@@ -229,69 +177,32 @@ class AgentRun:
             origins=self._session.origins,
             lookup=self._session.purpose is not Purpose.HEARTBEAT,
         )
-        # The last one is the question, whose origins the session knows.
-        self._note_shown(self._session.named, *(message.sources for message in prompt[:-1]))
-        self._note_quoted(prompt[:-1])
+        self.words.note_prompt(prompt[:-1])
         return prompt
-
-    def _note_quoted(self, before: Sequence[Message]) -> None:
-        """Add the origins of the line in which a quotation stands, if the model has seen that line."""
-        if not self._session.quotes:
-            return
-        known = "\n".join(_words(message.content) for message in before)
-        said = [(_words(text), origin) for text, origin in self._session.quotes]
-        unknown = [origin for words, origin in said if words.strip() and words not in known]
-        self.quoted = join_origins(self.quoted, unknown)
-        self._note_shown(self.quoted)
-
-    def _note_shown(self, *groups: Origins) -> None:
-        """Note that the model has been shown words of these origins."""
-        trusted = self._trust_time()
-        new = [group if trusted is None else since(group, trusted) for group in groups if group]
-        if any(new):
-            self.origins = join_origins(self.origins, *new)
-
-    def _trust_time(self) -> datetime | None:
-        """Return until when a person has approved earlier content, ignoring a time in the future."""
-        trusted = self._session.trusted_before
-        if trusted is not None and trusted > self._clock.now():
-            return None  # said by a clock that was wrong
-        return trusted
-
-    def _since_trusted(self, origins: Origins) -> Origins:
-        """Those that came after that."""
-        return since(origins, self._trust_time())
 
     # ── the model ──
 
     async def _answer(self, last: str) -> tuple[ModelAnswer, str]:
         """One answer, recorded or new, and why it is the last one, if it is."""
-        self._note_shown(*(each.origins for each in self._definitions))
+        self.words.note_origins(*(each.origins for each in self._definitions))
         number, digest = self._next("model", last)
         found = None if self._journal is None else await self._journal.model_answer(number, digest)
         if found is None:
             # Only a call that is made needs an allowance: what is recorded was paid before.
             guess = self._memory.estimate.request([*self._prompt, *self._tail], self._definitions)
-            last = last or await self._no_more_after(guess)
-            answer, origins = await self._ask(last, None if last else guess), self.origins
+            last = last or await self._calls.no_more_after(guess, begun=self.steps > 0)
+            answer, origins = await self._ask(last, None if last else guess), self.words.origins
             if self._journal is not None:
                 await self._journal.record_model_answer(number, digest, answer, origins=origins)
         else:
             answer, origins = found
         # A restarted turn may have a prompt with less in it than the one that was answered.
-        self._note_shown(origins)
+        self.words.note_origins(origins)
         self.steps += 1
         usage = answer.usage or Usage()
         self.usage += usage
-        self._spent(usage)
         self._chain = _digest(digest, answer.text, *(call.model_dump_json() for call in answer.calls))
         return answer, last
-
-    async def _no_more_after(self, tokens: int) -> str:
-        """Return why the allowance permits only one more call of ``tokens``; empty if it permits more."""
-        if self._allowance is None:
-            return ""
-        return await self._allowance.final_call_reason(tokens, begun=self.steps > 0)
 
     async def _ask(self, last: str, guess: int | None) -> ModelAnswer:
         """Ask the model, shortening a prompt that is too long; ``guess`` is its estimated size."""
@@ -306,14 +217,7 @@ class AgentRun:
             if guess is None:
                 guess = self._memory.estimate.request(request, self._definitions)
             try:
-                answer = await ask(
-                    self._llm,
-                    request,
-                    self._definitions,
-                    stream=self._stream,
-                    max_chars=self._limits.answer_chars,
-                    partial=self._channel.partial,
-                )
+                answer = await self._ask_model(request, self._definitions)
             except ModelError as error:
                 error.fields["step"] = self.steps
                 again = shortened < _SHORTENED_AT_MOST if "room" in error.fields else not self._shortened
@@ -323,9 +227,6 @@ class AgentRun:
                 await self._shorten(error, shortened)
                 guess = None
                 continue
-            except anyio.get_cancelled_exc_class():
-                self._spent(Usage(prompt_tokens=guess, calls=1))
-                raise
             if answer.usage is None:
                 written = self._memory.estimate.text(answer.text)
                 usage = Usage(prompt_tokens=guess, completion_tokens=written, calls=1)
@@ -386,14 +287,9 @@ class AgentRun:
         self._pictures += result.pictures
         self.attachments += [file for file in result.attachments if file not in self.attachments]
         self._chain = _digest(digest, str(result.is_error), result.content)
-        self._note_shown(result.origins)
         tool = self._tools.get(call.name)
-        if tool is not None and result.origins and effect_of(tool, call.arguments) is Effect.NETWORK_GET:
-            # The text of a hit may repeat what the model has searched for; its address is the server's.
-            named = [result.content] if result.addresses is None else result.addresses
-            self._named_by_tools.append("\n".join(named))
-        if trust_of(result.origins) > Trust.KNOWN:
-            self._untrusted_results.append(result.content)
+        fetched = tool is not None and effect_of(tool, call.arguments) is Effect.NETWORK_GET
+        self.words.note_result(result, fetched=fetched)
         content = f"Error: {result.content}" if result.is_error else result.content
         self._tail.append(Message(role="tool", content=content, tool_call_id=call.id))
 
@@ -429,7 +325,7 @@ class AgentRun:
         if recorded is not None:
             return recorded
         ahead = self._ahead
-        proposal = await self._as_worded(self._proposal(call))
+        proposal = await self.words.credit_author(self._proposal(call), self._tools[call.name])
         proposal = replace(
             proposal,
             following=lambda: self._following(ahead),
@@ -440,7 +336,6 @@ class AgentRun:
             return permission.refusal
         approval, proposal = permission.approval, permission.instead or proposal
         call = proposal.call
-        await self._channel.activity(call.name)
         if self._journal is not None:
             await self._journal.record_tool_start(
                 number,
@@ -452,11 +347,13 @@ class AgentRun:
             )
         # What somebody has seen and said yes to is theirs: what is kept by it carries no other origin.
         kept, state = (proposal.origins, "") if approval is None else (approval.origins, approval.state)
-        if proposal.effect is Effect.NETWORK_GET and all(map(self._is_written, proposal.targets or [""])):
+        if proposal.effect is Effect.NETWORK_GET and all(
+            map(self.words.is_written, proposal.targets or [""])
+        ):
             kept = ()  # what somebody has written is theirs as well
         with calling(kept), approving(state):
             result = await self._runner.run(call, step=number)
-        result = result.model_copy(update={"origins": arriving(result.origins, self._clock.now())})
+        result = result.model_copy(update={"origins": self.words.arriving(result.origins)})
         if approval is not None and approval.changed:
             result = result.model_copy(update={"content": f"{changed_note(call)}\n{result.content}"})
         if self._journal is not None:
@@ -484,103 +381,19 @@ class AgentRun:
         return Proposal(
             call,
             effect,
-            self._decided_on[0],
+            self.words.decided_on,
             targets or (),
-            named=self._are_named(effect, targets)
+            named=self.words.has_named(effect, targets)
             and (effect is not Effect.WRITE_WORKSPACE or creates_only(tool, call.arguments)),
             guarded=call.name in self._guarded or needs_approval(tool, call.arguments),
             is_note=is_note(tool, call.arguments),
             review=lambda: review_of(tool, call.arguments),
         )
 
-    def _is_own_words(self) -> bool:
-        """Return True if the current message consists only of words of allowed people."""
-        return trust_of((*self._session.origins, *self.quoted)) <= Trust.KNOWN
-
-    async def _as_worded(self, proposal: Proposal) -> Proposal:
-        """
-        Mark a call as the author's idea if the current message contains all of its words.
-
-        Earlier sources then count only if they say the same. A command must stand between backticks, in a
-        turn without untrusted words.
-        """
-        call, runs = proposal.call, proposal.effect is Effect.EXECUTE
-        if trust_of(proposal.origins) <= Trust.KNOWN or not self._is_own_words():
-            return proposal
-        wording = await wording_of(self._tools[call.name], call.arguments)
-        if wording is None or not wording.texts or (runs and self._untrusted_results):
-            return proposal
-        said, is_in = own_part(self._question, self._session.account), is_written_as_code if runs else is_said
-        theirs = self._decided_on[1]
-        if not all(is_in(each, said) and not is_mentioned(each, theirs) for each in wording.texts):
-            return proposal
-        if not all(is_said(each, said) for each in wording.numbers):
-            return proposal
-        return replace(proposal, origins=join_origins(self._session.origins, self.quoted, wording.kept))
-
-    def _are_named(self, effect: Effect, targets: Sequence[str] | None) -> bool:
-        """
-        Return True if a person has named all targets.
-
-        A fetching tool without a choice of address has no targets and counts as named; a tool that does not
-        report its targets (None) does not.
-        """
-        if not targets:
-            return targets is not None and effect is Effect.NETWORK_GET
-        said = self._said(effect)
-        if effect is not Effect.NETWORK_GET:
-            # A word of a sentence is no file that somebody has named, although a file may be called so. And
-            # what a stranger's text names as well may be the stranger's idea.
-            words = effect is Effect.WRITE_WORKSPACE and any(target.strip().isalpha() for target in targets)
-            theirs = self._decided_on[1]
-            return not words and all(
-                is_named(each, said) and not is_mentioned(each, theirs) for each in targets
-            )
-        from agent_core.tools.web.urls import addresses_in, has_public_name  # noqa: PLC0415 - to fetch pages
-
-        found = self._named_by_tools if len(self._named_by_tools) < _MOST_UNASKED_FETCHES else []
-        given = set().union(*map(addresses_in, found))
-        return all(self._is_written(each) or (each in given and has_public_name(each)) for each in targets)
-
-    def _is_written(self, address: str) -> bool:
-        """Return whether a person has written an address that is fetched."""
-        from agent_core.tools.web.urls import addresses_in, is_written  # noqa: PLC0415 - only to fetch pages
-
-        return is_written(address, set().union(*map(addresses_in, self._said(Effect.NETWORK_GET))))
-
-    def _strangers(self) -> list[str]:
-        """The texts in this run that anybody may have written."""
-        shown = [
-            each.content
-            for each in self._prompt[:-1]
-            if trust_of(self._since_trusted(each.sources)) > Trust.KNOWN
-        ]
-        if not self._is_own_words():
-            shown.append(self._question)
-        told = [each.text for each in self._definitions if trust_of(each.origins) > Trust.KNOWN]
-        return [*shown, *told, *self._untrusted_results]
-
-    def _said(self, effect: Effect) -> list[str]:
-        """Return the texts that may name a target: the owner's, and for fetched addresses anybody's."""
-        fetched = effect is Effect.NETWORK_GET
-        texts = [(each.content, each.sources) for each in self._prompt[:-1] if each.role == "user"]
-        texts.append((self._question, (*self._session.origins, *self.quoted)))
-        # What a person quotes was not named by that person, and what a stranger has said before by nobody.
-        return [
-            own_part(text, self._session.account, alone=trust_of(origins) > Trust.KNOWN)
-            for text, origins in texts
-            if fetched or trust_of(origins) is Trust.OWNER
-        ]
-
     def _next(self, *what: str) -> tuple[int, str]:
         number = self._number
         self._number += 1
         return number, _digest(self._chain, str(number), *what)
-
-
-def _words(text: str) -> str:
-    """Return the words between blanks; mail programs and Markdown change the other characters."""
-    return f" {' '.join(_WORD.findall(text))} "
 
 
 def _refused(call: ToolCall, text: str) -> ToolResult:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import datetime
+from functools import partial
 from uuid import uuid4
 
 from agent_core.agent.agent_run import AgentRun, RunTools
-from agent_core.agent.turn_limits import TurnLimits
+from agent_core.agent.seen_words import SeenWords
+from agent_core.agent.turn_limits import CallLimits, TurnLimits
 from agent_core.errors import TurnLimitReached
+from agent_core.llm.completion import ask
 from agent_core.memory.manager import MemoryManager
 from agent_core.messages import Attachment
-from agent_core.models import Message, Session, ToolDefinition, ToolResult, TurnResult, Usage
+from agent_core.models import Message, Session, ToolResult, TurnResult
 from agent_core.ports import AllowancePort, ChannelPort, Clock, LLMPort, StepJournal, ToolPort
 from agent_core.provenance import Origins, join_origins
 from agent_core.tools.person_port import limit_time
@@ -55,9 +58,7 @@ class AgentLoop:
         extra_tools: Sequence[ToolPort] | None = None,
         journal: StepJournal | None = None,
         user_lines: Sequence[Message] = (),
-        stream: bool = True,
         limits: TurnLimits | None = None,
-        spent: Callable[[Usage], None] = lambda _: None,
         allowance: AllowancePort | None = None,
         consent: ConsentPort | None = None,
         permits: Callable[[str], bool] = lambda _: True,
@@ -73,8 +74,8 @@ class AgentLoop:
             user_message: The question, after the facts of the moment (`prompt.turn_facts`).
             extra_tools: Tools for this run only; they win over the registry's. ``permits`` sorts out others.
             journal: The steps of an earlier start of this turn.
-            user_lines: The history lines of the question, by default one; missing ids are filled in.
-            spent: Called with the cost of each model call, also recorded or (estimated) aborted ones.
+            user_lines: The history lines of the question, by default one; missing ids and times are filled
+                in.
             consent: Asks a person about tools that need an approval; without it none of them runs.
 
         Raises:
@@ -84,22 +85,16 @@ class AgentLoop:
         """
         began_at = self._clock.now()
         limits = limits or self._limits
+        model, shown = llm or self._llm, channel.partial
         turn = AgentRun(
-            session,
-            user_message,
+            SeenWords(session, user_message, self._clock),
+            partial(ask, model, stream=True, max_chars=limits.answer_chars, partial=shown),
             memory=self._memory,
             system_prompt=self._system_prompt(),
-            llm=llm or self._llm,
             tools=self._tools(extra_tools or (), permits),
-            channel=channel,
             journal=journal,
-            limits=limits,
-            stream=stream,
-            spent=spent,
-            allowance=allowance,
-            approve_tools=self._approve_tools,
+            calls=CallLimits(limits, allowance),
             consent=consent or _RefusingApprovals(),
-            clock=self._clock,
         )
         reply = await _think(turn, limits.seconds)
         await channel.send(reply)
@@ -116,8 +111,8 @@ class AgentLoop:
             began_at=began_at,
             ended_at=self._clock.now(),
             attachments=turn.attachments,
-            origins=turn.origins,
-            quoted=turn.quoted,
+            origins=turn.words.origins,
+            quoted=turn.words.quoted,
             found=turn.loaded_tools,
         )
         return TurnResult(
@@ -125,15 +120,18 @@ class AgentLoop:
         )
 
     def _tools(self, extra: Iterable[ToolPort], permits: Callable[[str], bool]) -> RunTools:
-        """The tools of one run by name, the registry's first, each with what the model is told of it."""
-        tools: dict[str, tuple[ToolDefinition, ToolPort]] = {}
-        for definition in self._registry.get_definitions():
-            tool = self._registry.get(definition.name)
-            if tool is not None:
-                tools[definition.name] = (definition, tool)
-        for tool in extra:
-            tools[tool.name] = (definition_of(tool), tool)
-        return {name: each for name, each in tools.items() if permits(name)}
+        """The tools of one run by name, the registry's first."""
+        found = [(each, self._registry.get(each.name)) for each in self._registry.get_definitions()]
+        found += [(definition_of(tool), tool) for tool in extra]
+        return {
+            definition.name: (
+                definition,
+                tool,
+                definition.name in self._approve_tools or getattr(tool, "needs_approval", False),
+            )
+            for definition, tool in found
+            if tool is not None and permits(definition.name)
+        }
 
 
 async def _think(turn: AgentRun, seconds: float) -> str:

@@ -61,51 +61,83 @@ class Proof:
         return f"{self.told}; {self.help}" if self.help else self.told
 
 
+@dataclass(frozen=True, slots=True)
+class SandboxFolders:
+    """
+    The part of the disk that commands see: the ``workspace`` in squidbot's ``home``, and ``readable`` ones.
+
+    ``readable_now`` returns more of these, asked before each run; it may block. ``private_in`` has one folder
+    per run; what lies at ``secret`` is in no folder that they may read.
+    """
+
+    workspace: Path
+    home: Path
+    private_in: Path
+    secret: Sequence[Path] = ()
+    readable: Sequence[Path] = ()
+    readable_now: Callable[[], Sequence[Path]] = tuple
+
+    def without_links(self) -> SandboxFolders:
+        """Return them without links in their paths."""
+        secret, readable = ([path.resolve() for path in each] for each in (self.secret, self.readable))
+        return replace(
+            self,
+            workspace=self.workspace.resolve(),
+            home=self.home.resolve(),
+            secret=secret,
+            readable=readable,
+        )
+
+    @property
+    def work(self) -> Path:
+        """Return the directory in which commands start."""
+        return self.workspace / "work"
+
+    def problem(self) -> str:
+        """Return why these must not be opened to commands; empty if they may be."""
+        for folder in (self.workspace, *self.readable, *map(Path, rights.SYSTEM)):
+            problem = rights.folder_problem(folder, self.home, self.workspace)
+            held = [path for path in (self.home, *self.secret) if path.is_relative_to(folder)]
+            if problem or held:
+                return problem or f"{folder} holds {held[0]}"
+        return ""
+
+    def sweep(self) -> None:
+        """Remove folders of runs that a crash has left."""
+        self.private_in.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for left in self.private_in.iterdir():
+            remove_folder(str(left)) if left.is_dir() and not left.is_symlink() else left.unlink()
+
+
 class CommandSandbox:
     """
     Confines by a unit of its own, bubblewrap or Landlock, and by seccomp.
 
     Args:
-        home: squidbot's folder, of which commands see only the workspace.
-        private_in: A folder for one folder per run, emptied.
-        secret: Further paths hidden from commands, such as the configuration.
-        readable: Further folders that commands may read.
-        readable_now: Returns more of them, asked before each run; it may block.
         environment: Variables in addition to the necessary ones.
         connects: Commands may use a proxy, in a network of their own.
-    landlock, wrapper: The kernel's version and the bubblewrap program, if not to be detected.
         unit: The service manager's socket for runners, if any.
     """
 
     def __init__(
         self,
+        folders: SandboxFolders,
         *,
-        workspace: Path,
-        home: Path,
-        private_in: Path,
-        secret: Sequence[Path] = (),
-        readable: Sequence[Path] = (),
-        readable_now: Callable[[], Sequence[Path]] = tuple,
         environment: Mapping[str, str] | None = None,
         limits: Ceilings = Ceilings(),  # noqa: B008 - a frozen value
         backend: Backend = "auto",
         connects: bool = False,
-        landlock: int | None = None,
-        wrapper: str | None = None,
         unit: Path | None = None,
     ) -> None:
-        self._workspace = workspace.resolve()
-        self._home = home.resolve()
-        self._private_in = private_in
-        self._secret = [path.resolve() for path in secret]
-        self._readable = [path.resolve() for path in readable]
-        self._readable_now = readable_now
+        self._folders = folders.without_links()
         self._environment = dict(environment or {})
         self._limits = limits
-        self._version = process.landlock_version() if landlock is None else landlock
+        self.landlock = process.landlock_version()
+        """The kernel's version of it; 0: it has none."""
         self._backend = backend
         self._may_connect = connects
-        self._wrapper = bubblewrap.find_program() if wrapper is None else wrapper
+        self.wrapper = bubblewrap.find_program()
+        """The program bubblewrap; empty: there is none."""
         self._unit = unit
         self._way: _Way = "landlock"
         self.proof = Proof()
@@ -123,7 +155,7 @@ class CommandSandbox:
     @property
     def work(self) -> Path:
         """Return the directory in which commands start."""
-        return self._workspace / "work"
+        return self._folders.work
 
     async def prove(self) -> Proof:
         """
@@ -149,7 +181,7 @@ class CommandSandbox:
     def _ways(self) -> list[_Way]:
         if self._backend != "auto":
             return [self._backend]
-        ways: list[_Way] = ["bubblewrap"] if self._wrapper else []
+        ways: list[_Way] = ["bubblewrap"] if self.wrapper else []
         if self._unit is not None and self._unit.is_socket():
             ways.insert(0, "unit")
         return [*ways, "landlock"]
@@ -192,17 +224,17 @@ class CommandSandbox:
         )
 
     def _confinement(self) -> Confinement:
-        for folder in (self.work, self._private_in):
+        for folder in (self.work, self._folders.private_in):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         apart = self._way == "unit"
         return Confinement(
-            landlock=self._version,
-            bubblewrap=self._wrapper if self._way == "bubblewrap" else "",
+            landlock=self.landlock,
+            bubblewrap=self.wrapper if self._way == "bubblewrap" else "",
             connects=self.connects,
-            readable=tuple(map(str, (*self._readable, *self._readable_now()))),
-            writable=tuple(_entries(self._workspace)),
-            listed=(str(self._workspace),),
-            private_in=_UNIT_PRIVATE if apart else str(self._private_in.resolve()),
+            readable=tuple(map(str, (*self._folders.readable, *self._folders.readable_now()))),
+            writable=tuple(_entries(self._folders.workspace)),
+            listed=(str(self._folders.workspace),),
+            private_in=_UNIT_PRIVATE if apart else str(self._folders.private_in.resolve()),
             unit=str(self._unit) if self._way == "unit" else "",
             groups=_GROUPS if os.getuid() == 0 and not apart else (),
         )
@@ -210,7 +242,7 @@ class CommandSandbox:
     async def _proved(self) -> Proof:
         if (reason := self._cannot()) is not None:
             return reason
-        await anyio.to_thread.run_sync(self._sweep)
+        await anyio.to_thread.run_sync(self._folders.sweep)
         small = replace(
             self._limits,
             seconds=_PROBE_LIMIT_S,
@@ -218,9 +250,10 @@ class CommandSandbox:
             processes=PROBE_PROCESSES,
             nice=0,  # it is ours, and ends
         )
-        outside = [self._home, self._workspace, Path("/tmp"), Path("/var/tmp")]  # noqa: S108 - to be refused
+        home, workspace, readable = self._folders.home, self._folders.workspace, self._folders.readable
+        outside = [home, workspace, Path("/tmp"), Path("/var/tmp")]  # noqa: S108 - to be refused
         began = time.monotonic()
-        with decoys(self._private_in, outside, self._readable) as there:
+        with decoys(self._folders.private_in, outside, readable) as there:
             tried = await _run(await self._order(["-"], small, there.given))
             reached = there.reached_decoys()
         if tried.limit == "lost" and time.monotonic() - began >= _PROBE_LIMIT_S:
@@ -244,7 +277,7 @@ class CommandSandbox:
 
     def _describe(self) -> str:
         """Describe the confinement for people."""
-        landlock = f"Landlock {self._version}" if self._version else "no Landlock"
+        landlock = f"Landlock {self.landlock}" if self.landlock else "no Landlock"
         told = ("a unit for each command, " if self._way == "unit" else "") + (
             "bubblewrap" if self._way == "bubblewrap" else landlock
         )
@@ -268,7 +301,7 @@ class CommandSandbox:
 
     def _missing(self) -> Proof | None:
         """Return a failed proof if the program or socket that this backend needs is missing."""
-        if self._way == "bubblewrap" and not self._wrapper:
+        if self._way == "bubblewrap" and not self.wrapper:
             return Proof(False, "there is no bubblewrap", "install it (bwrap), or let backend be auto")
         if self._way == "unit" and (self._unit is None or not self._unit.is_socket()):
             return Proof(False, f"nothing listens at {self._unit}", "install squidbot-shell.socket")
@@ -278,19 +311,14 @@ class CommandSandbox:
         """Return a failed proof if a requirement rules the sandbox out before the self-test."""
         if (missing := self._missing()) is not None:
             return missing
-        if self._version < 1 and self._way in ("unit", "landlock"):
+        if self.landlock < 1 and self._way in ("unit", "landlock"):
             return Proof(
                 False, "the kernel has no Landlock", "run squidbot on Linux 5.13 or newer with Landlock on"
             )
         if os.uname().machine not in ARCHITECTURES:
             return Proof(False, f"the system calls of {os.uname().machine} are not known to the sandbox")
-        opened = (self._workspace, *self._readable, *map(Path, rights.SYSTEM))
-        for folder in opened:
-            problem = rights.folder_problem(folder, self._home, self._workspace)
-            held = [path for path in (self._home, *self._secret) if path.is_relative_to(folder)]
-            if problem or held:
-                return Proof(False, problem or f"{folder} holds {held[0]}", "name another folder")
-        return None
+        problem = self._folders.problem()
+        return Proof(False, problem, "name another folder") if problem else None
 
     def _not_wrapped(self, tried: ProgramOutcome) -> Proof:
         """Bubblewrap itself has said something, or nothing."""
@@ -308,12 +336,6 @@ class CommandSandbox:
             log = "look at journalctl -u 'squidbot-shell@*'"
             return Proof(False, f"a command in a unit of its own does not run ({error})", log)
         return Proof(False, f"the sandbox cannot be set up ({error})")
-
-    def _sweep(self) -> None:
-        """Folders of runs that a crash has left."""
-        self._private_in.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for left in self._private_in.iterdir():
-            remove_folder(str(left)) if left.is_dir() and not left.is_symlink() else left.unlink()
 
 
 async def _run(order: Mapping[str, Any], serve: Serve | None = None) -> ProgramOutcome:

@@ -166,7 +166,7 @@ class ChildProcess:
         self._name = name
         self._idle_s = idle_s
         self._variables = tuple(variables)
-        self._command = list(command)
+        self.command = list(command)
         self._most_bytes = most_bytes
         self._link: _Link | None = None
         self._starting = anyio.Lock()
@@ -269,7 +269,7 @@ class ChildProcess:
         try:
             # From this thread: the kernel ends the child with the thread that started it.
             process = subprocess.Popen(  # noqa: ASYNC220, S603 - see above; our own command
-                [*self._command, str(theirs.fileno())],
+                [*self.command, str(theirs.fileno())],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,

@@ -27,7 +27,6 @@ from agent_core.errors import Failure
 Answers = Callable[[Mapping[str, Any]], AsyncGenerator[Mapping[str, Any], None]]
 Work = Callable[[Mapping[str, Any], threading.Event], str]
 _T = TypeVar("_T")
-_READ_BYTES = 256 * 1024
 
 
 def begin_child(*, memory_bytes: int) -> None:
@@ -111,7 +110,7 @@ class ChildServer:
         """Take calls until the socket ends."""
         decoder = FrameDecoder()
         async with anyio.create_task_group() as tasks:
-            while data := await self._reader.read(_READ_BYTES):
+            while data := await self._reader.read(256 * 1024):
                 for frame in decoder.feed(data):
                     if "cancel" in frame:
                         if scope := self._calls.get(frame["cancel"]):

@@ -208,8 +208,9 @@ def _client(
         common["api_key"] = common["api_key"] or (key_of_environment(model.model, endpoint))
         if common["price"] is None and endpoint.public:
             common["price"] = listed_price(model.model)
-    common["at_home"] = is_self_hosted(model.model, provider.api_base)
-    return cast("LLMPort", OpenAIClient(model.model, **common))
+    client = OpenAIClient(model.model, **common)
+    client.at_home = is_self_hosted(model.model, provider.api_base)
+    return cast("LLMPort", client)
 
 
 def _first_token_s(model: ModelSpec, provider: ProviderSpec) -> float:

@@ -30,7 +30,6 @@ from agent_core.models import Message, ModelChunk, ToolCall, ToolDefinition, Usa
 from agent_core.ports import Clock, PicturePort
 from agent_core.prompt_budget import TokenEstimate
 
-_MOST_LEARNED = 8
 _NO_TOOLS = re.compile(
     r"(does not|doesn't|do not|not) support (tool|function)|tools? (use |calling )?(is|are) not supported"
     r"|tool choice requires",
@@ -138,8 +137,10 @@ class ModelClient(ABC):
         price: The price of tokens, by operator or table.
         pictures: The source of pictures, for a model that accepts them.
         window: Its context window in tokens, if known; see `pools`.
-        at_home: A self-hosted server, which may truncate requests silently.
     """
+
+    at_home = False
+    """A self-hosted server, which may truncate requests silently."""
 
     def __init__(
         self,
@@ -152,7 +153,6 @@ class ModelClient(ABC):
         price: Price | None = None,
         pictures: PicturePort | None = None,
         window: int | None = None,
-        at_home: bool = False,
     ) -> None:
         self.model = model
         self.window = window
@@ -160,7 +160,6 @@ class ModelClient(ABC):
         """What its owner should know of it, for ``init`` and ``check``."""
         self.on_cut: Callable[[str, str], None] = lambda _, __: None
         """Called with the model's name and a note if its server reads less than it is sent or than is set."""
-        self._at_home = at_home
         self.estimate = TokenEstimate()
         """Return this model's token estimate; tokenizers differ by a half."""
         self._clock = clock
@@ -236,7 +235,7 @@ class ModelClient(ABC):
         """Raise `ContextTooLong` if the server has cut the request: its answer is worth nothing."""
         window = max(read, _LEAST_WINDOW)
         # What is left of a request that was cut is half a window at least; a smaller number is no count.
-        if self._at_home and read >= _LEAST_WINDOW // 2 and window < least_tokens(request.messages):
+        if self.at_home and read >= _LEAST_WINDOW // 2 and window < least_tokens(request.messages):
             self._note(
                 f"{self.model}: its server has cut a request of {estimated} tokens down to {read}; give it a "
                 f"longer context (Ollama: OLLAMA_CONTEXT_LENGTH=16384), or set max_context_tokens: {window}",
@@ -248,7 +247,7 @@ class ModelClient(ABC):
         self.estimate = self.estimate.correct(estimated, read)
 
     async def _answer(self, wanted: Request) -> AsyncGenerator[ModelChunk, None]:
-        for tries_left in reversed(range(_MOST_LEARNED)):
+        for tries_left in reversed(range(8)):
             request = self._accepted(wanted)
             tokens = self._check_fits(request)
             handed_out = False

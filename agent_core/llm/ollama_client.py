@@ -139,6 +139,8 @@ class OllamaClient(HttpModelClient):
     `HOME_TOKENS` and the model's.
     """
 
+    at_home = True
+
     def __init__(
         self,
         model: str,
@@ -161,7 +163,6 @@ class OllamaClient(HttpModelClient):
             headers={},
             api_key=api_key,
             window=min(wished, default=HOME_TOKENS),
-            at_home=True,
             extra=extra,
             **common,
         )

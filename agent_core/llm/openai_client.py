@@ -54,7 +54,7 @@ class OpenAIClient(HttpModelClient):
 
     async def _prepare(self) -> None:
         """Ask a server of one's own for the window; some know it only once the model is loaded."""
-        if not self._at_home or self._looks_left <= 0:
+        if not self.at_home or self._looks_left <= 0:
             return
         self._looks_left -= 1
         for address in ADDRESSES:

@@ -25,7 +25,6 @@ from agent_core.llm.model_errors import classify, transport_text
 from agent_core.llm.streaming import EventTooLarge
 from agent_core.ports import Clock
 
-_CONNECT_LIMIT_S = 10.0
 _MAX_ERROR_BYTES = 64 * 1024
 _MAX_TOLD_BYTES = 16 * 1024 * 1024
 """Ollama's description of a model may hold its vocabulary."""
@@ -78,7 +77,7 @@ class OpenAIConnection:
                 headers=self._headers,
                 response_class=BoundedResponse,
                 auto_decompress=False,
-                timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_LIMIT_S),
+                timeout=aiohttp.ClientTimeout(total=None, sock_connect=10.0),
                 trust_env=not is_loopback(self._url),
             )
         return self._session

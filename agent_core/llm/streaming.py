@@ -22,7 +22,6 @@ from agent_core.llm.written_calls import WrittenCalls
 from agent_core.models import AnswerEnd, Message, ModelChunk, Reasoning, ToolCall, Usage
 from agent_core.text import is_visible
 
-_CLOSE_LIMIT_S = 2.0
 _PIECE_LIMIT_S = 20.0
 """From the first byte of a piece to its last: a network has pauses, a model has none there."""
 _FRAGMENT_CHARS = 16
@@ -102,7 +101,7 @@ async def answer(
     except ValueError as error:
         raise ModelUnreadable(f"{model}: {error}", kind="malformed", model=model) from error
     finally:
-        with anyio.move_on_after(_CLOSE_LIMIT_S, shield=True):
+        with anyio.move_on_after(2.0, shield=True):
             await pieces.aclose()
 
 

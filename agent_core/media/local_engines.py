@@ -57,7 +57,7 @@ class LocalEngine:
     """
     An engine in its process, asked with JSON and a limit; free of charge.
 
-    ``extra`` is the missing installation extra, "" if installed.
+    ``extra`` is the installation extra that this Python must have, unless the process has another Python.
     """
 
     def __init__(self, name: str, process: ChildProcess, clock: Clock, extra: str) -> None:
@@ -68,7 +68,8 @@ class LocalEngine:
 
     async def ask(self, request: Mapping[str, Any], *, task: str, limit_s: float) -> Mapping[str, Any]:
         """Return the engine's answer; its start does not count. Raises `ModelError`."""
-        if self._extra and (install := missing_packages(self._extra)):
+        is_ours = self.process.command[0] == sys.executable
+        if is_ours and (install := missing_packages(self._extra)):
             raise self.error(Failure(status=404, text=f"{self._name} is not installed: {install}"))
         try:
             text = await self.process.ask_text(request, task=task, limit_s=limit_s)
@@ -97,19 +98,17 @@ class LocalEngine:
 
 
 class LocalSpeech:
-    """Implements `Speaks` with Piper and a voice file; ``command`` starts another Python."""
+    """Implements `Speaks` with Piper and a voice file."""
 
-    def __init__(
-        self, settings: SpeakSettings, clock: Clock, *, command: tuple[str, ...] | None = None
-    ) -> None:
+    def __init__(self, settings: SpeakSettings, clock: Clock) -> None:
         self.process = ChildProcess(
             "piper",
-            command or engine_command("piper", settings.model),
+            engine_command("piper", settings.model),
             idle_s=settings.idle_minutes * 60,
             most_bytes=1_500_000_000,
         )
         self._limit_s = settings.timeout_s
-        self._engine = LocalEngine("piper", self.process, clock, "" if command else "speak")
+        self._engine = LocalEngine("piper", self.process, clock, "speak")
 
     async def speak(self, text: str) -> Spoken:
         """Return the text as sound; see `Speaks`."""
@@ -127,19 +126,17 @@ class LocalSpeech:
 
 
 class LocalTranscription:
-    """Implements `Transcribes` with faster-whisper; ``command`` starts another Python."""
+    """Implements `Transcribes` with faster-whisper."""
 
-    def __init__(
-        self, settings: TranscribeSettings, clock: Clock, *, command: tuple[str, ...] | None = None
-    ) -> None:
+    def __init__(self, settings: TranscribeSettings, clock: Clock) -> None:
         self.process = ChildProcess(
             "whisper",
-            command or engine_command("whisper", settings.model),
+            engine_command("whisper", settings.model),
             idle_s=settings.idle_minutes * 60,
             most_bytes=3_000_000_000,
         )
         self._settings = settings
-        self._engine = LocalEngine("faster-whisper", self.process, clock, "" if command else "listen")
+        self._engine = LocalEngine("faster-whisper", self.process, clock, "listen")
 
     async def transcribe(self, clip: Clip) -> Transcript:
         """Transcribe a sound; see `Transcribes`."""
@@ -163,11 +160,9 @@ class LocalTranscription:
 class OpusSpeech:
     """Implements `Speaks` by converting another's WAV or MP3, which stays on failure."""
 
-    def __init__(self, inner: Speaks, *, idle_s: float, command: tuple[str, ...] | None = None) -> None:
+    def __init__(self, inner: Speaks, *, idle_s: float) -> None:
         self._inner = inner
-        self.process = ChildProcess(
-            "opus", command or engine_command("opus"), idle_s=idle_s, most_bytes=500_000_000
-        )
+        self.process = ChildProcess("opus", engine_command("opus"), idle_s=idle_s, most_bytes=500_000_000)
 
     async def speak(self, text: str) -> Spoken:
         """Return the text as sound; see `Speaks`. It is paid for by now, so no failure here loses it."""

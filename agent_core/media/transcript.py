@@ -21,7 +21,6 @@ _NOBODY_SPOKE = 0.6
 _IMPROBABLE = -1.0
 _UNSURE = -0.7
 _REPETITIVE = 2.4
-_MAX_CHARS = 100_000
 
 
 class TranscriptionFailed(Exception):
@@ -109,7 +108,7 @@ def _is_silence(segment: Mapping[str, Any]) -> bool:
 
 def tidy(text: str) -> str:
     """The transcript as one line, cut to what anybody can say in hours."""
-    return " ".join(text[:_MAX_CHARS].split())
+    return " ".join(text[:100_000].split())
 
 
 def _seconds(segment: Mapping[str, Any]) -> float:

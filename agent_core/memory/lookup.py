@@ -21,7 +21,6 @@ from agent_core.text import asks, excerpt, one_line, word_count
 SHARE = 16
 """Passages take this part of a prompt at most."""
 _MOST = 6
-_LOOKED_AT = 15
 _LEAST = 0.6  # of the best one's worth: others make a prompt long and are rarely what was meant
 _CHARS = 140  # of the sentence that was found
 _CHARS_WITH_BESIDE = 100  # of it with those beside it: more of them hide other turns
@@ -66,7 +65,7 @@ class QuestionLookup:
             words = f"{words} {_question_before(shown)}"
             least /= 2  # the best hit is that question
         answer = await self._search.search(
-            SearchRequest(scope, words, since, least=least, max_results=_LOOKED_AT, waits=False)
+            SearchRequest(scope, words, since, least=least, max_results=15, waits=False)
         )
         known = {(each.kind, each.where) for each in origins}
         found: list[Passage] = []

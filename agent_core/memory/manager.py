@@ -44,7 +44,6 @@ _MEMORY_TOOL = "memory_write"
 _SKILL_TOOL = "read_skill"
 _SUMMARY_SHARE = 8
 _WARN_BEFORE = 2
-_AT_LEAST = 4
 
 log = structlog.get_logger(__name__)
 
@@ -210,7 +209,7 @@ class MemoryManager(Consolidation):
         scope_name = question.scope or ""
         window = self._fitting(_seen_by(question.scope, tail, since), room, limit // 4, scope_name)
         if not window.messages and not tail.complete:  # the newest message alone filled what was read
-            tail = await self._storage.load_history(session_id, max_messages=_AT_LEAST)
+            tail = await self._storage.load_history(session_id, max_messages=4)
             window = self._fitting(_seen_by(question.scope, tail, since), room, limit // 8, scope_name)
         notes = [] if tail.complete and window.left_out == 0 else [prompt.CUT_NOTE]
         return [system(*notes), *window.messages, question]

@@ -115,7 +115,6 @@ class SessionFiles:
 
 _PATH = re.compile(rb"attachments/[0-9a-f]{2}/[0-9a-f]{64}\.[a-z0-9]{1,8}")
 _LONGEST = 100
-_BLOCK_BYTES = 1024 * 1024
 
 
 def named_files(folder: Path) -> Iterator[str]:
@@ -125,7 +124,7 @@ def named_files(folder: Path) -> Iterator[str]:
             continue
         rest = b""
         with history.open("rb") as lines:
-            while block := lines.read(_BLOCK_BYTES):
+            while block := lines.read(1024 * 1024):
                 block = rest + block
                 for found in _PATH.finditer(block):
                     yield found[0].decode()

@@ -33,7 +33,6 @@ from agent_core.tools.plain_text import looks_like_html, text_in
 
 _ID = re.compile(r"[0-9a-f]{12}")
 _BLOCK = 1000
-_MOST_BLOCKS = 10
 _SHOWN_CHARS = 12_000
 _MOST_FILES = 10
 _LISTED = 20
@@ -61,7 +60,7 @@ class ConversationFiles:
         if (found := self._among(tail.messages, file_id)) is not None:
             return found
         end = tail.cursor
-        for _ in range(_MOST_BLOCKS):
+        for _ in range(10):
             if end <= 0:
                 break
             start = max(0, end - _BLOCK)

@@ -17,7 +17,6 @@ from agent_core.tools.execution import step_of_call
 
 _LONGEST_GOAL = 20_000
 _LONGEST_COMMAND = 60_000
-_LONGEST_NAME = 60
 
 
 class BackgroundJobsPort(Protocol):
@@ -195,4 +194,4 @@ def _text(arguments: Mapping[str, Any], name: str, most: int) -> str:
 
 
 def _name(arguments: Mapping[str, Any]) -> str:
-    return str(arguments.get("name") or "").strip()[:_LONGEST_NAME]
+    return str(arguments.get("name") or "").strip()[:60]

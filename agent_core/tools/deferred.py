@@ -26,10 +26,8 @@ KEPT = 20
 """So many tools that were found stay usable in a conversation, the newest."""
 _NAMED_AT_ONCE = 12
 _FAMILIES = 40
-_SENTENCE_CHARS = 120
 _SEARCHED_CHARS = 1000
 _SCHEMA_CHARS = 4000
-_MOST_WORDS = 20
 _NAME_WEIGHT = 4
 _UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
 """Letters and marks of scripts that put no blanks between words: Thai, Chinese, Japanese and others."""
@@ -142,13 +140,13 @@ class DeferredTools:
 
     def _line(self, name: str) -> str:
         sentence = _SENTENCE_END.split(self._definitions[name].description.strip(), maxsplit=1)[0]
-        return f"- {name}: {one_line(sentence, _SENTENCE_CHARS)}"
+        return f"- {name}: {one_line(sentence, 120)}"
 
     def _ranked(self, query: str) -> list[tuple[float, str]]:
         """The tools that have a word of the query, the best first: rare words count more, names most."""
         if not self._index:
             self._index = {name: _words_of(each) for name, each in self._definitions.items()}
-        wanted = _words(query)[:_MOST_WORDS]
+        wanted = _words(query)[:20]
         spread = {
             word: sum(word in said or word in name for name, said in self._index.values()) for word in wanted
         }

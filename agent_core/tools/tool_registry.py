@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 # ruff: noqa: PLC0415
 
 _SHOWN_CHARS = 200
-_MOST_SHOWN = 5
 
 
 def problem_with(arguments: Mapping[str, Any], parameters: Mapping[str, Any]) -> str | None:
@@ -42,7 +41,7 @@ def problem_with(arguments: Mapping[str, Any], parameters: Mapping[str, Any]) ->
     given = {name: value for name, value in arguments.items() if value is not None or name in required}
     problems = []
     try:
-        for error in islice(validator.iter_errors(given), _MOST_SHOWN):
+        for error in islice(validator.iter_errors(given), 5):
             where = "".join(f"{part}: " for part in error.path)
             problems.append(f"{where}{error.message}"[:_SHOWN_CHARS])
     except Unresolvable:

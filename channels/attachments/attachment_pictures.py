@@ -14,7 +14,6 @@ HEAD_BYTES = 256 * 1024
 
 _NO_SIZE_MARKERS = frozenset({0x01, *range(0xD0, 0xDA)})
 _FRAME_MARKERS = frozenset({*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC})
-_MOST_SEGMENTS = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +73,7 @@ def _jpeg(head: bytes) -> Picture | None:
     if not head.startswith(b"\xff\xd8\xff"):
         return None
     at = 2
-    for _ in range(_MOST_SEGMENTS):
+    for _ in range(1000):
         if at + 4 > len(head) or head[at] != 0xFF:
             return None
         marker = head[at + 1]

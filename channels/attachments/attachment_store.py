@@ -50,7 +50,6 @@ _REMOTE_BYTES_PER_S = 200_000
 _LIST_LIMIT_S = 600.0
 _COUNT_EVERY_S = 600.0
 _COUNT_SHARE = 100
-_READ_TRIES = 2
 _MARK_LEFT_AFTER_S = 86_400.0
 _T = TypeVar("_T")
 _log = structlog.get_logger(__name__)
@@ -397,7 +396,7 @@ class AttachmentStore:
         """Yield the content, the last piece only if the hash fits; a bad start is fetched once more."""
         size = attachment.size_bytes
         last = max(0, size - 1) // _REMOTE_BLOCK_BYTES * _REMOTE_BLOCK_BYTES
-        for tries_left in reversed(range(_READ_TRIES)):
+        for tries_left in reversed(range(2)):
             digest = hashlib.sha256()
             for offset in range(0, last + 1, _REMOTE_BLOCK_BYTES):
                 piece = await self._part(attachment, offset=offset, max_bytes=_REMOTE_BLOCK_BYTES)

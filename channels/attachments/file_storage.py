@@ -39,7 +39,6 @@ TEMPORARY = "tmp"
 _SHARES = "shares"
 _ASIDE = ".removing"
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-_BLOCK = 1024 * 1024
 _LEFT_AFTER_S = 86_400.0
 _log = structlog.get_logger(__name__)
 
@@ -236,7 +235,7 @@ class LocalFiles:
         out = os.open(copy, _NEW, 0o600)
         try:
             offset = 0
-            while block := os.pread(handle, _BLOCK, offset):
+            while block := os.pread(handle, 1 << 20, offset):
                 write_all(out, block)
                 offset += len(block)
             os.fsync(out)

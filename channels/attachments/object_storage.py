@@ -42,11 +42,9 @@ if TYPE_CHECKING:
     from obstore.store import S3Store
 
 _REQUEST_LIMIT_S = 20.0
-_CONNECT_LIMIT_S = 5.0
 _RETRIES = 2
 _DELETE_AGAIN_S = 1.0
 _MULTIPART_FROM = 8 * 1024 * 1024
-_AGAIN_AFTER_S = 3600.0
 _REMOVE_WITHIN_S = 60.0
 _REMOVING_FOR_S = 300.0
 _REMOVING_WAIT_S = 20.0
@@ -73,7 +71,7 @@ class ObjectFiles:
         *,
         options: Mapping[str, str],
         limit_s: float = _REQUEST_LIMIT_S,
-        again_after_s: float = _AGAIN_AFTER_S,
+        again_after_s: float = 3600.0,
     ) -> None:
         self._bucket = bucket
         self._prefix = prefix
@@ -296,7 +294,7 @@ class ObjectFiles:
         if retries not in self._made:
             from obstore.store import S3Store  # noqa: PLC0415 - it is 6 MiB
 
-            limit, connect = timedelta(seconds=self._limit_s), timedelta(seconds=_CONNECT_LIMIT_S)
+            limit, connect = timedelta(seconds=self._limit_s), timedelta(seconds=5.0)
             options: dict[str, Any] = dict(self._options)
             endpoint = options.get("endpoint") or os.environ.get("AWS_ENDPOINT_URL_S3", "")
             endpoint = endpoint or os.environ.get("AWS_ENDPOINT_URL") or os.environ.get("AWS_ENDPOINT", "")

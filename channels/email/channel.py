@@ -23,7 +23,6 @@ from agent_core.messages import OutboundKind, OutboundMessage, SessionKey
 from channels.base import (
     Capabilities,
     ChannelAuthFailed,
-    ChannelClock,
     ChannelError,
     ChannelMisconfigured,
     ChannelUnavailable,
@@ -37,7 +36,6 @@ from channels.base import (
 from channels.email.compose.outbound_mail import Envelope
 from channels.email.config import EmailConfig
 from channels.email.imap.housekeeping import Answered, Housekeeping, HousekeepingTask, UploadCopy
-from channels.email.imap.imap_connect import Timing
 from channels.email.imap.imap_connections import Connections
 from channels.email.imap.mailbox import Mailbox
 from channels.email.loop_guard import LoopGuard
@@ -50,14 +48,14 @@ from channels.email.parse.mail_threads import message_id_of, session_about
 from channels.email.receive.crash_suspects import CrashSuspects
 from channels.email.receive.mail_attachments import Keeper
 from channels.email.receive.mail_intake import MailIntake, is_ingest_only
-from channels.email.receive.mail_receiver import MailReceiver
+from channels.email.receive.mail_receiver import MailAccountParts, MailReceiver
 from channels.email.reply_limits import AnswerLimiter
 from channels.email.sent_tracker import SentTracker
 from channels.email.server_ids import ServerIds, given_in_reply
 from channels.email.smtp.posting import Posting
-from channels.email.smtp.submission import Submission, SubmitTiming
+from channels.email.smtp.submission import Submission
 from channels.email.trust.dkim_alignment import SenderVerifier
-from channels.email.trust.dns import DnsLookup, Lookup, TextRecords
+from channels.email.trust.dns import DnsLookup, TextRecords
 from channels.email.trust.sender_policy import MailRefused
 from channels.plugin import ChannelServices
 
@@ -102,15 +100,7 @@ class EmailChannel(EmailDirectMessages):
     Its state may be lost; files of people who may not talk are ignored.
     """
 
-    def __init__(
-        self,
-        config: EmailConfig,
-        services: ChannelServices,
-        *,
-        timing: Timing | None = None,
-        submit_timing: SubmitTiming | None = None,
-        lookup: Lookup | None = None,
-    ) -> None:
+    def __init__(self, config: EmailConfig, services: ChannelServices) -> None:
         self.name = name = services.name
         self._services = services
         attachments, state, clock = services.attachments, services.state, services.clock
@@ -124,20 +114,14 @@ class EmailChannel(EmailDirectMessages):
         self._config = config
         self._clock = clock
         credentials = credentials_of(config, state, clock)
-        self._connections = Connections(config, timing or Timing(), credentials)
-        self._submitter = Submission(config, submit_timing, credentials)
+        self._connections = Connections(config, credentials)
+        self._submitter = Submission(config, credentials=credentials)
         self._suspects = CrashSuspects(state.local / "reading.json")
         self._posting = Posting(config, self._submitter, attachments, self._connections.tls)
         self._housekeeping = Housekeeping(keyword=config.answered_keyword, processed=config.processed_folder)
         limiter = AnswerLimiter(config.limits)
         self._safety = LoopGuard(
-            name,
-            config,
-            limiter,
-            state,
-            clock=clock,
-            alert=services.alert,
-            is_owner=services.is_owner,
+            name, config, limiter, state, clock=clock, alert=services.alert, is_owner=services.is_owner
         )
         self._intake = MailIntake(
             name,
@@ -149,17 +133,36 @@ class EmailChannel(EmailDirectMessages):
             crowded=self._safety.is_over_limit,
             language_of=services.language_of or (lambda _who: ""),
         )
-        self._verify = _verifier(config, clock, welcome, lookup).find if config.dkim == "verify" else None
+        self._records = TextRecords(DnsLookup(config.dns_servers), clock.monotonic)
         self._mailbox: Mailbox | None = None
         self.last_contact_at: datetime | None = None
         """When the mail server has last answered or called."""
-        self._broke: dict[int, int] = {}
         self._tell_up: Callable[[str], None] | None = None
         self._told = ""
         self._let_in_at: frozenset[str] | None = None
         """Where the circuit breaker was open when things were let in for the last time."""
         self._went_out = SentTracker(clock.monotonic)
         self._server_ids = ServerIds(config.address)
+        self._receiving = MailAccountParts(
+            intake=self._intake,
+            housekeeping=self._housekeeping,
+            now=clock.now,
+            went_out=self._went_out,
+            server_ids=self._server_ids,
+            suspects=self._suspects,
+            verify=self._verifier(welcome).find if config.dkim == "verify" else None,
+            keeper=self._keeper,
+            owners=services.owner_addresses,
+        )
+
+    def _verifier(self, knows: Callable[[str], bool]) -> SenderVerifier:
+        return SenderVerifier(
+            self._records,
+            lambda: self._clock.now().timestamp(),
+            self._config.address,
+            knows=knows,
+            ingested=lambda address: is_ingest_only(address, self._config.ingest_only_from),
+        )
 
     # ── receiving ──
     async def run(self, inbox: Inbox) -> None:
@@ -195,21 +198,12 @@ class EmailChannel(EmailDirectMessages):
         receiver = MailReceiver(
             mailbox,
             inbox,
-            self._intake,
-            self._housekeeping,
-            now=self._clock.now,
-            went_out=self._went_out,
-            server_ids=self._server_ids,
+            self._receiving,
             before_commit=self._safety.save,
-            broke=self._broke,
             never_came=self._never_came,
-            verify=self._verify,
             bounced=self._safety.undelivered_mails,
-            keeper=self._keeper,
             undelivered=self._undelivered,
             start=tasks.start_soon,
-            suspects=self._suspects,
-            owners=self._services.owner_addresses,
         )
         inbox.report(LinkState.CATCHING_UP)
         await receiver.start()
@@ -406,16 +400,3 @@ class EmailChannel(EmailDirectMessages):
 
 def _report_up(inbox: Inbox, facts: Mapping[str, Any], detail: str) -> None:
     inbox.report(LinkState.UP, detail, **facts)
-
-
-def _verifier(
-    config: EmailConfig, clock: ChannelClock, knows: Callable[[str], bool], lookup: Lookup | None
-) -> SenderVerifier:
-    records = TextRecords(lookup or DnsLookup(config.dns_servers), clock.monotonic)
-    return SenderVerifier(
-        records,
-        lambda: clock.now().timestamp(),
-        config.address,
-        knows=knows,
-        ingested=lambda address: is_ingest_only(address, config.ingest_only_from),
-    )

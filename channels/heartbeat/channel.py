@@ -40,7 +40,6 @@ from channels.heartbeat.silence import is_silence
 from channels.heartbeat.tick_schedule import Schedule, parse_instant, question_text, tick_message, tick_name
 from channels.heartbeat.watch_commands import Called, decide, digest, run_watch
 
-_MAX_BYTES = 2_000_000
 _POSITION = "last_tick"
 _TOLD = "told"
 _ASKED = "asked"
@@ -327,7 +326,7 @@ def _load_checklist(path: Path) -> str:
     with os.fdopen(descriptor, "rb") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise OSError(f"not a regular file: {path}")
-        data = file.read(_MAX_BYTES)
+        data = file.read(2_000_000)
     text = data.decode("utf-8", "replace")
     if "\0" in text or text.count("\N{REPLACEMENT CHARACTER}") > len(text) // 20 + 1:
         raise OSError(errno.EILSEQ, "it is not text", str(path))

@@ -25,7 +25,6 @@ import structlog
 from channels.heartbeat.checklist import due_items
 from channels.heartbeat.config import Watch
 
-_FILES_AT_MOST = 2000
 _SHOWN_CHARS = 1500
 _ITEMS_SHOWN, _ITEM_CHARS = 30, 300
 _ANY_OUTPUT = 1 << 50
@@ -118,7 +117,7 @@ def _look_at_file(path: Path, shown: str) -> WatchResult:
         seen = [_stat_line(path)]
         if path.is_dir():
             with os.scandir(path) as entries:
-                names = sorted(entry.name for _, entry in zip(range(_FILES_AT_MOST), entries, strict=False))
+                names = sorted(entry.name for _, entry in zip(range(2000), entries, strict=False))
             seen += [f"{name} {_stat_line(path / name)}" for name in names]
     except FileNotFoundError:
         return WatchResult(True, "missing", f"{shown} is gone.", on_change=True)

@@ -63,7 +63,6 @@ from channels.matrix.send.room_resolution import final_receipt, resolve, waits_f
 from channels.matrix.send.typing_and_receipts import TypingAndReceipts
 from channels.plugin import ChannelServices
 
-_CLOSE_LIMIT_S = 5.0
 _Task = Callable[[], Coroutine[Any, Any, None]]
 
 
@@ -90,18 +89,9 @@ class MatrixChannel:
 
     Args:
         services: ``state`` has login and keys; invitations of who may talk are accepted.
-        connect: Connects; default: nio.
-        machines: Opens the keys of (folder, user, store key); default: nio's, None with another ``connect``.
     """
 
-    def __init__(
-        self,
-        config: MatrixConfig,
-        services: ChannelServices,
-        *,
-        connect: Connect | None = None,
-        machines: Machines | None = None,
-    ) -> None:
+    def __init__(self, config: MatrixConfig, services: ChannelServices) -> None:
         self.name = services.name
         self.account = config.user_id
         self.capabilities = capabilities_of(config, attachments=services.attachments is not None)
@@ -112,8 +102,9 @@ class MatrixChannel:
         self._is_owner = services.is_owner
         self._language_of = services.language_of or (lambda _user: "")
         self._attachments = services.attachments
-        self._connect = connect or connect_by_nio
-        self._machines = machines or (nio_machines if connect is None else None)
+        self.connect: Connect = connect_by_nio
+        self.machines: Machines | None = nio_machines
+        """Opens the keys of (folder, user, store key); None: nothing is encrypted."""
         self._homeserver: Homeserver | None = None
         self._typing_receipts: TypingAndReceipts | None = None
         self._sending: EventSender | None = None
@@ -334,7 +325,7 @@ class MatrixChannel:
             self._crypto.close()
             self._crypto = None
         if homeserver is not None:
-            with anyio.move_on_after(_CLOSE_LIMIT_S, shield=True):
+            with anyio.move_on_after(5.0, shield=True):
                 await homeserver.aclose()
 
     async def _meant(self, error: DeliveryFailed, placed: OutboundMessage) -> ChannelError:
@@ -397,18 +388,18 @@ class MatrixChannel:
     async def _connected(self) -> tuple[Homeserver, MatrixLogin]:
         """Open what outlives a run: the connection, the login and the keys."""
         if self._homeserver is None:
-            self._homeserver = await self._connect(self._config)
+            self._homeserver = await self.connect(self._config)
         if self._login is None:
             self._login = MatrixLogin(self._config, self._homeserver, self._state, self._clock)
         if self._ack_reactions is None:
             self._ack_reactions = AckReactions(self._homeserver)
-        if self._crypto is None and self._machines is not None:
+        if self._crypto is None and self.machines is not None:
             self._crypto = open_crypto(
                 self._config,
                 self._homeserver,
                 self._login,
                 state=self._state,
-                machines=self._machines,
+                machines=self.machines,
                 clock=self._clock,
             )
         return self._homeserver, self._login

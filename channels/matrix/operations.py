@@ -14,11 +14,10 @@ if TYPE_CHECKING:
     from channels.matrix.channel import MatrixChannel
 
 Account = Annotated[str, Option(help="The account, if there are several: its key under channels.")]
-_LONGEST_LINE = 500
 
 
 def _devices_text(answer: Mapping[str, Any]) -> str:
-    return "\n".join(one_line(_device_text(one), _LONGEST_LINE) for one in answer["found"]) or "no devices"
+    return "\n".join(one_line(_device_text(one), 500) for one in answer["found"]) or "no devices"
 
 
 def _device_text(one: Mapping[str, Any]) -> str:

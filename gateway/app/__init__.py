@@ -82,7 +82,6 @@ def _gateway(env: Environment, opened: OpenQueue, parts: _Parts) -> Gateway:
         supervision.supervisor,
         channels,
         queue=queue,
-        access=env.access,
         intake=intake,
         commands=turns.commands,
         answers=turns.answers,

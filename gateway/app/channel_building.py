@@ -107,7 +107,6 @@ def watch_channels(
     channels: Configured,
     *,
     queue: Queue,
-    access: Access,
     intake: AcceptGate,
     commands: CommandService,
     answers: WordedAnswers,
@@ -117,16 +116,13 @@ def watch_channels(
     """Give every channel its inbox and have the supervisor keep it up; for arguments see `ChannelInbox`."""
     for name, (channel, _) in channels.items():
         inbox = ChannelInbox(
-            name,
-            channel.account,
+            channel,
             store=queue,
-            access=access,
+            conversations=conversations,
             intake=intake,
             report=partial(supervisor.report, name),
-            is_command=commands.is_command,
-            is_stop=commands.is_stop,
+            commands=commands,
             hear=answers.settle_answers,
-            conversation_of=conversations.conversation_for,
             cut_off=wakeups.stopped.fire,
         )
         supervisor.watch(channel, inbox)

@@ -62,7 +62,6 @@ _DATABASE_WAIT_S = 660.0
 """Longer than ``StartLimitIntervalSec`` of the units in ``deploy/systemd``."""
 _START_WITHIN_S = 120.0
 """``TimeoutStartSec`` of the same."""
-_SETTLED_AFTER_S = 30
 _ERASURE_LOOK_S = 30.0
 _GARBAGE = (700, 10, 10)
 """CPython's own thresholds; a start has higher ones (`gateway.cli.fast_path.run`)."""
@@ -377,7 +376,7 @@ def _spare() -> None:
 
 async def _settle(built: Gateway) -> None:
     """Let the garbage collector look for more than at the start, as soon as the channels are up."""
-    for _ in range(_SETTLED_AFTER_S):
+    for _ in range(30):
         if built.supervisor.all_up:
             break
         await anyio.sleep(1)

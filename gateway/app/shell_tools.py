@@ -33,18 +33,23 @@ def command_sandbox(settings: Settings, home: Home) -> CommandSandbox | None:
     wanted = settings.tools.shell
     if wanted.allow == "none":
         return None
-    from agent_core.children.command_sandbox import CommandSandbox  # noqa: PLC0415 - rarely wanted
+    from agent_core.children.command_sandbox import (  # noqa: PLC0415 - rarely wanted
+        CommandSandbox,
+        SandboxFolders,
+    )
     from agent_core.children.rights import Ceilings  # noqa: PLC0415
 
     handed = [os.environ.get("CREDENTIALS_DIRECTORY", ""), *_HANDED_OVER]
     config = [settings.path, settings.path.parent / "secrets"] if settings.path else []
     return CommandSandbox(
-        workspace=home.path(settings.agents.workspace),
-        home=home.root,
-        private_in=home.run / "commands",
-        secret=[*config, *(Path(each) for each in handed if each)],
-        readable=[Path(each) for each in wanted.read_only],
-        readable_now=open_skills(settings, home).usable_folders,
+        SandboxFolders(
+            workspace=home.path(settings.agents.workspace),
+            home=home.root,
+            private_in=home.run / "commands",
+            secret=[*config, *(Path(each) for each in handed if each)],
+            readable=[Path(each) for each in wanted.read_only],
+            readable_now=open_skills(settings, home).usable_folders,
+        ),
         backend=wanted.backend,
         unit=home.run / "shell.sock",
         connects=bool(wanted.network),

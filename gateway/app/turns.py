@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from agent_core.agent import TurnLimits
 from agent_core.language import gettext_noop, show_time
-from agent_core.messages import SessionKey
+from agent_core.messages import InboundMessage, SessionKey
+from agent_core.models import Session
+from agent_core.ports import ToolPort
 from agent_core.storage.layout import Layout
 from agent_core.tools.effects import Effect
 from agent_core.tools.policy import DEFAULT_POLICY, Policy, PolicyVerdict, is_available
@@ -40,9 +42,12 @@ from gateway.turns.commands.chat_commands import CommandHandlers
 from gateway.turns.commands.command_service import CommandService, IngestOnly
 from gateway.turns.commands.continue_command import CarryOn
 from gateway.turns.commands.conversation_commands import ConversationCommands, Histories
+from gateway.turns.commands.model_command import ModelCommand
 from gateway.turns.commands.new_conversation import NewConversation
 from gateway.turns.commands.persona_command import PersonaCommand
+from gateway.turns.commands.reminder_command import ReminderCommand
 from gateway.turns.commands.retry_and_undo import TakeBack
+from gateway.turns.commands.trust_command import TrustCommand
 from gateway.turns.commands.worded_answers import WordedAnswers
 from gateway.turns.commit import TurnCommit
 from gateway.turns.dispatcher import SessionDispatcher
@@ -97,22 +102,17 @@ def build_turns(
     commands = _commands(shared)
     transcription = _transcription(env, queue, agent)
     answers = WordedAnswers(
-        queue.approvals,
-        queue.outbox,
-        queue.inbox,
-        queue.turns,
+        store=queue,
         calls=shared.approvals.calls,
         access=env.access,
         email_style=shared.email_style,
         now=shared.grants.now,
     )
     handler = TurnHandler(
-        store=queue,
         history=supervision.history,
         batching=Batching(queue.inbox, modes, shared.conversations, env.overrides.policy.merge),
         kinds=_kinds(shared, commands, left=lambda session, turn: handler.handle_room_left(session, turn)),  # noqa: PLW0108
         model=_model_run(shared, transcription, answers),
-        commit=shared.commit,
         deferral=shared.deferral,
         failure=TurnFailure(
             deferral=shared.deferral,
@@ -120,7 +120,6 @@ def build_turns(
             policy=env.overrides.policy,
             access=env.access,
         ),
-        clock=env.clock,
         wakeups=env.wakeups,
     )
     out_of_band = OutOfBandTurns(
@@ -162,9 +161,7 @@ class _Shared:
         self.commit = TurnCommit(
             store=queue, channels=self.by_name, acknowledgements=routing.acknowledgements
         )
-        self.deferral = Deferral(
-            store=queue, commit=self.commit, limits=agent.metering.limits, clock=env.clock
-        )
+        self.deferral = Deferral(commit=self.commit, limits=agent.metering.limits, clock=env.clock)
         self.approvals = ReviewQuestions(
             store=queue,
             notifier=proactive.notifier,
@@ -204,13 +201,11 @@ def _commands(shared: _Shared) -> CommandService:
         access=access,
         approvals=shared.approvals,
         status=shared.supervision.status.read,
-        clock=env.clock,
-        files=agent.workspace_files,
-        schedule=proactive.jobs,
-        owner_addresses=proactive.owner,
         grants=shared.grants,
-        models=shared.choice,
         others={
+            "model": ModelCommand(shared.choice).answer,
+            "remind": ReminderCommand(proactive.jobs, queue.turns, proactive.owner).answer,
+            "trust": TrustCommand(queue, env.clock, agent.workspace_files).answer,
             "search": conversation.search,
             "export": own_export.answer,
             "forget": own_erasure.answer,
@@ -287,7 +282,6 @@ def _kinds(
         turn_commit=commit,
         deferral=shared.deferral,
         target=shared.proactive.owner_contact,
-        channels=by_name,
         approvals=shared.approvals,
         spoken=spoken,
     )
@@ -300,32 +294,23 @@ def _kinds(
         clock=env.clock,
     )
     jobs = JobTurns(
-        store=shared.queue,
-        plans=shared.queue.jobs,
         turn_commit=commit,
         deferral=shared.deferral,
         conversations=shared.conversations,
         notifier=notifier,
         access=env.access,
-        channels=by_name,
         told_time=lambda at: show_time(at.astimezone(shared.zone), gettext_noop("%a %Y-%m-%d %H:%M %Z")),
         approvals=shared.approvals,
-        clock=env.clock,
     )
     in_background = BackgroundTurns(
         turn_commit=commit,
         deferral=shared.deferral,
-        notifier=notifier,
-        access=env.access,
-        channels=by_name,
         approvals=shared.approvals,
         conversations=env.conversations,
         allowed=lambda session: is_available(settings.tools.jobs.allow, session),
-        steps=shared.queue.turns,
         commands=command_runner(shared.agent.shell, settings.tools.jobs.command_minutes * 60),
         left=left,
         limits=_limited(settings, settings.tools.jobs.limits),
-        clock=env.clock,
     )
     return {"message": chat, "reaction": chat, "tick": check_ins, "job": jobs, KIND: in_background}
 
@@ -337,50 +322,32 @@ def _limited(settings: Settings, own: TickLimits | JobLimits) -> TurnLimits:
 
 def _model_run(shared: _Shared, transcription: Transcription | None, answers: WordedAnswers) -> ModelRun:
     """Build the run of a model with tools, and the questions about its calls."""
-    env, queue, agent, proactive = shared.env, shared.queue, shared.agent, shared.proactive
+    env, agent, proactive = shared.env, shared.agent, shared.proactive
     consent = ToolQuestions(
-        store=queue.approvals,
         commit=shared.commit,
-        channels=shared.by_name,
-        notifier=proactive.notifier,
-        held=shared.approvals.needs_review,
+        reviews=shared.approvals,
         clock=env.clock,
         wait_s=env.settings.tools.approval_timeout_minutes * 60,
-        access=env.access,
         grants=shared.grants,
         keep=lambda name, content: agent.attachments.save(name, "text/plain", content),
         policy=policy_of(env.settings),
         zone=shared.zone,
     )
-    servers = ServerQuestions(
-        store=queue.approvals,
-        commit=shared.commit,
-        channels=shared.by_name,
-        questions=consent,
-        held=shared.approvals.needs_review,
-        waiting=shared.waiting,
-        clock=env.clock,
-        zone=shared.zone,
-    )
+
+    async def tools(session: Session, messages: Sequence[InboundMessage]) -> list[ToolPort]:
+        await agent.shell.wait_for_test(session)
+        room_name = partial(_room_name, shared.by_name)
+        return [*agent.tools(session, room_name), *proactive.tools(session, messages)]
+
     return ModelRun(
-        store=queue,
+        commit=shared.commit,
         agent=agent.agent,
-        channels=shared.by_name,
-        extra_tools=lambda session, messages: [
-            *agent.tools(session, partial(_room_name, shared.by_name)),
-            *proactive.tools(session, messages),
-        ],
-        tools_settled=agent.shell.wait_for_test,
+        extra_tools=tools,
         models=shared.choice,
         metering=agent.metering,
-        consent=consent,
-        servers=servers,
+        servers=ServerQuestions(questions=consent, waiting=shared.waiting),
         answers=answers,
-        access=env.access,
-        acknowledgements=shared.routing.acknowledgements,
-        clock=env.clock,
         transcription=transcription,
-        zone=shared.zone,
     )
 
 

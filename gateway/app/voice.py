@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from agent_core.media.voice_config import SpeakSettings
 
 _OPEN = (OutboxState.PENDING, OutboxState.SENDING, OutboxState.UNCERTAIN)
-_LOOKED_AT = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +46,7 @@ async def build_speech(
     if settings is not None and settings.when != "never":
         voice = _Speaker(settings, env, agent)
     elif not any(
-        row.message.channel == SPEECH_CHANNEL
-        for row in await queue.outbox.rows(states=_OPEN, limit=_LOOKED_AT)
+        row.message.channel == SPEECH_CHANNEL for row in await queue.outbox.rows(states=_OPEN, limit=1000)
     ):
         return SpeechParts({}, dict, ())
     counts, paid = SpeechState(), _paid(agent.metering, settings, env)

@@ -36,7 +36,6 @@ from gateway.store.stores import Queue, StoreUnavailable, UsageStore
 
 ANSWER_TOKENS = 1_000
 """What is reserved for an answer whose length nobody knows yet."""
-_READ_AGAIN = 5
 _log = structlog.get_logger(__name__)
 
 
@@ -86,7 +85,7 @@ class Metering:
     async def amount_today(self, *, reserved: bool = True) -> Amount:
         """Return this day's cost, with ``reserved`` also of calls in flight. Raises StoreUnavailable."""
         day, before, kept = day_of(self._clock.now(), self.limits.zone), Amount(), Amount()
-        for _ in range(_READ_AGAIN):
+        for _ in range(5):
             day, commits = day_of(self._clock.now(), self.limits.zone), self._commits
             before = self._in_hand(reserved=reserved)
             kept = Amount.from_usage(await self._costs.usage_on(day))

@@ -36,7 +36,6 @@ from gateway.system.process_tuning import loop_for
 from gateway.system.terminal_text import plain_text
 
 _HELP = "Type and press Enter. !help tells what else I can do; /quit or Ctrl-D leaves, and answers are kept."
-_PIECE_BYTES = 65_536
 
 
 class TerminalConversation(Protocol):
@@ -116,7 +115,7 @@ class _Keyboard:
         while "\n" not in self._typed and not self._over:
             with contextlib.suppress(PermissionError):  # a file, which never keeps anybody waiting
                 await anyio.wait_readable(self._descriptor)
-            piece = os.read(self._descriptor, _PIECE_BYTES)
+            piece = os.read(self._descriptor, 65_536)
             self._over = not piece
             self._typed += self._decoder.decode(piece, self._over)
         line, end, self._typed = self._typed.partition("\n")

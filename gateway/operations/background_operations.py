@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from gateway.store.stores import Queue
 
 JobId = Annotated[str, Option(help="The job, as `squidbot jobs list` shows it.")]
-_LOOKED_AT = 1000
 _SHOWN_CHARS = 100
 
 
@@ -120,7 +119,7 @@ async def _visible(context: OperationContext) -> list[BackgroundJob]:
     """All jobs, or in a conversation those of the caller that may be shown there."""
     if context.caller is not None:
         return await _jobs(context).jobs_at(context.caller.place)
-    return await _jobs(context).all(limit=_LOOKED_AT)
+    return await _jobs(context).all(limit=1000)
 
 
 async def _shown(context: OperationContext, job: BackgroundJob, *, words: bool = True) -> dict[str, Any]:

@@ -31,8 +31,6 @@ from gateway.store.stores import JobStore, StoreUnavailable
 SAID_ALREADY = "said already"
 _LOOK_EVERY_S = 30.0
 _PRUNE_EVERY_S = 6 * 3600.0
-_KEEP_S = 90 * 86_400.0
-_ASK_LIMIT_S = 30.0
 _LOOKED_AT = 100
 _ENDED_AMONG = 500
 _log = structlog.get_logger(__name__)
@@ -98,7 +96,7 @@ class HeartbeatMonitor:
         now = self._clock.monotonic()
         if self._pruned_at is None or now - self._pruned_at > _PRUNE_EVERY_S:
             self._pruned_at = now
-            await self._plans.prune_plans(older_than_s=_KEEP_S)
+            await self._plans.prune_plans(older_than_s=90 * 86_400.0)
 
     # ── the ledger of ticks that are no turns ──
 
@@ -229,7 +227,7 @@ class HeartbeatMonitor:
         channel, topic = self._channels.get(name), f"digest {at}"
         if isinstance(channel, SupportsDirectMessages) and self._notifier.contact.is_owner(name, person):
             try:
-                with anyio.fail_after(_ASK_LIMIT_S):
+                with anyio.fail_after(30.0):
                     session = await channel.direct_session(person, topic=topic)
                 return Target(name, channel.account, session, person)
             except (ChannelUnavailable, TimeoutError):

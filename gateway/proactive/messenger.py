@@ -44,7 +44,6 @@ _LISTED = 20
 _A_ROOM = "a room"
 _LONGEST_NAME = 80
 _NO_QUOTES = str.maketrans('“”"', "'''")
-_ASK_LIMIT_S = 30.0
 _TOO_MANY = (
     "Nothing was sent: there were {count} messages to others or elsewhere {when}, which is the limit. "
     "Tell the person so once, and do not try again in this turn."
@@ -288,7 +287,7 @@ class Messenger:
         channel = self._channels[name]
         assert isinstance(channel, SupportsDirectMessages)
         try:
-            with anyio.fail_after(_ASK_LIMIT_S):
+            with anyio.fail_after(30.0):
                 return await channel.direct_session(place, topic=topic), ""
         except (ChannelError, TimeoutError) as error:
             raise ToolFailed(f"Nothing was sent: {place} cannot be written to now.") from error

@@ -143,14 +143,13 @@ class OwnerAlerts:
         notifier: OwnerNotifier,
         clock: Clock,
         wakeups: Wakeups | None = None,
-        look_every_s: float = LOOK_EVERY_S,
     ) -> None:
         self._wakeups = wakeups or Wakeups()
         self._store = store
         self._target = target
         self._notifier = notifier
         self._clock = clock
-        self._look_every_s = look_every_s
+        self.look_every_s = LOOK_EVERY_S
         self._email_again_at = -inf
         self._new: dict[str, Alert] = {}
         """What is not in the store yet, by what it is about."""
@@ -210,7 +209,7 @@ class OwnerAlerts:
         failures = 0
         while True:
             self._news = anyio.Event()
-            wait_s = self._look_every_s
+            wait_s = self.look_every_s
             try:
                 wait_s = min(wait_s, await self._send_next())
                 failures = 0

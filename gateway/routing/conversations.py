@@ -19,7 +19,6 @@ from gateway.store.states import InboxState
 from gateway.store.stores import InboxStore
 
 _HEARTBEAT = "heartbeat"
-_LOOKED_AT = 10_000
 
 
 class Conversations:
@@ -49,7 +48,7 @@ class Conversations:
         The setting may have changed, and messages of a disabled channel must not delay others. Turns stay
         together. Nobody may be working. Raises `StoreUnavailable`.
         """
-        rows = await inbox.rows(states=[InboxState.READY], limit=_LOOKED_AT)
+        rows = await inbox.rows(states=[InboxState.READY], limit=10_000)
         wanted: dict[str, dict[int, SessionKey]] = {}
         for row in rows:
             session = self.conversation_for(row.message)

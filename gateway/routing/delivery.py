@@ -41,7 +41,6 @@ from gateway.store.wakeups import Wakeups
 _AT_ONCE = 8
 _LIMIT_S = 120.0
 _IDLE_LOOK_S = 30.0
-_GIVE_UP_AFTER_S = 48 * 3600.0
 _TRIES_AT_LEAST = 5
 _UNKNOWN_ERRORS_ALLOWED = 8
 _STORE_RETRY = BackoffPolicy(first_s=1.0, cap_s=10.0)
@@ -66,7 +65,7 @@ class Delivery:
         store: Queue,
         clock: Clock,
         *,
-        give_up_after_s: float = _GIVE_UP_AFTER_S,
+        give_up_after_s: float = 48 * 3600.0,
         suspects: CrashIsolation | None = None,
         wakeups: Wakeups | None = None,
         conversations: Conversations | None = None,

@@ -11,17 +11,18 @@ import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
-from typing import Any
+from typing import Any, Protocol
 
 import anyio
 import structlog
 
 from agent_core.backoff import BackoffPolicy
 from agent_core.messages import Amendment, Audience, InboundMessage, MessageNotes, OutboundMessage, SessionKey
-from channels.base import LinkState
+from channels.base import Channel, LinkState
 from gateway.observability import metrics
 from gateway.routing import let_in
 from gateway.routing.access import Access, Role
+from gateway.routing.conversations import Conversations
 from gateway.store.model import is_too_long
 from gateway.store.sql.amendments import AS_EDITED
 from gateway.store.sql.quarantine_after_restore import RESTORED
@@ -106,6 +107,18 @@ class AcceptGate:
             await anyio.sleep_forever()
 
 
+class RecognisesCommands(Protocol):
+    """Recognises commands of conversations."""
+
+    def is_command(self, message: InboundMessage) -> bool:
+        """Return True for a message that is answered by code, so that it gets a turn of its own."""
+        ...
+
+    def is_stop(self, message: InboundMessage) -> bool:
+        """Return True for the stop command."""
+        ...
+
+
 class ChannelInbox:
     """
     The gateway's side of one channel.
@@ -113,38 +126,32 @@ class ChannelInbox:
     Args:
         intake: The gate.
         report: Receives the state of the link.
-        is_command: True for messages answered by code; each is a turn.
-        is_stop: True for the stop command.
+        commands: Recognises messages that are answered by code; None: there are none.
         hear: Recognises answers to questions, and withdrawn questions.
-        conversation_of: Returns the session of a message; default: its own.
         cut_off: Cancels turns with edited messages; the queue reports only lost ones.
     """
 
     def __init__(
         self,
-        channel: str,
-        account: str,
+        channel: Channel,
         *,
         store: Queue,
-        access: Access,
+        conversations: Conversations,
         intake: AcceptGate,
         report: Report,
-        is_command: Callable[[InboundMessage], bool] = lambda _: False,
-        is_stop: Callable[[InboundMessage], bool] = lambda _: False,
+        commands: RecognisesCommands | None = None,
         hear: Hear = _nothing_waits,
-        conversation_of: Callable[[InboundMessage], SessionKey] | None = None,
         cut_off: Callable[[Stopped], None] = lambda _: None,
     ) -> None:
-        self._channel = channel
-        self._account = account
+        self._channel = channel.name
+        self._account = channel.account
         self._store = store
-        self._access = access
+        self._conversations = conversations
+        self._access = conversations.access
         self._intake = intake
         self._report = report
-        self._is_command = is_command
-        self._is_stop = is_stop
+        self._commands = commands
         self._hear = hear
-        self._conversation_of = conversation_of
         self._cut_off = cut_off
 
     async def accept(
@@ -218,14 +225,16 @@ class ChannelInbox:
             message,
             ignore,
             quarantine,
-            alone=ignore is None and self._is_command(message),
-            session=self._conversation_of(message) if open_now and self._conversation_of else None,
+            alone=ignore is None and self._commands is not None and self._commands.is_command(message),
+            session=self._conversations.conversation_for(message) if open_now else None,
         )
 
     def _is_owners(self, message: InboundMessage) -> bool:
         return self._access.decide(message).role is Role.OWNER
 
     def _stops(self, batch: Sequence[Pending]) -> list[Amendment]:
+        if self._commands is None:
+            return []
         return [
             Amendment(
                 kind="stop",
@@ -234,7 +243,7 @@ class ChannelInbox:
                 sender="" if self._is_owners(entry.message) else entry.message.sender.address,
             )
             for entry in batch
-            if entry.ignore is None and entry.quarantine is None and self._is_stop(entry.message)
+            if entry.ignore is None and entry.quarantine is None and self._commands.is_stop(entry.message)
         ]
 
     def _cut(self, text: str) -> str:

@@ -24,7 +24,6 @@ KIND: Literal["background_job"] = "background_job"
 """`InboundMessage.kind` of a background job."""
 _THREAD = re.compile(r"\+job\.([2-9a-z]{6})")
 _LETTERS = "23456789abcdefghjkmnpqrstuvwxyz"
-_LENGTH = 6
 
 
 class BackgroundState(StrEnum):
@@ -142,7 +141,7 @@ def job_message(
     """Return the message of a background job; the same ``key`` gives the same native id."""
     digest = hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest()
     number, letters = int.from_bytes(digest[:8]), ""
-    for _ in range(_LENGTH):
+    for _ in range(6):
         number, at_letter = divmod(number, len(_LETTERS))
         letters += _LETTERS[at_letter]
     note = OrderNote(

@@ -65,7 +65,6 @@ if TYPE_CHECKING:
 _RECOVER_RETRY = BackoffPolicy(first_s=1.0, cap_s=30.0)
 _CLOSE_LIMIT_S = 5.0
 _MAINTAIN_EVERY_S = 3600.0
-_FORGET_AFTER_S = 90 * 86_400.0
 _log = structlog.get_logger(__name__)
 
 
@@ -368,7 +367,7 @@ class Gateway:
     async def _prune(self) -> None:
         while True:
             try:
-                forgotten = await self.store.maintenance.prune(older_than_s=_FORGET_AFTER_S)
+                forgotten = await self.store.maintenance.prune(older_than_s=90 * 86_400.0)
                 if forgotten:
                     _log.info("queue.pruned", rows=forgotten)
             except StoreUnavailable as error:

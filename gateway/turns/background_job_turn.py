@@ -30,10 +30,9 @@ from agent_core.messages import (
     SessionKey,
 )
 from agent_core.models import Message, Purpose, Session, TurnResult
-from agent_core.ports import Clock
 from agent_core.provenance import Origins, arriving, calling, describe, from_json, join_origins, to_json
 from agent_core.tools.effects import Effect
-from channels.base import Channel, ChannelError, ChannelUnavailable
+from channels.base import ChannelError, ChannelUnavailable
 from channels.split import message_parts
 from gateway.budget.metering import UsageMeter
 from gateway.proactive.jobs.job_permissions import (
@@ -43,13 +42,12 @@ from gateway.proactive.jobs.job_permissions import (
     role_now,
 )
 from gateway.proactive.jobs.scheduler import NOT_ALLOWED
-from gateway.proactive.owner_notifier import OwnerNotifier
 from gateway.proactive.run_ledger import ledger_entry
-from gateway.routing.access import Access, Role
+from gateway.routing.access import Role
 from gateway.routing.conversations import Conversations
 from gateway.store.background_job_rows import Order, order_of
 from gateway.store.model import BACKGROUND_COMMAND, EffectReceipt, RunOutcome
-from gateway.store.stores import Completion, NewOutbound, Step, Turn, TurnStore
+from gateway.store.stores import Completion, NewOutbound, Step, Turn
 from gateway.turns.commit import TurnCommit
 from gateway.turns.failure_and_deferral import Deferral, awaited_link
 from gateway.turns.questions.question_text import fenced_arguments, safe_line
@@ -60,7 +58,6 @@ from gateway.turns.user_input import session_of, user_lines
 _OUTAGE_S = 86_400.0
 _AGAIN_AFTER_S = 60.0
 _UNDO = "by hand: changes by commands have no versions; the output is in work/jobs/{id}.log"
-_NAMED_CHARS = 60
 _SHOWN_CHARS = 1_500
 """Of the output of a command, two screens of a phone."""
 _UNREADABLE = "its order is not readable"
@@ -130,27 +127,26 @@ class BackgroundTurns:
     """
     Implements `TurnKind` for background jobs.
 
-    ``allowed``: a session may have them; ``left`` waits until no turn of a session is worked on; ``steps``
-    records begun commands.
+    ``allowed``: a session may have them; ``left`` waits until no turn of a session is worked on.
     """
 
     turn_commit: TurnCommit
     deferral: Deferral
-    notifier: OwnerNotifier
-    access: Access
-    channels: Mapping[str, Channel]
     approvals: ReviewQuestions
     conversations: Conversations
     allowed: Callable[[Session], bool]
     left: Callable[[SessionKey, str], Awaitable[None]]
     limits: TurnLimits
-    steps: TurnStore
     commands: CommandRunner
-    clock: Clock
+
+    def __post_init__(self) -> None:
+        self._steps, self._channels = self.turn_commit.store.turns, self.turn_commit.channels
+        self._access, self._clock = self.conversations.access, self.deferral.clock
+        self._notifier = self.approvals.notifier
 
     async def plan(self, turn: Turn) -> BackgroundPlan | None:
         """Plan a job for the model; None: no model needed. Raises StoreUnavailable or PlaceUnknown."""
-        began = self.clock.monotonic()
+        began = self._clock.monotonic()
         order = order_of(turn.head.message)
         why_not = _UNREADABLE if order is None else self._why_not(turn, order)
         if order is None or why_not:
@@ -178,18 +174,18 @@ class BackgroundTurns:
     def _why_not(self, turn: Turn, order: Order) -> str:
         if not order.by_heartbeat:
             try:
-                role = role_now(self.access, self.channels.get(order.place.channel), _asking(turn, order))
+                role = role_now(self._access, self._channels.get(order.place.channel), _asking(turn, order))
             except ChannelUnavailable as error:
                 raise PlaceUnknown(str(error)) from error
             if role is Role.STRANGER:
                 return NOT_ALLOWED
-        session = session_of(turn, self.access, Purpose.BACKGROUND)
+        session = session_of(turn, self._access, Purpose.BACKGROUND)
         return "" if self.allowed(session) else "its person may no longer have background jobs"
 
     async def _run(self, turn: Turn, order: Order, began: float) -> None:
         """Run a command and report its outcome. Raises CommandsNotReady."""
-        session = session_of(turn, self.access, Purpose.BACKGROUND)
-        steps = [] if turn.is_new else await self.steps.steps(turn)
+        session = session_of(turn, self._access, Purpose.BACKGROUND)
+        steps = [] if turn.is_new else await self._steps.steps(turn)
         if steps:
             said = _noted(steps[0].result)
         elif (command := await self.commands(session, order, turn.head.message.text)) is None:
@@ -198,10 +194,10 @@ class BackgroundTurns:
             said = command
         else:
             receipt = _receipt(turn, order)
-            await self.steps.record_step_start(turn, Step(0, "command", order.id, {}, None, receipt))
+            await self._steps.record_step_start(turn, Step(0, "command", order.id, {}, None, receipt))
             with calling(order.origins):
                 said = await command()
-            took_s = self.clock.monotonic() - began
+            took_s = self._clock.monotonic() - began
             noted = {
                 "text": said.text,
                 "origins": to_json(said.origins),
@@ -212,7 +208,7 @@ class BackgroundTurns:
                 "undo": "" if said.failed else _UNDO.format(id=order.id),
             }
             await self.turn_commit.retry_until_stored(
-                lambda: self.steps.record_step_result(turn, Step(0, "command", order.id, {}, noted))
+                lambda: self._steps.record_step_result(turn, Step(0, "command", order.id, {}, noted))
             )
         origins = join_origins(order.origins, said.origins)
         completion = await self._message(
@@ -221,24 +217,24 @@ class BackgroundTurns:
             _(
                 "Background command {name}: `{command}`\n\n{output}",
                 name=order.label,
-                command=safe_line(turn.head.message.text, _NAMED_CHARS),
+                command=safe_line(turn.head.message.text, 60),
                 output=_output_shown(said.text, order.id),
             ),
             origins=origins,
             hold=self.approvals.needs_review(turn),
         )
         lines = [
-            *user_lines(turn, self.access),
+            *user_lines(turn, self._access),
             Message(
                 role="assistant",
                 content=said.text,
                 id=f"{turn.id}.1",
                 turn=turn.id,
-                timestamp=self.clock.now(),
+                timestamp=self._clock.now(),
                 origins=origins,
             ),
         ]
-        took_s = round(self.clock.monotonic() - began, 3)
+        took_s = round(self._clock.monotonic() - began, 3)
         outcome = RunOutcome.FAILED if said.failed else RunOutcome.DELIVERED
         entry = ledger_entry(_job_id(turn), turn, outcome, said.text if said.failed else "", took_s=took_s)
         history = [line.model_copy(update={"scope": str(session.scope)}) for line in lines]
@@ -255,7 +251,7 @@ class BackgroundTurns:
             attachments=result.attachments,
             hold=plan.hold,
         )
-        took_s = round(self.clock.monotonic() - plan.began, 3)
+        took_s = round(self._clock.monotonic() - plan.began, 3)
         entry = ledger_entry(_job_id(turn), turn, RunOutcome.DELIVERED, usage=result.usage, took_s=took_s)
         completion = replace(completion, history=result.history, usage=result.usage, entry=entry)
         await self.turn_commit.complete(turn, completion, meter)
@@ -277,7 +273,7 @@ class BackgroundTurns:
             if isinstance(error, CreditSpent):
                 why = _(error.public)
             text = _("The background job {name} waits: {why}", name=order.label, why=why)
-            is_of_owner = session_of(turn, self.access, Purpose.BACKGROUND).scope == OWNER
+            is_of_owner = session_of(turn, self._access, Purpose.BACKGROUND).scope == OWNER
             if is_of_owner and isinstance(error, CreditSpent):
                 text, once = self.deferral.owners_notice(error)
             found = await self._perhaps(turn, order, text)
@@ -333,14 +329,14 @@ class BackgroundTurns:
         where = await self._where(turn, order)
         if turn.head.message.audience is Audience.GROUP:
             text = f"For {turn.head.message.sender.address}: {text}"
-        now = self.clock.now()
+        now = self._clock.now()
         line = Message(
             role="assistant",
             content=text,
             id=f"{turn.id}.result",
             turn=turn.id,
             timestamp=now,
-            scope=str(session_of(turn, self.access, Purpose.BACKGROUND).scope),
+            scope=str(session_of(turn, self._access, Purpose.BACKGROUND).scope),
             attachments=tuple(attachments),
             origins=arriving(join_origins(order.origins, origins), now),
         )
@@ -363,7 +359,7 @@ class BackgroundTurns:
                 attachments=files,
                 hold=hold,
             )
-            for part, files in message_parts(text, attachments, self.channels[where.channel].capabilities)
+            for part, files in message_parts(text, attachments, self._channels[where.channel].capabilities)
         ]
         return Completion(outbound=outbound, purpose=Purpose.BACKGROUND, others=others)
 
@@ -372,14 +368,14 @@ class BackgroundTurns:
         note = MessageContext(notes=MessageNotes(job=JobNote(id=order.id)))
         message = turn.head.message
         if order.by_heartbeat:
-            reached = await self.notifier.reach(f"alert {turn.id}", OutboundKind.ALERT)
+            reached = await self._notifier.reach(f"alert {turn.id}", OutboundKind.ALERT)
             if reached.later and reached.target is None:
-                raise await self.notifier.away(reached)
+                raise await self._notifier.away(reached)
             to = reached.target
             return (
                 None if to is None else _Where(to.channel, to.account, to.session, OutboundKind.ALERT, note)
             )
-        channel = self.channels.get(order.place.channel)
+        channel = self._channels.get(order.place.channel)
         if channel is None:
             raise PlaceUnknown("its channel is switched off")
         session = order.place

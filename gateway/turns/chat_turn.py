@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import structlog
@@ -40,7 +40,6 @@ class ChatTurns:
     turn_commit: TurnCommit
     deferral: Deferral
     target: OwnerContact
-    channels: Collection[str]
     approvals: ReviewQuestions
     spoken: SpokenAnswers | None
 
@@ -104,7 +103,7 @@ class ChatTurns:
     async def report_failure(self, turn: Turn, failure: TurnFailureText) -> None:
         """Apologise."""
         outbound: Sequence[NewOutbound] = ()
-        if turn.channel in self.channels:
+        if turn.channel in self.turn_commit.channels:
             text = _("Sorry, I could not answer this. {public}", public=_(failure.public))
             outbound = self.turn_commit.replies(turn, text, OutboundKind.APOLOGY)
         await self.turn_commit.dead_letter(turn, failure, outbound)

@@ -40,13 +40,13 @@ class TurnCommit:
     def __init__(
         self, *, store: Queue, channels: Mapping[str, Channel], acknowledgements: Acknowledgements
     ) -> None:
-        self._store = store
-        self._channels = channels
-        self._acknowledgements = acknowledgements
+        self.store = store
+        self.channels = channels
+        self.acknowledgements = acknowledgements
 
     def capabilities(self, channel: str) -> Capabilities | None:
         """The abilities of a channel; None: it is not one of ours, or switched off."""
-        found = self._channels.get(channel)
+        found = self.channels.get(channel)
         return None if found is None else found.capabilities
 
     def replies(
@@ -67,7 +67,7 @@ class TurnCommit:
         """
         message = turn.rows[-1].message
         replaces = (message.notes.replaces or ()) if kind is OutboundKind.REPLY else ()
-        capabilities = self._channels[turn.channel].capabilities
+        capabilities = self.channels[turn.channel].capabilities
         parts = list(message_parts(text, attachments, capabilities))
         parts += [(_ABOVE, ())] * (len(replaces) - len(parts))
         notes = replace(message.notes, replaces=None, language=chosen_language())
@@ -95,24 +95,24 @@ class TurnCommit:
         """Commit the answer together with the unpaid part of ``meter``. Raises `LostTurn`."""
         due, spent = (meter.due(), meter.spent) if meter else (Usage(), Usage())
         completion = replace(completion, usage=due, spent=spent)
-        rows = await self.retry_until_stored(lambda: self._store.turns.complete(turn, completion))
+        rows = await self.retry_until_stored(lambda: self.store.turns.complete(turn, completion))
         if meter is not None:
             meter.mark_committed()
-        self._acknowledgements.report((row.message for row in turn.rows), AckState.DONE)
+        self.acknowledgements.report((row.message for row in turn.rows), AckState.DONE)
         return rows
 
     async def dead_letter(
         self, turn: Turn, failure: TurnFailureText, outbound: Sequence[NewOutbound]
     ) -> None:
         """Commit the failure for good, with an apology. Raises `LostTurn`."""
-        await self.retry_until_stored(lambda: self._store.turns.dead_letter(turn, failure.error, outbound))
+        await self.retry_until_stored(lambda: self.store.turns.dead_letter(turn, failure.error, outbound))
         metrics.TURNS.labels(turn.channel, "dead_lettered").inc()
         about = {"channel": turn.channel, "turn": turn.id, "attempts": turn.attempts, "error": failure.error}
         if failure.is_explained and outbound:
             _log.info("turn.dead_lettered", **about)
         else:
             _log.error("turn.dead_lettered", **about)
-        self._acknowledgements.report((row.message for row in turn.rows), AckState.FAILED)
+        self.acknowledgements.report((row.message for row in turn.rows), AckState.FAILED)
 
     async def defer(self, turn: Turn, error: str, delay_s: float, *, waits_for: str | None = None) -> None:
         """Commit a retry that is not the message's fault. Raises `LostTurn`."""
@@ -120,7 +120,7 @@ class TurnCommit:
         log = _log.info if turn.deferrals else _log.warning  # once; `status` says that it waits still
         log("turn.deferred", channel=turn.channel, error=error, retry_in_s=round(delay_s, 1))
         await self.retry_until_stored(
-            lambda: self._store.turns.retry(turn, error, delay_s=delay_s, deferral=True, waits_for=waits_for)
+            lambda: self.store.turns.retry(turn, error, delay_s=delay_s, deferral=True, waits_for=waits_for)
         )
 
     def note_answer(self, turn: Turn, result: TurnResult, took_s: float) -> None:
@@ -142,7 +142,7 @@ class TurnCommit:
         metrics.TURNS.labels(turn.channel, "stopped").inc()
         _log.info("turn.cut_off", channel=turn.channel, turn=turn.id, why=why)
         if why != AS_EDITED:
-            self._acknowledgements.report((row.message for row in turn.rows), AckState.FAILED)
+            self.acknowledgements.report((row.message for row in turn.rows), AckState.FAILED)
 
     async def retry_until_stored(self, write: Callable[[], Awaitable[_Result]]) -> _Result:
         """Repeat ``write`` until the store accepts it; return its result."""

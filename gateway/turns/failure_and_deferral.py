@@ -47,10 +47,12 @@ _log = structlog.get_logger(__name__)
 class Deferral:
     """Defers turns, in all sessions."""
 
-    store: Queue
     commit: TurnCommit
     limits: BudgetLimits
     clock: Clock
+
+    def __post_init__(self) -> None:
+        self._store = self.commit.store
 
     async def defer_to_place(self, turn: Turn) -> bool:
         """Defer a turn to its later place, with a notice if wanted; True if deferred. Raises `LostTurn`."""
@@ -63,9 +65,9 @@ class Deferral:
             notice = self.commit.replies(turn, text, OutboundKind.NOTICE, rings_for=whom)
             once = f"place {message.channel} {message.sender.address}", message.native_id
             # In this order: after a crash in between the turn is taken up and put off again, silently.
-            await self.commit.retry_until_stored(lambda: self.store.outbox.post(notice, once=once))
+            await self.commit.retry_until_stored(lambda: self._store.outbox.post(notice, once=once))
         await self.commit.retry_until_stored(
-            lambda: self.store.turns.postpone(turn, "waits for its place", delay_s=delay_s, waits_for=PLACE)
+            lambda: self._store.turns.postpone(turn, "waits for its place", delay_s=delay_s, waits_for=PLACE)
         )
         _log.info("turn.waits", channel=turn.channel, wait_s=round(delay_s))
         return True
@@ -113,15 +115,15 @@ class Deferral:
         until = error.fields.get("until")
         if isinstance(until, datetime) and until <= now:
             await self.commit.retry_until_stored(
-                lambda: self.store.turns.postpone(turn, str(error), delay_s=0.0)
+                lambda: self._store.turns.postpone(turn, str(error), delay_s=0.0)
             )
             return
         once = once or (notice_name(turn.place), day_of(now, self.limits.zone))
         # In this order, as above.
-        said = await self.commit.retry_until_stored(lambda: self.store.outbox.post(notice, once=once))
+        said = await self.commit.retry_until_stored(lambda: self._store.outbox.post(notice, once=once))
         delay_s = wait_s(now, self.limits)
         await self.commit.retry_until_stored(
-            lambda: self.store.turns.postpone(turn, str(error), delay_s=delay_s, waits_for=BUDGET)
+            lambda: self._store.turns.postpone(turn, str(error), delay_s=delay_s, waits_for=BUDGET)
         )
         _log.warning(
             "turn.budget_deferred",
@@ -148,7 +150,7 @@ class Deferral:
                 day = day_of(self.clock.now(), self.limits.zone)
                 once = f"away {turn.place}", day if capabilities.email_style else head.native_id
                 # In this order, as above.
-                await self.commit.retry_until_stored(lambda: self.store.outbox.post(notice, once=once))
+                await self.commit.retry_until_stored(lambda: self._store.outbox.post(notice, once=once))
         await self.commit.defer(turn, failure.error, delay_s)
 
 

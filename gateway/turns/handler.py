@@ -18,7 +18,6 @@ import structlog
 
 from agent_core.errors import StorageUnavailable
 from agent_core.messages import SessionKey
-from agent_core.ports import Clock
 from gateway.budget.metering import UsageMeter
 from gateway.observability import metrics
 from gateway.observability.redaction import quiet
@@ -26,17 +25,16 @@ from gateway.store.background_job_rows import is_background
 from gateway.store.shared import SHARED
 from gateway.store.sql.amendments import AS_EDITED
 from gateway.store.states import InboxState
-from gateway.store.stores import InboxStore, LostTurn, Queue, Stopped, StoreUnavailable, Turn
+from gateway.store.stores import InboxStore, LostTurn, Stopped, StoreUnavailable, Turn
 from gateway.store.wakeups import Wakeups
 from gateway.turns.commands.new_conversation import NewConversation
-from gateway.turns.commit import STORE_RETRY, TurnCommit
+from gateway.turns.commit import STORE_RETRY
 from gateway.turns.failure_and_deferral import Deferral, TurnFailure
 from gateway.turns.history_writer import HistoryWriter
 from gateway.turns.model_run import ModelRun
 from gateway.turns.questions.review_questions import OWNER_QUESTIONS
 from gateway.turns.turn_kinds import TurnKind
 
-_LOOKED_AT = 1000
 _log = structlog.get_logger(__name__)
 
 
@@ -75,7 +73,7 @@ class Batching:
         """By which channel the next message came; the owner's shared conversation has several."""
         if session != SHARED:
             return session.channel
-        waiting = await self._store.rows(states=[InboxState.READY], session=session, limit=_LOOKED_AT)
+        waiting = await self._store.rows(states=[InboxState.READY], session=session, limit=1000)
         return waiting[-1].message.channel if waiting else OWNER_QUESTIONS.channel
 
 
@@ -85,26 +83,22 @@ class TurnHandler:
     def __init__(
         self,
         *,
-        store: Queue,
         history: HistoryWriter,
         batching: Batching,
         kinds: Mapping[str, TurnKind[Any]],
         model: ModelRun,
-        commit: TurnCommit,
         deferral: Deferral,
         failure: TurnFailure,
-        clock: Clock,
         wakeups: Wakeups,
     ) -> None:
-        self._store = store
         self._history = history
         self._batching = batching
         self._kinds = kinds
         self._model = model
-        self._commit = commit
         self._deferral = deferral
+        self._commit, self._clock = deferral.commit, deferral.clock
+        self._store = self._commit.store
         self._failure = failure
-        self._clock = clock
         self._running: dict[SessionKey, _Run] = {}
         self._blocked = 0
         wakeups.stopped.connect(self.stop)

@@ -31,7 +31,6 @@ from gateway.store.stores import Completion, JobStore, Turn
 from gateway.turns.commit import TurnCommit
 from gateway.turns.turn_kinds import Plan, TurnFailureText, TurnPolicy
 
-_LOOKED_AT = 40
 _URGENT_NOTE = (
     f"\n\nWhat you write is collected and sent by mail once a day. If it cannot wait, begin with {URGENT}"
 )
@@ -84,7 +83,7 @@ class HeartbeatTurns:
         )
 
     async def _resting(self, name: str) -> str:
-        entries = await self.plans.ledger(name=name, limit=_LOOKED_AT)
+        entries = await self.plans.ledger(name=name, limit=40)
         until = resting_until(entries, self.clock.now(), timedelta(minutes=self.config.interval_minutes))
         if until is None:
             return ""

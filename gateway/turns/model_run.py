@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager
 from dataclasses import dataclass, replace
-from datetime import tzinfo
 from functools import partial
 
 import anyio
@@ -15,20 +14,20 @@ from agent_core.agent import AgentLoop, history_of
 from agent_core.messages import Audience, InboundMessage, SessionKey
 from agent_core.models import Purpose, Session, TurnResult
 from agent_core.persona import manner_text
-from agent_core.ports import Clock, ToolPort
+from agent_core.ports import ToolPort
 from agent_core.prompt import room_text
 from agent_core.provenance import join_origins, person
 from agent_core.tools.person_port import person_of_turn
 from channels.base import AckState, Channel, SupportsRoomNames
 from gateway.budget.metering import Metering, UsageMeter
-from gateway.routing.access import Access, Role
-from gateway.routing.acknowledgements import Acknowledgements
+from gateway.routing.access import Role
 from gateway.store.background_job_rows import is_background
-from gateway.store.stores import Queue, Step, Turn
+from gateway.store.stores import Step, Turn
 from gateway.turns.commands.worded_answers import WordedAnswers
+from gateway.turns.commit import TurnCommit
 from gateway.turns.model_choice import ModelChoice, choice_topic
 from gateway.turns.questions.server_questions import ServerQuestions
-from gateway.turns.questions.tool_questions import ApprovalPending, ToolQuestions
+from gateway.turns.questions.tool_questions import ApprovalPending
 from gateway.turns.step_journal import StoreStepJournal
 from gateway.turns.transcription import Hearing, Transcription
 from gateway.turns.turn_kinds import Plan
@@ -39,7 +38,7 @@ _NAMED = 30
 """So many members of a room are named in a prompt."""
 _log = structlog.get_logger(__name__)
 
-ExtraTools = Callable[[Session, Sequence[InboundMessage]], Sequence[ToolPort]]
+ExtraTools = Callable[[Session, Sequence[InboundMessage]], Awaitable[Sequence[ToolPort]]]
 """Makes the tools that belong to one session and one run, such as ``memory_write``."""
 
 
@@ -48,85 +47,82 @@ class ModelRun:
     """
     Runs the agent for planned turns, in all sessions.
 
-    ``transcription`` None: sounds stay files; ``zone`` is the model's; ``tools_settled`` waits for a
-    session's tools.
+    ``transcription`` None: sounds stay files.
     """
 
-    store: Queue
+    commit: TurnCommit
     agent: AgentLoop
-    channels: Mapping[str, Channel]
     extra_tools: ExtraTools
     models: ModelChoice
     metering: Metering
-    consent: ToolQuestions
     servers: ServerQuestions
     answers: WordedAnswers
-    access: Access
-    acknowledgements: Acknowledgements
-    clock: Clock
     transcription: Transcription | None = None
-    zone: tzinfo | None = None
-    tools_settled: Callable[[Session], Awaitable[None]] | None = None
+
+    def __post_init__(self) -> None:
+        self._store, self._channels = self.commit.store, self.commit.channels
+        self._consent, self._access = self.servers.questions, self.answers.access
+        self._clock = self._consent.clock
 
     def rules(self, turn: Turn) -> TurnRules:
         """The rules for the people of a turn and its room."""
-        return rules_of_turn(turn, self.access, self.channels)
+        return rules_of_turn(turn, self._access, self._channels)
 
     def speaking_in(self, turn: Turn) -> AbstractContextManager[None]:
         """Make the texts of the block in the language of a turn's people."""
-        return speaking_in(turn, self.access, self.channels)
+        return speaking_in(turn, self._access, self._channels)
 
     async def begin(self, turn: Turn, purpose: Purpose) -> UsageMeter:
         """Begin to meter a run. Raises BudgetSpent (not with recorded steps) or StoreUnavailable."""
-        owner = any(self.access.decide(row.message).role is Role.OWNER for row in turn.rows)
+        owner = any(self._access.decide(row.message).role is Role.OWNER for row in turn.rows)
         share = self.rules(turn).share
         meter = self.metering.meter(turn.session, purpose, owner=owner, share=share)
         refusal = await self.metering.refusal(purpose, owner=owner, share=share)
-        if refusal is not None and not await self.store.turns.steps(turn):
+        if refusal is not None and not await self._store.turns.steps(turn):
             raise meter.refuse(refusal)
-        self.acknowledgements.report((row.message for row in turn.rows), AckState.RECEIVED)
+        self.commit.acknowledgements.report((row.message for row in turn.rows), AckState.RECEIVED)
         return meter
 
     async def run(self, turn: Turn, plan: Plan, meter: UsageMeter) -> TurnResult | None:
         """Run the model; None: the turn waits for an approval. Raises AgentError or LostTurn."""
         # Nobody reads along in a draft that waits for approval, or sees an answer half that is given anew.
-        channel = self.channels[turn.channel]
+        channel = self._channels[turn.channel]
         unseen = plan.hold or turn.rows[-1].message.notes.replaces is not None
         sink = ReplySink(channel, turn.place, previews=not unseen, quiet=plan.quiet)
         steps: Sequence[Step] = ()
         if not turn.is_new:
-            steps = await self.store.turns.steps(turn)
+            steps = await self._store.turns.steps(turn)
             await self.servers.close(turn, steps)
         try:
             async with sink.show_typing():
                 return await self._answer(turn, plan, meter, sink=sink, steps=steps)
         except ApprovalPending as waiting:
             await meter.record()
-            await self.consent.wait(turn, waiting)
+            await self._consent.wait(turn, waiting)
             return None
 
     async def _answer(
         self, turn: Turn, plan: Plan, meter: UsageMeter, *, sink: ReplySink, steps: Sequence[Step]
     ) -> TurnResult:
         """Listen to what was spoken, if anything was, and ask the model."""
-        began_at = self.clock.now()
+        began_at = self._clock.now()
         hearing = Hearing(plan.turn)
         if self.transcription is not None:
             hearing = await self.transcription.transcribe_turn(turn, plan.turn, steps, meter)
         asked = hearing.turn
         if asked is not plan.turn and (told := await self.answers.spoken(asked, steps)) is not None:
             return TurnResult(told, ())
-        asks = user_input(asked, self.access, plan.purpose, plan.question, zone=self.zone)
+        asks = user_input(asked, self._access, plan.purpose, plan.question, zone=self._consent.zone)
         if hearing.is_all:
             lines = history_of(
-                asks.session, asks.lines, hearing.note, began_at=began_at, ended_at=self.clock.now()
+                asks.session, asks.lines, hearing.note, began_at=began_at, ended_at=self._clock.now()
             )
             return TurnResult(hearing.note, lines)
         topics = trust_topic(turn.session), choice_topic(asks.session.key)
-        noted, chosen = await self.store.state.read_all(*topics)
-        trusted = trusted_before(noted, self.clock.now())
+        noted, chosen = await self._store.state.read_all(*topics)
+        trusted = trusted_before(noted, self._clock.now())
         if noted and trusted is None:
-            await self.store.state.write(topics[0], "")  # else it would vouch for this turn, too, later on
+            await self._store.state.write(topics[0], "")  # else it would vouch for this turn, too, later on
         rules = self.rules(asked)
         session = replace(
             self._in_room(asks.session, turn.channel),
@@ -134,9 +130,7 @@ class ModelRun:
             manner=manner_text(rules.place.persona),
         )
         llm = self.models.llm(session, chosen or rules.place.pool)
-        if self.tools_settled is not None:
-            await self.tools_settled(session)
-        tools = list(self.extra_tools(session, [row.message for row in asked.rows]))
+        tools = list(await self.extra_tools(session, [row.message for row in asked.rows]))
         with person_of_turn(self.servers.person(asked, steps)):
             result = await self.agent.run(
                 session,
@@ -145,23 +139,23 @@ class ModelRun:
                 llm=meter.over(llm),
                 extra_tools=tools,
                 permits=rules.permits,
-                journal=StoreStepJournal(self.store, turn, steps, tools),
+                journal=StoreStepJournal(self._store, turn, steps, tools),
                 user_lines=asks.lines,
                 limits=plan.limits,
                 allowance=meter,
-                consent=self.consent.consent(asked, steps),
+                consent=self._consent.consent(asked, steps),
             )
         return replace(result, reply=f"{hearing.note}\n\n{result.reply}") if hearing.note else result
 
     def _in_room(self, session: Session, channel_name: str) -> Session:
         """Add the names of room and allowed people; names of others could be instructions."""
-        channel, place = self.channels[channel_name], session.key.conversation
+        channel, place = self._channels[channel_name], session.key.conversation
         account = channel.account
         if session.audience is Audience.DIRECT or not isinstance(channel, SupportsRoomNames):
             return session
         name, giver = channel.room_name(place), channel.name_giver(place)
         members = {each: name for each, name in channel.member_names(place).items() if each != account}
-        roles = {each: self.access.role(channel_name, each, verified=True) for each in (*members, giver)}
+        roles = {each: self._access.role(channel_name, each, verified=True) for each in (*members, giver)}
         name = name if roles[giver] is not Role.STRANGER else ""
         known = [each for each in members if roles[each] is not Role.STRANGER][:_NAMED]
         text = room_text(name, {each: members[each] for each in known}, more=len(members) - len(known))
@@ -171,8 +165,8 @@ class ModelRun:
 
     async def hide(self, session: SessionKey) -> None:
         """Stop showing that work goes on in this conversation. A background job never shows it."""
-        if session.channel in self.channels and not is_background(session):
-            await ReplySink(self.channels[session.channel], session).hide()
+        if session.channel in self._channels and not is_background(session):
+            await ReplySink(self._channels[session.channel], session).hide()
 
 
 class ReplySink:
@@ -203,9 +197,6 @@ class ReplySink:
         if self._previews:
             self._preview = text
             self._news.set()
-
-    async def activity(self, what: str) -> None:
-        """Show that the bot is typing."""
 
     @asynccontextmanager
     async def show_typing(self) -> AsyncIterator[None]:

@@ -24,8 +24,6 @@ from gateway.observability import metrics
 from gateway.store.wakeups import Wakeups
 from gateway.turns.history_writer import HistoryWriter
 
-_SETTLED_AFTER_S = 5.0
-
 
 class PostTurn:
     """Does the work after turns in the background; ``history`` may have unwritten lines."""
@@ -59,7 +57,7 @@ class PostTurn:
         """Work until cancelled; nothing that fails comes out of here."""
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._consolidator.run)
-            await anyio.sleep(_SETTLED_AFTER_S)  # the start has enough to do
+            await anyio.sleep(5.0)  # the start has enough to do
             await self.search.update_all()
 
     def state(self) -> dict[str, Any]:

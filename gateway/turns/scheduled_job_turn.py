@@ -9,7 +9,7 @@ into the newest.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -29,7 +29,6 @@ from agent_core.messages import (
     OutboundKind,
 )
 from agent_core.models import Message, Purpose, TurnResult
-from agent_core.ports import Clock
 from agent_core.text import one_line
 from channels.base import Channel, ChannelUnavailable
 from channels.split import message_parts
@@ -48,7 +47,7 @@ from gateway.proactive.owner_notifier import OwnerNotifier
 from gateway.proactive.run_ledger import ledger_entry
 from gateway.routing.access import Access, Role
 from gateway.store.model import Job, JobKind, JobState, RunOutcome
-from gateway.store.stores import Completion, JobStore, NewOutbound, Queue, Turn
+from gateway.store.stores import Completion, NewOutbound, Turn
 from gateway.turns.commands.new_conversation import NewConversation
 from gateway.turns.commit import TurnCommit
 from gateway.turns.failure_and_deferral import Deferral
@@ -72,25 +71,25 @@ class _JobPlan(Plan):
 class JobTurns:
     """Implements `TurnKind` for due jobs; ``conversations`` resets where requested before."""
 
-    store: Queue
-    plans: JobStore
     turn_commit: TurnCommit
     deferral: Deferral
     conversations: NewConversation
     notifier: OwnerNotifier
     access: Access
-    channels: Mapping[str, Channel]
     told_time: Callable[[Any], str]
     approvals: ReviewQuestions
-    clock: Clock
+
+    def __post_init__(self) -> None:
+        self._store, self._channels = self.turn_commit.store, self.turn_commit.channels
+        self._clock = self.deferral.clock
 
     async def plan(self, turn: Turn) -> _JobPlan | None:
         """Plan the question; None: a reminder, or ended. Raises StoreUnavailable or PlaceUnknown."""
-        began = self.clock.monotonic()
+        began = self._clock.monotonic()
         await self.conversations.begin(turn)
         message = turn.head.message
-        channel = self.channels.get(turn.channel)
-        job = await self.plans.job(_id_of(turn))
+        channel = self._channels.get(turn.channel)
+        job = await self._store.jobs.job(_id_of(turn))
         if job is None or (why_not := await self._why_not(turn, job, channel)):
             await self._skip(turn, "it was removed" if job is None else why_not)
             return None
@@ -138,21 +137,21 @@ class JobTurns:
             content=said,
             id=f"{turn.id}.0",
             turn=turn.id,
-            timestamp=self.clock.now(),
+            timestamp=self._clock.now(),
             scope=str(session.scope),
             origins=session.origins,
         )
         result = TurnResult(said, (line,))
         await self._end(turn, result, [line], hold=self.approvals.needs_review(turn), began=began)
-        self.turn_commit.note_answer(turn, result, self.clock.monotonic() - began)
+        self.turn_commit.note_answer(turn, result, self._clock.monotonic() - began)
 
     async def _why_not(self, turn: Turn, job: Job, channel: Channel | None) -> str:
         forced = _note_of(turn).forced
         if job.state is JobState.PAUSED and not forced:
             return "it was paused"
         # What waited for a model for a day comes once, and not once for each hour.
-        newer = job.last_at is not None and turn.head.message.received_at < job.last_at <= self.clock.now()
-        if newer and not forced and not await self.store.turns.steps(turn):
+        newer = job.last_at is not None and turn.head.message.received_at < job.last_at <= self._clock.now()
+        if newer and not forced and not await self._store.turns.steps(turn):
             return MERGED
         try:
             role = role_now(self.access, channel, turn.head.message)
@@ -162,7 +161,7 @@ class JobTurns:
 
     async def _elsewhere(self, turn: Turn, text: str) -> str:
         """Say it in the person's direct conversation instead, once; why it is not said here."""
-        channel = self.channels[turn.channel]
+        channel = self._channels[turn.channel]
         session = await direct_conversation(channel, turn.head.message.sender.address)
         if session is None:
             return OVERHEARD
@@ -183,7 +182,7 @@ class JobTurns:
             said += _("\n\n(The reminder {id} is paused until I am back where you asked for it.)", id=job.id)
         reason = await self._elsewhere(turn, said)
         if waits:
-            await self.plans.set_job_state(job.id, JobState.PAUSED, job.next_at, note=LEFT)
+            await self._store.jobs.set_job_state(job.id, JobState.PAUSED, job.next_at, note=LEFT)
         return reason
 
     async def _pause(self, turn: Turn, job: Job, *, has_left_it: bool) -> None:
@@ -205,7 +204,7 @@ class JobTurns:
         await self._elsewhere(turn, text)
         if again:
             note = LEFT if has_left_it else ""
-            await self.plans.set_job_state(job.id, JobState.PAUSED, job.next_at, note=note)
+            await self._store.jobs.set_job_state(job.id, JobState.PAUSED, job.next_at, note=note)
 
     async def commit(self, turn: Turn, plan: _JobPlan, result: TurnResult, meter: UsageMeter) -> None:
         """Commit the answer to a question."""
@@ -222,7 +221,7 @@ class JobTurns:
         began: float,
         meter: UsageMeter | None = None,
     ) -> None:
-        took_s = round(self.clock.monotonic() - began, 3)
+        took_s = round(self._clock.monotonic() - began, 3)
         completion = Completion(
             outbound=self._outbound(turn, result.reply, attachments=result.attachments, hold=hold),
             history=history,
@@ -259,7 +258,7 @@ class JobTurns:
         return policy
 
     def _notice(self, turn: Turn, text: str) -> list[NewOutbound]:
-        return self._outbound(turn, text) if turn.channel in self.channels else []
+        return self._outbound(turn, text) if turn.channel in self._channels else []
 
     def _outbound(
         self, turn: Turn, text: str, *, attachments: Sequence[Attachment] = (), hold: bool = False
@@ -283,7 +282,7 @@ class JobTurns:
                 hold=hold,
                 rings_for=mentions or None,
             )
-            for part, files in message_parts(text, attachments, self.channels[turn.channel].capabilities)
+            for part, files in message_parts(text, attachments, self._channels[turn.channel].capabilities)
         ]
 
 

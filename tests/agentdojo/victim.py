@@ -301,6 +301,3 @@ class _Sink:
 
     async def partial(self, text: str) -> None:
         pass
-
-    async def activity(self, what: str) -> None:
-        pass

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import anyio
 
-from agent_core.children.command_sandbox import CommandSandbox
+from agent_core.children.command_sandbox import CommandSandbox, SandboxFolders
 from agent_core.children.rights import Ceilings
 from agent_core.errors import AgentError
 from agent_core.models import Message, ModelChunk, ToolDefinition
@@ -94,10 +94,12 @@ async def _measured(rig: Rig) -> list[Figure]:
     home = rig.folder / "attacked"
     (home / "workspace").mkdir(parents=True)
     sandbox = CommandSandbox(
-        workspace=home / "workspace",
-        home=home,
-        private_in=home / "commands",
-        readable=[Path(sys.base_prefix)],
+        SandboxFolders(
+            workspace=home / "workspace",
+            home=home,
+            private_in=home / "commands",
+            readable=[Path(sys.base_prefix)],
+        ),
         limits=replace(Ceilings(), output_bytes=10**12),
     )
     proof = await sandbox.prove()

@@ -12,7 +12,7 @@ import time
 
 import anyio
 
-from agent_core.children.command_sandbox import Backend, CommandSandbox
+from agent_core.children.command_sandbox import Backend, CommandSandbox, SandboxFolders
 from tests.bench.rig import Rig
 from tests.bench.table import Figure, Goal, median
 
@@ -30,7 +30,7 @@ async def _of(rig: Rig, backend: Backend) -> list[Figure]:
     home = rig.folder / f"shell-{backend}"
     (home / "workspace").mkdir(parents=True)
     sandbox = CommandSandbox(
-        workspace=home / "workspace", home=home, private_in=home / "commands", backend=backend
+        SandboxFolders(workspace=home / "workspace", home=home, private_in=home / "commands"), backend=backend
     )
     what = f"a sandboxed true ({backend}), over a bare fork and exec, p50"
     begun = time.perf_counter()

@@ -52,7 +52,11 @@ def email_channel(
 ) -> EmailChannel:
     """A mailbox."""
     about = services(name, may_talk=knows, **more)
-    return EmailChannel(config, about, timing=timing, submit_timing=submit_timing, lookup=lookup)
+    channel = EmailChannel(config, about)
+    channel._connections.timing = timing or channel._connections.timing
+    channel._submitter.timing = submit_timing or channel._submitter.timing
+    channel._records.lookup = lookup or channel._records.lookup
+    return channel
 
 
 def matrix_channel(
@@ -65,4 +69,8 @@ def matrix_channel(
 ) -> MatrixChannel:
     """An account on Matrix; who is in ``allow_from`` may talk."""
     about = services(name, may_talk=config.allows, **more)
-    return MatrixChannel(config, about, connect=connect, machines=machines)
+    channel = MatrixChannel(config, about)
+    if connect is not None:
+        channel.connect, channel.machines = connect, machines
+    channel.machines = machines or channel.machines
+    return channel

@@ -120,16 +120,12 @@ class Sink:
     def __init__(self) -> None:
         self.sent: list[str] = []
         self.partials: list[str] = []
-        self.activities: list[str] = []
 
     async def send(self, text: str) -> None:
         self.sent.append(text)
 
     async def partial(self, text: str) -> None:
         self.partials.append(text)
-
-    async def activity(self, what: str) -> None:
-        self.activities.append(what)
 
 
 class FakeTool:

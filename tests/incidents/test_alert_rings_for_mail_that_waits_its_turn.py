@@ -25,6 +25,9 @@ Wait = Callable[[Deferral, Turn], Awaitable[None]]
 
 
 class StoredAtOnce:
+    def __init__(self, store: SqliteQueue) -> None:
+        self.store = store
+
     async def retry_until_stored(self, write: Callable[[], Awaitable[Any]]) -> Any:
         return await write()
 
@@ -58,8 +61,8 @@ async def test_what_waits_for_a_time_that_was_told_has_no_age(
 ) -> None:
     """Nor what was written after it in the same conversation; that of others counts, and so does this when it is due."""
     await accept(store, "waits", "behind it", context={"wait_s": 5400.0})
-    commit = cast("Any", StoredAtOnce())
-    await reason(Deferral(store=store, commit=commit, limits=BudgetLimits(), clock=clock), await claim(store))
+    commit = cast("Any", StoredAtOnce(store))
+    await reason(Deferral(commit=commit, limits=BudgetLimits(), clock=clock), await claim(store))
     clock.advance(600)
     assert (await store.maintenance.stats()).oldest_unanswered_s is None
     await accept(store, "of somebody else", session=OTHER)

@@ -88,9 +88,9 @@ LIES = {
 
 
 def process_of(script: str, tmp_path: Path, **more: Any) -> LiteLLMProcess:
-    return LiteLLMProcess(
-        command=[sys.executable, "-I", "-c", HEAD + script, str(tmp_path / "count")], **more
-    )
+    process = LiteLLMProcess(**more)
+    process.command = [sys.executable, "-I", "-c", HEAD + script, str(tmp_path / "count")]
+    return process
 
 
 def pool_of(process: LiteLLMProcess) -> ModelPool:
@@ -301,7 +301,8 @@ DAEMON = """
 import anyio, sys
 from agent_core.llm.litellm.litellm_client import LiteLLMProcess
 async def main():
-    one = LiteLLMProcess(command=[sys.executable, "-c", sys.argv[1], "/dev/null"])
+    one = LiteLLMProcess()
+    one.command = [sys.executable, "-c", sys.argv[1], "/dev/null"]
     await one.start()
     print(one.pid, flush=True)
     await anyio.sleep(600)

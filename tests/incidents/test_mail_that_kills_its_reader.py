@@ -62,9 +62,11 @@ async def main():
     marks.load()
     async with anyio.create_task_group() as tasks:
         it = receiver.MailReceiver(
-            Mailbox(), inbox, MailIntake("email", settings, AnswerLimiter(settings.limits)), Housekeeping(),
-            now=lambda: datetime.now(UTC), went_out=SentTracker(lambda: 0.0),
-            before_commit=anyio.lowlevel.checkpoint, broke={}, server_ids=ServerIds("bot@mail.test"), start=tasks.start_soon, suspects=marks,
+            Mailbox(), inbox, receiver.MailAccountParts(
+                intake=MailIntake("email", settings, AnswerLimiter(settings.limits)), housekeeping=Housekeeping(),
+                now=lambda: datetime.now(UTC), went_out=SentTracker(lambda: 0.0),
+                server_ids=ServerIds("bot@mail.test"), suspects=marks,
+            ), before_commit=anyio.lowlevel.checkpoint, start=tasks.start_soon,
         )
         await it.start()
         await it.take_new()

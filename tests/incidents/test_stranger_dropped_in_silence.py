@@ -6,6 +6,8 @@ dropped with a line in the log: whoever wrote to the bot before being in ``allow
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -13,6 +15,7 @@ from agent_core.messages import Audience, Sender, SessionKey
 from gateway.operations.operation_context import OperationContext
 from gateway.routing import let_in
 from gateway.routing.access import Access, Alias, is_admitted
+from gateway.routing.conversations import Conversations
 from gateway.routing.intake import AcceptGate, ChannelInbox
 from gateway.store.sqlite.sqlite_queue import SqliteQueue
 from gateway.store.states import UNINVITED, UNINVITED_S, IllegalMove, InboxState
@@ -44,7 +47,11 @@ class Harness:
     def __init__(self, store: SqliteQueue, clock: ManualClock) -> None:
         self.store, self.clock, self.access = store, clock, access()
         self.inbox = ChannelInbox(
-            "email", BOT, store=store, access=self.access, intake=AcceptGate(), report=lambda *_: None
+            cast("Any", SimpleNamespace(name="email", account=BOT)),
+            store=store,
+            conversations=Conversations(self.access),
+            intake=AcceptGate(),
+            report=lambda *_: None,
         )
 
     async def states(self) -> dict[str, tuple[str, str | None]]:
@@ -183,7 +190,11 @@ async def test_what_people_say_to_each_other_in_a_room_is_not_kept(tmp_path: Pat
     matrix = Access([Alias("matrix", "@a:hs.test")], {"matrix": ()})
     async with await SqliteQueue.open(tmp_path / "m.db", clock=ManualClock(), synchronous="normal") as store:
         inbox = ChannelInbox(
-            "matrix", "@bot:hs.test", store=store, access=matrix, intake=AcceptGate(), report=lambda *_: None
+            cast("Any", SimpleNamespace(name="matrix", account="@bot:hs.test")),
+            store=store,
+            conversations=Conversations(matrix),
+            intake=AcceptGate(),
+            report=lambda *_: None,
         )
         said = {"account": "@bot:hs.test", "sender": Sender(address="@s:hs.test", verified=True)}
         await inbox.accept(

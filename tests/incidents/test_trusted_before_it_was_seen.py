@@ -5,7 +5,6 @@ more came in, which the owner had not seen when saying so; it counted as fine, t
 
 from __future__ import annotations
 
-import inspect
 from datetime import datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -14,8 +13,8 @@ from agent_core.messages import InboundMessage, Sender, SessionKey
 from agent_core.provenance import since, untrusted_origin
 from gateway.store.stores import Turn
 from gateway.turns.commands.asked import CommandContext
-from gateway.turns.commands.chat_commands import CommandHandlers
 from gateway.turns.commands.command_parsing import Command
+from gateway.turns.commands.trust_command import TrustCommand
 from tests.clock import EPOCH, ManualClock
 
 PLACE = SessionKey("matrix", "dm")
@@ -32,14 +31,8 @@ class State:
 async def trusted_until(*, taken: datetime, done: datetime) -> datetime:
     """``!trust`` was taken at one time and done at another."""
     state = State()
-    others = dict.fromkeys(set(inspect.signature(CommandHandlers).parameters) - {"store", "clock", "others"})
-    given: dict[str, Any] = {
-        **others,
-        "store": SimpleNamespace(state=state),
-        "others": {},
-        "clock": ManualClock(done),
-    }
-    handlers = CommandHandlers(**given)
+    nothing: Any = None
+    store: Any = SimpleNamespace(state=state)
     message = InboundMessage(
         channel="matrix",
         account="@bot:hs.test",
@@ -52,7 +45,7 @@ async def trusted_until(*, taken: datetime, done: datetime) -> datetime:
     row = SimpleNamespace(id=1, message=message, accepted_at=taken)
     turn = Turn("t", PLACE, 1, (row,), 1, 0)  # type: ignore[arg-type]
     asked = CommandContext(Command("trust", ""), turn, message, SimpleNamespace(), owner=True, is_owner=True)  # type: ignore[arg-type]
-    await handlers._trust(asked)
+    await TrustCommand(store, ManualClock(done), nothing).answer(asked)
     (until,) = state.kept.values()
     return datetime.fromisoformat(until)
 

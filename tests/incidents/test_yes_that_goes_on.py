@@ -31,10 +31,7 @@ def heard(text: str, channel: str, *files: Attachment) -> Sign | None:
     )
     nothing: Any = None
     answers = WordedAnswers(
-        nothing,
-        nothing,
-        nothing,
-        nothing,
+        store=nothing,
         calls=nothing,
         access=nothing,
         email_style=frozenset({"email"}),

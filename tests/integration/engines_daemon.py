@@ -19,9 +19,9 @@ def within(variable, name, engine):
     python = os.environ[variable]
 
     def made(settings, clock):
-        return engine(
-            settings, clock, command=local_engines.engine_command(name, settings.model, python=python)
-        )
+        one = engine(settings, clock)
+        one.process.command = list(local_engines.engine_command(name, settings.model, python=python))
+        return one
 
     return made
 

@@ -10,6 +10,7 @@ import stat
 from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 
 import anyio
 import pytest
@@ -29,6 +30,7 @@ from gateway.operations.backup.create import (
 from gateway.operations.backup.restore import HomeInUse, restore
 from gateway.operations.operation_context import OperationContext
 from gateway.routing.access import Access
+from gateway.routing.conversations import Conversations
 from gateway.routing.intake import AcceptGate, ChannelInbox
 from gateway.store.rollback_guard import Extent, RollbackGuard, read_high_water_mark
 from gateway.store.sqlite.sqlite_queue import SqliteQueue
@@ -218,8 +220,8 @@ async def test_nothing_is_answered_twice_after_a_restore(filled, tmp_path):
             await keeper.note()
             await keeper.check()  # the second start knows as much
             inbox = ChannelInbox(
-                "matrix", BOT, store=store,
-                access=Access((), {"matrix": ("@alice:hs.test",)}),
+                SimpleNamespace(name="matrix", account=BOT), store=store,
+                conversations=Conversations(Access((), {"matrix": ("@alice:hs.test",)})),
                 intake=AcceptGate(keeper.may_be_answered), report=lambda *_: None,
             )  # fmt: skip
             for name, at in (("$gap", 2), ("$later", 10)):

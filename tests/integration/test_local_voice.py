@@ -71,8 +71,8 @@ def encrypted(person, room):
 async def heard_in(listens, weights, sound, seconds):
     """What faster-whisper, in a process beside the daemon's, hears in a sound."""
     wished = TranscribeSettings(provider="local", model=str(weights))
-    command = engine_command("whisper", str(weights), python=listens)
-    engine = LocalTranscription(wished, SystemClock(), command=command)
+    engine = LocalTranscription(wished, SystemClock())
+    engine.process.command = list(engine_command("whisper", str(weights), python=listens))
     try:
         return (await engine.transcribe(Clip(sound, "sound.ogg", "audio/ogg", seconds))).heard.text.lower()
     finally:

@@ -44,8 +44,9 @@ def server():
 
 @pytest.fixture
 def voice(server, python):
-    command = engine_command("opus", python=python)
-    return OpusSpeech(speaker(server), idle_s=1.0, command=command)
+    voice = OpusSpeech(speaker(server), idle_s=1.0)
+    voice.process.command = list(engine_command("opus", python=python))
+    return voice
 
 
 async def test_wav_and_mp3_become_voice_messages(server, voice, python):
@@ -91,7 +92,7 @@ async def test_what_cannot_be_made_opus_stays_what_it_is(server, voice, python):
         for sound in kept:
             assert (await voice.speak("Hello")).content == sound
         await voice.process.aclose()
-        voice.process._command = ["/nowhere"]
+        voice.process.command = ["/nowhere"]
         after = await voice.speak("Hello")
     finally:
         await voice.aclose()

@@ -27,7 +27,9 @@ def speaker(piper: tuple[str, Path], *, voice: str = "", idle_minutes: float = 1
     python, model = piper
     file = voice or str(model)
     settings = SpeakSettings(provider="local", model=file, idle_minutes=idle_minutes, timeout_s=60)
-    return LocalSpeech(settings, SystemClock(), command=engine_command("piper", file, python=python))
+    engine = LocalSpeech(settings, SystemClock())
+    engine.process.command = list(engine_command("piper", file, python=python))
+    return engine
 
 
 async def test_a_text_is_spoken_without_a_network(piper, capsys):

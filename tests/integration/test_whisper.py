@@ -38,8 +38,9 @@ def listener(whisper):
             max_seconds=max_seconds,
             language="en",
         )
-        command = engine_command("whisper", str(folder), python=python)
-        return LocalTranscription(wished, SystemClock(), command=command)
+        engine = LocalTranscription(wished, SystemClock())
+        engine.process.command = list(engine_command("whisper", str(folder), python=python))
+        return engine
 
     return make
 

@@ -15,8 +15,10 @@ ROOT = Path(__file__).resolve().parents[2]
 CEILINGS = {
     "docstrings that begin with a clause": 0,
     "private words in names": 0,
-    "wide constructors": 17,
-    "long functions": 1,
+    # `Gateway` has the parts of a daemon that operations read, `Room` is a record of what a server tells, and
+    # `MemoryManager` has the names of the specification of memory.
+    "wide constructors": 3,
+    "long functions": 0,
     "names that are pieces of a sentence": 22,
     "lines of gateway that name a channel": 3,
     "full folders": 0,

@@ -21,8 +21,6 @@ _SMALL_TALK = re.compile(
 )
 _TELLING = re.compile(r"\d|://|@|\b(remember|decided|agreed|promised)\b", re.IGNORECASE)
 _NAME = re.compile(r"(?<=[a-z,] )[A-ZÄÖÜ]\w+")
-_SENTENCES = 8
-_SENTENCE_CHARS = 300
 
 
 def demo_summary(messages: Sequence[Message]) -> str | None:
@@ -58,7 +56,7 @@ def _sentences(texts: Iterable[str]) -> list[str]:
     found: dict[str, str] = {}
     for text in texts:
         for sentence in _ENDS.split(text.removeprefix("The user said: ")):
-            short = " ".join(sentence.removeprefix("The user said: ").split())[:_SENTENCE_CHARS]
+            short = " ".join(sentence.removeprefix("The user said: ").split())[:300]
             if short and not _SMALL_TALK.fullmatch(short):
                 found.setdefault(short.casefold().rstrip(".!?…"), short)
     return [text if text[-1] in ".!?…" else f"{text}." for text in found.values()]
@@ -67,7 +65,7 @@ def _sentences(texts: Iterable[str]) -> list[str]:
 def _best(sentences: Sequence[str]) -> list[str]:
     """Those that tell most, in their order."""
     worth = sorted(range(len(sentences)), key=lambda at: (-_worth(sentences[at]), at))
-    return [sentences[at] for at in sorted(worth[:_SENTENCES])]
+    return [sentences[at] for at in sorted(worth[:8])]
 
 
 def _worth(sentence: str) -> int:

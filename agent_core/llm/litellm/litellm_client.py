@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Mapping
 from contextlib import aclosing
 from dataclasses import asdict, replace
 from typing import Any
@@ -60,12 +60,10 @@ _CHILD = ("-m", "agent_core.llm.litellm.litellm_child")
 
 
 class LiteLLMProcess(ChildProcess):
-    """The process of litellm for all models; ``command`` is for tests."""
+    """The process of litellm for all models."""
 
-    def __init__(
-        self, *, idle_s: float = 3600.0, variables: Collection[str] = (), command: Sequence[str] | None = None
-    ) -> None:
-        super().__init__("litellm", command or (sys.executable, *_CHILD), idle_s=idle_s, variables=variables)
+    def __init__(self, *, idle_s: float = 3600.0, variables: Collection[str] = ()) -> None:
+        super().__init__("litellm", (sys.executable, *_CHILD), idle_s=idle_s, variables=variables)
 
     def ask(
         self, request: Mapping[str, Any], *, stream: bool, cost: bool, task: str = "chat"

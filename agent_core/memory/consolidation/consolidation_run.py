@@ -49,7 +49,6 @@ from agent_core.text import word_count
 
 CALL_LIMIT_S = 180.0
 _ROUNDS = 4
-_HALVINGS = 6
 _SMALLEST_SEGMENT_TOKENS = 500
 _PAGE = 5000
 _GIANTS = (8, 64)
@@ -147,7 +146,7 @@ class Consolidation(ABC):
         if keep is None:
             return False
         page = await self._page(session_id, tail.cursor, keep)
-        for _ in range(_HALVINGS):
+        for _ in range(6):
             segment = consolidation_policy.plan(page, keep, rules, self.estimate)
             if segment is None:
                 return False

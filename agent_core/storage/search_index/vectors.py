@@ -30,7 +30,6 @@ from agent_core.memory_ports import SearchRequest
 
 INSTALL = "pip install '.[recall]'"
 _IDLE_S = 300.0
-_MOST_BYTES = 800_000_000
 _ENCODING_LIMIT_S = 60.0
 _SEARCH_LIMIT_S = 10.0
 """Of a search with the start of the process; after that the words alone are searched."""
@@ -95,7 +94,7 @@ class Vectors:
     def __init__(self, store: VectorStore) -> None:
         self._store = store
         child = (sys.executable, "-m", "agent_core.storage.search_index.vectors_child")
-        self.process = ChildProcess("vectors", child, idle_s=_IDLE_S, most_bytes=_MOST_BYTES)
+        self.process = ChildProcess("vectors", child, idle_s=_IDLE_S, most_bytes=800_000_000)
         self._usable = not missing_for_vectors()
         self._sending = anyio.Lock()
         self._sent: tuple[int | None, dict[str, _Held]] = (None, {})

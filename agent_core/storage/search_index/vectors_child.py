@@ -39,7 +39,6 @@ _LOOKED_AT = 1000  # of which many may be one sentence that is often said
 _QUESTION_SHARE = 0.8  # a sentence that asks is seldom the answer
 _LEAST_LIKENESS = 0.05  # what is as like the question as anything else is at 0
 _FEW = 50  # vectors of which the mean says little yet
-_MOST_ASKED = 4
 _AT_ONCE = 8  # sentences, before a search has its turn
 _ROWS = 2048  # of so many at a time the product is computed, in the cache of a processor
 
@@ -177,7 +176,7 @@ class _Engine:
         if scope is None or scope.mark != request["mark"]:
             self._scopes.pop(request["scope"], None)
             return None
-        asked = first_sentences(request["search"])[:_MOST_ASKED]
+        asked = first_sentences(request["search"])[:4]
         return scope.nearest(self._model.encode(asked), request["since"]) if asked else []
 
 

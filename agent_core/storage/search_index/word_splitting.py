@@ -25,7 +25,6 @@ _ENDING = re.compile("[\u3041-\u309f ]+")
 _SENTENCE_END = re.compile(r"(?<=[.!?…])\s+|(?<=:\])\s+|(?<=[。！？])|\n+")
 _PARTS = re.compile(r"\"([^\"]*)\"|([^\"]+)")
 _MOST_TERMS = 16
-_LONGEST_TEXT = 20_000
 _SHORTEST_BEGINNING = 3
 _SHORTEST_PART = 4  # letters of a word within a compound
 _COMPOUND = range(2 * _SHORTEST_PART, 41)  # letters
@@ -45,7 +44,7 @@ def _fold(text: str) -> str:
 
 def fold(text: str) -> str:
     """The folded words of a text, with one space between them; only the beginning of a very long text."""
-    text = _fold(text[:_LONGEST_TEXT])
+    text = _fold(text[:20_000])
     if not text.isascii():
         text = " ".join(_UNSPACED.split(text))
     return " ".join(_WORDS.findall(text))

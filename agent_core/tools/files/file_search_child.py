@@ -31,7 +31,6 @@ from agent_core.text import decode_text
 
 _MAX_FILE_BYTES = 5_000_000
 _MOST_DEEP = 60
-_LINE_CHARS = 10_000
 _SHOWN_CHARS = 300
 _MEMORY_BYTES = 1_000_000_000
 _SKIPPED = {".git"}
@@ -143,7 +142,7 @@ def _events(path: str, name: str, folder: int) -> Iterator[dict[str, Any]]:
 def _lines(content: bytes, pattern: re.Pattern[str]) -> Iterator[tuple[int, str]]:
     """The lines with a match, each with its number, as far as they are shown."""
     for number, line in enumerate(decode_text(content).splitlines(), 1):
-        found = pattern.search(line[:_LINE_CHARS])
+        found = pattern.search(line[:10_000])
         if found is not None:
             start = max(0, min(found.start(), len(line) - _SHOWN_CHARS))
             yield number, line[start : start + _SHOWN_CHARS]

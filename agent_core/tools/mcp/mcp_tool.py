@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from agent_core.models import ToolResult
-from agent_core.ports import Clock
 from agent_core.prompt import fence
-from agent_core.provenance import Origins, untrusted_origin
+from agent_core.provenance import Origins
 from agent_core.tools.effects import Effect, Review
 from agent_core.tools.mcp.definitions import Definition, model_name
 from agent_core.tools.mcp.elicitation import Elicitation
@@ -42,7 +41,7 @@ class McpTool:
     Args:
         call: Calls it and answers the server's questions.
         effect: The owner's setting; None: each call needs an approval.
-        own: All texts of the server count as the owner's words.
+        origins: Returns the origins of what the server says now.
         seconds: The limit, including the server's start.
         look: Shows result pictures to the model; None: it sees none.
     """
@@ -56,9 +55,8 @@ class McpTool:
         call: Callable[[str, Mapping[str, Any], Elicitation], Awaitable[ServerAnswer]],
         *,
         effect: Effect | None,
-        own: bool,
+        origins: Callable[[], Origins],
         seconds: float,
-        clock: Clock,
         keep: KeepFile,
         look: PictureViewer | None = None,
     ) -> None:
@@ -79,8 +77,7 @@ class McpTool:
         self._tool = definition.name
         self._digest = definition.digest
         self._call = call
-        self._own = own
-        self._clock = clock
+        self._origins = origins
         self._keep = keep
         self._look = look
 
@@ -103,11 +100,11 @@ class McpTool:
             _log.info("mcp.not_called", server=self._server, tool=self.name, reason=str(error))
             # The reason may be the last words of the program, so it has the origin of all that it says.
             text = f"Nothing was done: the server {self._server} cannot be used now: {error}."
-            return ToolResult(content=text, is_error=True, origins=self._origins)
+            return ToolResult(content=text, is_error=True, origins=self._origins())
         except ServerLost as error:
             _log.warning("mcp.call_lost", server=self._server, tool=self.name, reason=str(error))
             text = f"The outcome is unknown ({error}): it may or may not have been done. Do not repeat it."
-            return ToolResult(content=text, is_error=True, is_unknown=True, origins=self._origins)
+            return ToolResult(content=text, is_error=True, is_unknown=True, origins=self._origins())
         except ServerError as error:
             return self._result(ServerAnswer(str(error), failed=True), ())
         notes, pictures = await self._kept(answer)
@@ -116,25 +113,21 @@ class McpTool:
     @property
     def definition_origins(self) -> Origins:
         """The server, for what it says of the tool as for all that it says."""
-        return self._origins
-
-    @property
-    def _origins(self) -> Origins:
-        return () if self._own else (untrusted_origin("mcp", self._server, self._clock.now()),)
+        return self._origins()
 
     async def _kept(self, answer: ServerAnswer) -> tuple[list[str], list[Attachment]]:
         """Store large texts, files and pictures of an answer; return notes and pictures for the model."""
         notes, pictures = [], []
         if len(answer.text) > _SHOWN_CHARS:
             path = await self._keep(
-                f"{self._server}.txt", answer.text.encode("utf-8", "replace"), self._origins
+                f"{self._server}.txt", answer.text.encode("utf-8", "replace"), self._origins()
             )
             rest = f"All of it is in {path!r}; read_file reads it in parts." if path else "Ask for less."
             notes.append(f"These are the first {_SHOWN_CHARS:,} of {len(answer.text):,} characters. {rest}")
         for media_type, content in answer.files:
             ending = next((each for magic, each in _PICTURES.items() if content.startswith(magic)), ".bin")
             what = "A picture" if ending != ".bin" else f"A file (said to be {media_type or 'unnamed'})"
-            path = await self._keep(f"{self._server}{ending}", content, self._origins)
+            path = await self._keep(f"{self._server}{ending}", content, self._origins())
             shown = None
             if ending != ".bin" and self._look is not None and len(content) <= self._look.max_bytes:
                 shown = await self._look.keep(f"{self._server}{ending}", content)
@@ -151,4 +144,4 @@ class McpTool:
         text = answer.text[:_SHOWN_CHARS]
         said = fence("mcp_result", text) if text.strip() else ("" if notes else "Its answer is empty.")
         content = "\n".join(part for part in (*notes, said) if part)
-        return ToolResult(content=content, is_error=answer.failed, origins=self._origins)
+        return ToolResult(content=content, is_error=answer.failed, origins=self._origins())

@@ -20,8 +20,6 @@ from agent_core.text import one_line
 from agent_core.tools.mcp.definitions import Definition, Kind, definition_from
 
 _MOST = 200
-_MOST_PAGES = 50
-_CHARS = 300
 _URI = {"type": "object", "properties": {"uri": {"type": "string"}}, "required": ["uri"]}
 _PROMPT = {
     "type": "object",
@@ -76,7 +74,7 @@ async def all_pages(
     """The entries of all pages of a list, until there are more than ``most``; whether pages are left."""
     found: list[Any] = []
     cursor: str | None = None
-    for _ in range(_MOST_PAGES):
+    for _ in range(50):
         page = await ask(params=types.PaginatedRequestParams(cursor=cursor) if cursor else None)
         found += entries(page)
         cursor = page.next_cursor
@@ -134,4 +132,4 @@ def _arguments(prompt: types.Prompt) -> str:
 
 def _line(what: str, name: str | None, description: str | None) -> str:
     told = " ".join(part for part in (what, name if name != what else "") if part)
-    return one_line(f"{told}: {description}" if description else told, _CHARS)
+    return one_line(f"{told}: {description}" if description else told, 300)

@@ -65,7 +65,6 @@ _PIECE = 65536
 _CONNECT_LIMIT_S = 10.0
 _SAID_CHARS = 500
 _HANDED_ON = ("HOME", "LANG", "LC_ALL", "PATH", "TZ", "USER")
-_MOST_ROUNDS = 6
 _CHANGES = (
     types.ToolListChangedNotification,
     types.ResourceListChangedNotification,
@@ -263,7 +262,7 @@ class _SdkLink:
     ) -> Any:
         """The result of a request, after what the server wants to know first."""
         given: dict[str, Any] = {}
-        for _ in range(_MOST_ROUNDS):
+        for _ in range(6):
             result = await self._sent(request(given), kind)
             if not isinstance(result, types.InputRequiredResult):
                 return result

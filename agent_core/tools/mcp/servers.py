@@ -24,6 +24,7 @@ import structlog
 from agent_core.errors import AgentError
 from agent_core.models import Session
 from agent_core.ports import Clock, ToolPort
+from agent_core.provenance import Origins, untrusted_origin
 from agent_core.state_folder import StateAway, StateFolder, state_in
 from agent_core.tools.effects import Effect
 from agent_core.tools.mcp.config import McpServerSettings, McpSettings
@@ -363,14 +364,17 @@ class McpServers:
                     definition,
                     server.call,
                     effect=server.effect_of(definition.name),
-                    own=server.settings.trust == "own",
+                    origins=partial(self._origins_of, server),
                     seconds=server.settings.timeout_s + server.settings.start_s + _MARGIN_S,
-                    clock=self._clock,
                     keep=keep,
                     look=look,
                 )
                 found[tool.name] = tool
         return list(found.values())
+
+    def _origins_of(self, server: McpServer) -> Origins:
+        own = server.settings.trust == "own"  # the owner answers for it
+        return () if own else (untrusted_origin("mcp", server.name, self._clock.now()),)
 
     def state(self) -> dict[str, Any]:
         """For the status; nothing without servers."""

@@ -83,20 +83,17 @@ class Received:
 
 
 class WebClient:
-    """Fetches from the public web and what ``reach`` allows; ``tls`` True: system certificates."""
+    """Fetches from the public web and what ``reach`` allows; ``tls`` True: by the system's certificates."""
 
     def __init__(
         self,
         reach: AddressReach,
         limits: WebLimits = WebLimits(),  # noqa: B008 - a frozen value
-        *,
-        resolver: Callable[[], AbstractResolver] | None = None,
-        tls: ssl.SSLContext | bool = True,
     ) -> None:
         self._reach = reach
         self._limits = limits
-        self._resolver = resolver or SystemResolver
-        self._tls = tls
+        self.resolver: Callable[[], AbstractResolver] = SystemResolver
+        self.tls: ssl.SSLContext | bool = True
         self.reading = anyio.CapacityLimiter(1)
         """For what makes text of pages: one at a time, because one takes all the time that others get."""
         self._slots = anyio.CapacityLimiter(limits.at_once)
@@ -187,11 +184,11 @@ class WebClient:
             with anyio.fail_after(limits.total_s):
                 async with aiohttp.ClientSession(
                     connector=aiohttp.TCPConnector(
-                        resolver=self._resolver(),
+                        resolver=self.resolver(),
                         use_dns_cache=False,
                         socket_factory=checked_socket,
                         force_close=True,
-                        ssl=self._tls,
+                        ssl=self.tls,
                     ),
                     cookie_jar=aiohttp.DummyCookieJar(),
                     trust_env=False,

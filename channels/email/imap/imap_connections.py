@@ -19,9 +19,9 @@ from channels.email.mail_credentials import Credentials, verifying_context
 class Connections:
     """Opens connections to one mailbox."""
 
-    def __init__(self, config: EmailConfig, timing: Timing, credentials: Credentials) -> None:
+    def __init__(self, config: EmailConfig, credentials: Credentials) -> None:
         self._config = config
-        self._timing = timing
+        self.timing = Timing()
         self._credentials = credentials
         self._context: ssl.SSLContext | None = None
         self._context_lock = anyio.Lock()
@@ -39,7 +39,7 @@ class Connections:
     async def open_mailbox(self) -> AsyncIterator[Mailbox]:
         """A logged-in connection. Raises `ChannelError`: there is none; it says why, in plain words."""
         context = await self.tls()
-        async with Mailbox.open(self._config, context, self._timing, self._credentials) as mailbox:
+        async with Mailbox.open(self._config, context, self.timing, self._credentials) as mailbox:
             yield mailbox
 
     async def find_copy(self, message_id: str) -> bool:

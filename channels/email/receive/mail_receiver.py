@@ -11,7 +11,7 @@ from __future__ import annotations
 import random
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -48,7 +48,6 @@ from channels.email.trust.sender_policy import claimed_senders, sender_of
 BATCH_MAILS = 50
 OUTLINE_LIMIT_S = 10.0
 REFILE_UIDS = 200
-_LOOK_S = 5.0
 _PATIENCE_OF_OWNER_S = 1.0
 """So long mails that name the owner are read before others."""
 PATIENCE_S = 1.0
@@ -57,62 +56,72 @@ BOUNCE = str(NotAnswered.BOUNCE)
 _log = structlog.get_logger(__name__)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MailAccountParts:
+    """
+    The parts of a mailbox that receive and that outlive its connections.
+
+    Args:
+        housekeeping: Files our own copies.
+        now: The wall clock, for mails without an arrival time.
+        broke: See `MailFetcher`.
+        verify: Searches a proof of a sender for the raw mail.
+        keeper: Stores files; None: left out.
+        suspects: The mails in flight when the process died.
+        owners: The owner's addresses; their mails are read first.
+    """
+
+    intake: MailIntake
+    housekeeping: Housekeeping
+    now: Callable[[], datetime]
+    went_out: SentTracker
+    server_ids: ServerIds
+    suspects: CrashSuspects
+    broke: dict[int, int] = field(default_factory=dict)
+    verify: Callable[[bytes, str], Awaitable[Verification]] | None = None
+    keeper: Keeper | None = None
+    owners: Sequence[str] = ()
+
+
 class MailReceiver:
     """
     Receives mails over one connection.
 
     Args:
-        housekeeping: Files our own copies.
-        now: The wall clock, for mails without an arrival time.
         before_commit: Awaited between reading and accepting a batch.
-        broke: See `MailFetcher`.
         never_came: Called for a mail that the server does not hand out.
-        verify: Searches a proof of a sender for the raw mail.
         bounced: Called for each bounce with its verified sender; returns the mails it is evidence for.
-        keeper: Stores files; None: left out.
         undelivered: Called after the commit of an undelivered mail.
         start: Starts a task that ends with the connection.
-        suspects: The mails in flight when the process died.
-        owners: The owner's addresses; their mails are read first.
     """
 
     def __init__(
         self,
         mailbox: Mailbox,
         inbox: Inbox,
-        intake: MailIntake,
-        housekeeping: Housekeeping,
+        parts: MailAccountParts,
         *,
-        now: Callable[[], datetime],
-        went_out: SentTracker,
-        server_ids: ServerIds,
         before_commit: Callable[[], Awaitable[None]],
-        broke: dict[int, int],
         never_came: Callable[[str, str], None] = lambda _which, _about: None,
-        verify: Callable[[bytes, str], Awaitable[Verification]] | None = None,
         bounced: Callable[
             [BounceReport, bool, str], Collection[str]
         ] = lambda _report, _outside, _verified: (),
-        keeper: Keeper | None = None,
         undelivered: Callable[[BounceReport], None] = lambda _: None,
         start: Callable[..., Any],
-        suspects: CrashSuspects,
-        owners: Sequence[str] = (),
     ) -> None:
         self._mailbox = mailbox
         self._inbox = inbox
-        self._intake = intake
-        self._repeats = Repeats(inbox, intake)
-        self._housekeeping = housekeeping
-        self._now = now
-        self._went_out = went_out
-        self._server_ids = server_ids
+        self._intake, self._keeper = parts.intake, parts.keeper
+        self._repeats = Repeats(inbox, parts.intake)
+        self._housekeeping = parts.housekeeping
+        self._now = parts.now
+        self._went_out, self._server_ids = parts.went_out, parts.server_ids
         self._before_commit = before_commit
-        self._fetcher = MailFetcher(mailbox, broke)
+        self._fetcher = MailFetcher(mailbox, parts.broke)
         self._never_came = never_came
         self._withheld = Withheld()
-        self._waiting = VerificationQueue(verify, start=start, news=self._verification_came)
-        self._suspects = suspects
+        self._waiting = VerificationQueue(parts.verify, start=start, news=self._verification_came)
+        self._suspects = parts.suspects
         self._looking = False
         self._asking = anyio.Lock()
         """Held by the one mail that asks the storage for all whether it answers."""
@@ -121,10 +130,9 @@ class MailReceiver:
         self._ahead: set[int] = set()
         """Mails of the owner behind that, which were read all the same."""
         self._looked_to = 0
-        self._verifies = verify is not None
-        self._owners = owners
+        self._verifies = parts.verify is not None
+        self._owners = parts.owners
         self._bounced = bounced
-        self._keeper = keeper
         self._undelivered = undelivered
         self.position = Position(0, 0)
 
@@ -204,7 +212,7 @@ class MailReceiver:
                 patience_s = max(patience_s - (anyio.current_time() - began), 0.0)
                 await self._take_verified()
                 while self._waiting.full:
-                    with anyio.move_on_after(_LOOK_S):  # the storage may have become known as away
+                    with anyio.move_on_after(5.0):  # the storage may have become known as away
                         await self._waiting.wait_for_change()
                     await self._take_verified()
             if self._read_to < chunk[-1]:

@@ -97,7 +97,7 @@ class Submission:
     ) -> None:
         self._config = config
         self._credentials = credentials or PasswordCredentials.from_config(config)
-        self._timing = timing or SubmitTiming()
+        self.timing = timing or SubmitTiming()
         self._relay: ConnectionPool[aiosmtplib.SMTP] = ConnectionPool(aiosmtplib.SMTP.close)
 
     async def submit(
@@ -171,13 +171,13 @@ class Submission:
             await client.rcpt(envelope.recipient)
         await self._add_cc(client, envelope.cc)
         await self._add_copy(client, envelope.copies)
-        large = len(raw) > self._timing.large_bytes
+        large = len(raw) > self.timing.large_bytes
         ready = await anyio.to_thread.run_sync(stuff_dots, raw) if large else None
         await uncertain()
         with self._door(_Step.DATA):
             if ready is None:
-                return (await client.data(raw, timeout=self._timing.data_s)).message
-            with anyio.fail_after(self._timing.data_s + len(ready) / _SLOWEST):
+                return (await client.data(raw, timeout=self.timing.data_s)).message
+            with anyio.fail_after(self.timing.data_s + len(ready) / _SLOWEST):
                 return await hand_over(client, ready)
 
     async def _connect(self, context: ssl.SSLContext | None) -> aiosmtplib.SMTP:
@@ -190,14 +190,14 @@ class Submission:
             hostname=server.host,
             port=server.port,
             local_hostname=self._config.address.rpartition("@")[2],
-            timeout=self._timing.command_s,
+            timeout=self.timing.command_s,
             use_tls=server.security == "tls",
             start_tls=False,
             tls_context=context,
         )
         try:
             with self._door(_Step.CONNECT):
-                await client.connect(timeout=self._timing.connect_s)
+                await client.connect(timeout=self.timing.connect_s)
                 if server.security == "starttls":
                     await client.starttls()
             try:

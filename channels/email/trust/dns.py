@@ -80,7 +80,7 @@ class TextRecords:
     """TXT records by name, cached on a ``monotonic`` clock."""
 
     def __init__(self, lookup: Lookup, monotonic: Callable[[], float]) -> None:
-        self._lookup = lookup
+        self.lookup = lookup
         self._monotonic = monotonic
         self._asking: dict[str, anyio.Event] = {}
         self._known: Bounded[str, tuple[float, tuple[str, ...]]] = Bounded(REMEMBERED)
@@ -108,7 +108,7 @@ class TextRecords:
         for left in reversed(range(TRIES)):
             try:
                 with anyio.fail_after(TRY_LIMIT_S):
-                    found = await self._lookup(name, TRY_LIMIT_S)
+                    found = await self.lookup(name, TRY_LIMIT_S)
             except NoSuchName:
                 return ()
             except (NamesUnavailable, TimeoutError) as exc:

@@ -25,7 +25,6 @@ from channels.matrix.crypto.key_types import StoreBroken
 if TYPE_CHECKING:
     from channels.matrix.crypto.olm_machine import OlmMachine
 
-_TRIES = 4
 _OLD = "the crypto store is an older copy"
 _log = structlog.get_logger(__name__)
 
@@ -62,7 +61,7 @@ class OwnDevice:
 
     async def announce(self, committed: str) -> OlmMachine:
         """Return the device's announced, signed machine. Raises ChannelError, LinkBroken or OSError."""
-        for _ in range(_TRIES):
+        for _ in range(4):
             credentials = self._homeserver.credentials
             if credentials is None:
                 raise ChannelUnavailable("not logged in")

@@ -293,7 +293,6 @@ def _clean(text: str) -> str:
     return text[:_MAX_TEXT].encode("utf-8", "replace").decode("utf-8").replace("\x00", "\ufffd")
 
 
-_BARS = 256
 _LOUDEST = 1024
 
 
@@ -308,7 +307,7 @@ def as_voice_message(content: JsonObject, message: OutboundMessage) -> dict[str,
     if content.get("msgtype") != "m.audio" or speech is None or speech.duration_ms is None:
         return dict(content)
     duration = speech.duration_ms
-    levels = [min(max(level, 0), _LOUDEST) for level in speech.waveform[:_BARS]]
+    levels = [min(max(level, 0), _LOUDEST) for level in speech.waveform[:256]]
     info = dict(object_of(content, "info"))
     where = content.get("file") or {"url": content.get("url")}
     return {

@@ -26,7 +26,6 @@ from channels.matrix.crypto.undecryptable import WAITING, Reference, Undecryptab
 from channels.matrix.crypto.verification import Verifications, is_verification
 from channels.matrix.events.room_policy import RoomRules
 
-_RENEWALS = 4
 _LATE_LIMIT_S = 0.5
 """After that the next answer is waited for, with what everybody has said meanwhile."""
 _IDLE_S = 600.0
@@ -92,7 +91,7 @@ class Decryption:
 
     async def prepare(self) -> None:
         """Announce our device. Raises `ChannelError`: that fails, or fails now."""
-        for _ in range(_RENEWALS):
+        for _ in range(4):
             used = self._homeserver.credentials
             try:
                 await self._crypto.ready()

@@ -297,7 +297,6 @@ def _message(read: InboundMessage | Unfinished) -> InboundMessage:
 
 
 GAP_TRIES = 8
-_MAX_CONCURRENT_GAPS = 16
 _MAX_EVENTS = 100
 
 
@@ -343,7 +342,7 @@ class Gaps:
         self._done: set[str] = set()
         """Rooms that were read, which is not committed yet."""
         self._answers = 0
-        self._slots = anyio.CapacityLimiter(_MAX_CONCURRENT_GAPS)
+        self._slots = anyio.CapacityLimiter(16)
         self._news = anyio.Event()
 
     def __contains__(self, room_id: str) -> bool:

@@ -37,7 +37,6 @@ from channels.matrix.events.media_events import (
 ALL_LIMIT_S = 45.0
 """For all files that are fetched together."""
 
-_AT_ONCE = 4
 _TRIES = 3
 _NEW_DOOR = "/_matrix/client/v1/media/download"
 _OLD_DOOR = "/_matrix/media/v3/download"
@@ -135,7 +134,7 @@ class Downloads:
         found: dict[int, Attachment | str],
     ) -> None:
         await store.ready()  # listing what is there is no part of fetching either
-        limiter = anyio.Semaphore(_AT_ONCE)
+        limiter = anyio.Semaphore(4)
         until = anyio.current_time() + ALL_LIMIT_S
 
         async def fetch_one(number: int) -> None:

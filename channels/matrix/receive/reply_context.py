@@ -26,11 +26,9 @@ from channels.matrix.events.media_events import FileNote
 from channels.matrix.events.polls import RESPONSES, STARTS, Poll, poll_in, result_of
 from channels.matrix.rooms.room_state import Rooms
 
-_CHAIN = 3
 _MAX_CHARS = 2000
 _MAX_REMEMBERED = 300
 _LIMIT_S = 4.0
-_MAX_VOTE_PAGES = 4
 _RELATIONS = "/_matrix/client/v1"
 _CUT = " […]"
 _log = structlog.get_logger(__name__)
@@ -101,7 +99,7 @@ class ReplyContext:
         """The message that a message answers, and what that answers in turn; oldest first."""
         found: list[Background] = []
         left = _MAX_CHARS
-        for _ in range(_CHAIN):
+        for _ in range(3):
             seen = await self._shown(room_id, event_id, asker)
             if seen is None:
                 break
@@ -145,7 +143,7 @@ class ReplyContext:
         path = f"{_RELATIONS}/rooms/{part(room_id)}/relations/{part(event_id)}/m.reference"
         votes: list[JsonObject] = []
         query = {"limit": "500"}
-        for _ in range(_MAX_VOTE_PAGES):
+        for _ in range(4):
             page = await self._ask(path, query)
             if page is None:
                 return None

@@ -20,8 +20,6 @@ from channels.matrix.client.json_access import JsonObject, object_of, objects_of
 from channels.matrix.rooms.room_state import Room
 
 _MAX_PAGES = 1000
-_MAX_PAGES_TO_INVITE = 10
-_MAX_PAGES_BACK = 30
 _PAGE, _SMALL_PAGE = 100, 20
 """Events of a page, and of one where the former is too long: with what is bundled, each may have 400 kB."""
 _SOMEBODY = {"type": "m.room.member", "state_key": "", "content": {"membership": "join"}}
@@ -81,7 +79,7 @@ async def read_back_to(
     """Return messages after a moment, oldest first, for a first start. Raises as `pages_since`."""
     events = list(timeline)
     token: str | None = prev_batch or None
-    for _ in range(_MAX_PAGES_BACK):
+    for _ in range(30):
         if token is None or any(sent_at_ms(event) <= newest_ms for event in events):
             break
         page, token = await _fetch(homeserver, room_id, token, direction="b")
@@ -163,7 +161,7 @@ async def read_since_invitation(
     if _before(events[joined_at]) not in ("invite", ""):
         return events[joined_at:]
     token: str | None = prev_batch or None
-    for _ in range(_MAX_PAGES_TO_INVITE):
+    for _ in range(10):
         invited_at = _invited_at(events, user_id)
         if invited_at is not None:
             return events[invited_at:]

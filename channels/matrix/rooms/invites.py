@@ -37,7 +37,6 @@ _JOIN_LIMIT_S = 90.0
 _JOINS = 24
 _JOINS_EACH = 3
 """Of one inviter; the owner has `_JOINS` beside those of others."""
-_REFUSALS = 4
 _KEPT_S = 14 * 86_400.0
 """The time for which an invitation stays open, as a stranger's message does."""
 _KEPT, _KEPT_EACH = 50, 3
@@ -96,7 +95,7 @@ class Invites:
         self._asked: list[tuple[str, str, float]] = []
         self._news = anyio.Event()
         self._pursued: set[str] = set()
-        self._refusals = anyio.CapacityLimiter(_REFUSALS)
+        self._refusals = anyio.CapacityLimiter(4)
         self._owner_joins = anyio.CapacityLimiter(_JOINS)
         self._joins = anyio.CapacityLimiter(_JOINS)
         self._joins_of: WeakValueDictionary[str, anyio.CapacityLimiter] = WeakValueDictionary()

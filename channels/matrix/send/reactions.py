@@ -30,8 +30,6 @@ from channels.matrix.rooms.room_state import Rooms
 SIGNS = {AckState.RECEIVED: "👀", AckState.DONE: "✅", AckState.FAILED: "⚠️"}
 
 _MAX_WAITING = 500
-_MAX_KNOWN = 1000
-_TRIES = 4
 _LIMIT_S = 10.0
 REST_S = 60.0
 """Within it Synapse's default limit (10 events, and one more every `_EVENT_S`) is full again."""
@@ -85,7 +83,7 @@ class AckReactions:
     def __init__(self, homeserver: Homeserver) -> None:
         self._homeserver = homeserver
         self._waiting: deque[tuple[str, str, AckState]] = deque()
-        self._known: Bounded[tuple[str, AckState], str] = Bounded(_MAX_KNOWN)
+        self._known: Bounded[tuple[str, AckState], str] = Bounded(1000)
         self._news = anyio.Event()
         self._rests_until = -math.inf
         self._left_out: deque[str] = deque(maxlen=_MAX_WAITING)
@@ -148,7 +146,7 @@ class AckReactions:
         await self._put(path, {})
 
     async def _put(self, path: str, body: Mapping[str, Any]) -> HttpAnswer | None:
-        for attempt in range(_TRIES):
+        for attempt in range(4):
             while (wait_s := self._rests_until - anyio.current_time()) > 0:  # noqa: ASYNC110
                 await anyio.sleep(wait_s)
             self.note_event()

@@ -25,7 +25,6 @@ from channels.matrix.client.homeserver import (
 from channels.matrix.client.json_access import JsonObject, object_of, text_of
 from channels.matrix.events.outbound_events import transaction_of_event
 
-_PAGES_BACK = 10
 _PAGE, _SMALL_PAGE = "100", "20"
 """Events of a page, and of one where the former is too long: others put long answers beside our events."""
 _SKEW_MS = 24 * 3600 * 1000
@@ -104,7 +103,7 @@ class SentLookup:
             ),
         }
         oldest_ms = message.created_at.timestamp() * 1000 - _SKEW_MS
-        for _ in range(_PAGES_BACK):
+        for _ in range(10):
             answer = await self._ask(f"{CLIENT}/rooms/{room}/messages", query)
             if not answer.good:
                 raise (

@@ -20,7 +20,6 @@ GATHER_S = 0.04
 _TYPING_MS = 30_000
 _BUSY_S = 45.0
 _LIMIT_S = 10.0
-_AT_ONCE = 4
 _FEW = 3
 _GATHER_MOST_S = 0.6
 _MAX_ROOMS = 1000
@@ -82,7 +81,7 @@ class TypingAndReceipts:
 
     async def run(self) -> None:
         """Send hints until cancelled."""
-        slots = anyio.CapacityLimiter(_AT_ONCE)
+        slots = anyio.CapacityLimiter(4)
         busy: set[str] = set()
         async with anyio.create_task_group() as senders:
             while True:

@@ -16,7 +16,6 @@ from gateway.routing.attachment_retention import ORPHAN_AFTER_S
 from gateway.system.home import Home
 
 _FILE = re.compile(r"([0-9a-f]{2})/(\1[0-9a-f]{62})\.[a-z0-9]{1,8}")
-_BLOCK = 1024 * 1024
 
 
 def storage_answers(storage: Storage) -> Finding:
@@ -102,7 +101,7 @@ def _stored(home: Home) -> Iterator[Path]:
 def _digest(path: Path) -> str:
     digest = hashlib.sha256()
     with path.open("rb") as file:
-        while block := file.read(_BLOCK):
+        while block := file.read(1 << 20):
             digest.update(block)
     return digest.hexdigest()
 

@@ -25,7 +25,6 @@ from gateway.system.home import Home
 if TYPE_CHECKING:
     from gateway.supervision.gateway import Gateway
 
-_LOGIN_LIMIT_S = 30.0
 _MODEL_LIMIT_S = 60.0
 OWN_CHANNELS = ("terminal", "heartbeat")
 _QUESTION = Message(role="user", content="Say OK.")
@@ -45,7 +44,7 @@ class Examinable(Protocol):
 
 
 async def check_channel(
-    channel: Channel, position: Position, *, limit_s: float = _LOGIN_LIMIT_S
+    channel: Channel, position: Position, *, limit_s: float = 30.0
 ) -> tuple[FindingLevel, str]:
     """
     Run ``channel`` until it has logged in, says why not, or the time is over; or let it examine itself.

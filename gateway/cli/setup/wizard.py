@@ -125,7 +125,6 @@ class Init:
     environ: Mapping[str, str]
     called: CalledAs = CalledAs()
     places: SystemPlaces = SystemPlaces()  # noqa: RUF009 - a frozen value
-    _wrote: bool = field(default=False, init=False)
     _remains: Tree = field(default_factory=dict, init=False)
 
     def run(self) -> int:
@@ -137,7 +136,7 @@ class Init:
         try:
             for kind, form in setup_forms().items():
                 asked[kind] = self._ask_account(existing, form)
-            settings = self._ask_rest_and_write(existing, asked)
+            settings, wrote = self._ask_rest_and_write(existing, asked)
         except BaseException as error:
             for login in filter(None, (answer.login for answer in asked.values())):
                 login.discard()
@@ -150,7 +149,7 @@ class Init:
         for kind, answer in asked.items():
             if answer.login is not None:
                 self._hand_over(answer.login, kind, _account_name(settings, kind))
-        return self._afterwards(settings)
+        return self._afterwards(settings, wrote=wrote)
 
     def _can_begin(self) -> None:
         if self.given.install == "system" and os.geteuid() != 0 and self.places == SystemPlaces():
@@ -181,7 +180,9 @@ class Init:
         current = _first_of(existing.settings, form.kind)
         return form.ask(self.given.as_mapping(), current, self.dialogue, services)
 
-    def _ask_rest_and_write(self, existing: Existing, asked: Mapping[str, SetupAnswer]) -> Settings:
+    def _ask_rest_and_write(
+        self, existing: Existing, asked: Mapping[str, SetupAnswer]
+    ) -> tuple[Settings, bool]:
         owner = ask_owner(
             self.given,
             existing.settings,
@@ -214,7 +215,6 @@ class Init:
             say(f"- {line}")
         if planned.told and not self._is_wanted():
             raise SetupFailed("nothing was written")
-        self._wrote = bool(planned.told)
         settings, self._remains = write_setup(planned, self.environ)
         for warning in settings.warnings:
             say(f"Warning: {warning}")
@@ -223,7 +223,7 @@ class Init:
             say()
             for line in lines_of(self._remains):
                 say(line)
-        return settings
+        return settings, bool(planned.told)
 
     def _is_wanted(self) -> bool:
         """Ask before all is written; one Ctrl-C alone does not throw all answers away."""
@@ -244,7 +244,7 @@ class Init:
         except OSError as error:
             self.dialogue.say(f"The login cannot be saved ({error}); the daemon logs in when it starts.")
 
-    def _afterwards(self, settings: Settings) -> int:
+    def _afterwards(self, settings: Settings, *, wrote: bool) -> int:
         """Do the last steps, whose failure does not undo the setup; return the exit code."""
         say = self.dialogue.say
         running = holder_of(self.home) is not None
@@ -268,7 +268,7 @@ class Init:
                 remaining.append(
                     "tls_ca_file is in a home folder, which the service cannot read; move the file"
                 )
-        elif running and self._wrote:
+        elif running and wrote:
             remaining.append("restart the running daemon, which still has the old settings")
         login_left = self._login_left(settings)
         remaining[:0] = login_left

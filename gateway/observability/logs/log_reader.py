@@ -20,7 +20,6 @@ from agent_core.storage.history_paging import lines_backwards
 from gateway.errors import GatewayError, NotFound
 
 _LOOK_EVERY_S = 0.3
-_LONGEST_LINE = 1024 * 1024
 
 
 class JournalFailed(GatewayError):
@@ -47,7 +46,7 @@ def newest_lines(file: Path) -> Iterator[str]:
     for path in reversed(log_files(file)):
         with suppress(FileNotFoundError), path.open("rb") as log:
             end = os.fstat(log.fileno()).st_size
-            for _, raw in lines_backwards(log.fileno(), end, max_line_bytes=_LONGEST_LINE):
+            for _, raw in lines_backwards(log.fileno(), end, max_line_bytes=1024 * 1024):
                 if raw:
                     yield raw.decode("utf-8", "replace")
 

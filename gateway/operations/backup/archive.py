@@ -30,7 +30,6 @@ _MOST_FILES = 500_000  # so many names fit into the listing
 _MOST_VALUES = 10_000
 """In a listing besides those of the files: each takes many times its bytes in memory."""
 _LONGEST_NAME = 4000
-_LONGEST_REASON = 200
 _YEARS = range(2000, 3000)
 _LONGEST_PART = 255
 _BLOCK = 1024 * 1024
@@ -91,7 +90,7 @@ def refuse_damage() -> Iterator[None]:
     except (GatewayError, OSError):
         raise
     except Exception as error:
-        why = f"{type(error).__name__}: {error}"[:_LONGEST_REASON]
+        why = f"{type(error).__name__}: {error}"[:200]
         raise BackupRefused(f"it is damaged, or it is not a squidbot backup ({why})") from error
 
 

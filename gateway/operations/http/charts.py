@@ -16,7 +16,6 @@ from gateway.operations.http.samples import DAY_S, Sample
 
 _WIDTH, _HEIGHT = 560, 170
 _LEFT, _RIGHT, _TOP, _BOTTOM = 46, 8, 8, 22
-_HOURS = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +66,7 @@ def _grid(top: float, unit: str, until: datetime, span: timedelta) -> str:
             f'<text x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{_short(part * top)}{unit}</text>'
         )
     hours = int(span.total_seconds() // 3600)
-    for back in range(0, hours + 1, _HOURS):
+    for back in range(0, hours + 1, 6):
         x = _x(until - timedelta(hours=back), until, span)
         anchor = "end" if back == 0 else "start" if back == hours else "middle"
         label = "now" if back == 0 else f"-{back} h"

@@ -43,7 +43,6 @@ from gateway.store.sql.erasure_statements import Gone, nameless
 MARKER = "[removed]"
 _ATTACHMENT = re.compile(r"attachments/([0-9a-f]{2})/\1[0-9a-f]{62}\.[a-z0-9]{1,8}")
 _MOST_TOLD = 50
-_BLOCK = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +234,7 @@ def files_naming(root: Path, addresses: Collection[str]) -> Iterator[str]:
 def _holds(path: Path, pattern: re.Pattern[bytes], longest: int) -> bool:
     rest = b""
     with contextlib.suppress(OSError), path.open("rb") as file:
-        while block := file.read(_BLOCK):
+        while block := file.read(1 << 20):
             if pattern.search(rest + block):
                 return True
             rest = block[-longest:]

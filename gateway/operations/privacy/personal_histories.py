@@ -148,9 +148,6 @@ class StoredHistories(Protocol):
         ...
 
 
-_BLOCK = 1024 * 1024
-
-
 class KeptFiles:
     """Implements `Kept`."""
 
@@ -227,7 +224,7 @@ class _History:
             return
         making = self.path.with_name(f"{self.path.name}.forgetting")
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-        with os.fdopen(os.open(making, flags, 0o600), "wb", buffering=_BLOCK) as out:
+        with os.fdopen(os.open(making, flags, 0o600), "wb", buffering=1 << 20) as out:
             for raw, line in self.lines():
                 out.write(change(raw, line).rstrip(b"\n") + b"\n")
             out.flush()

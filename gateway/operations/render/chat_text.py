@@ -10,9 +10,7 @@ from agent_core.language import _, gettext_noop, list_of, ngettext, show_number,
 from agent_core.operation import Who
 from agent_core.text import one_line
 
-_RECEIPT_CHARS = 120
 _REFUSED_SHOWN = 20
-_PATH_CHARS = 200
 _OUTCOMES = {
     "running": gettext_noop("goes on"),
     "done": gettext_noop("done"),
@@ -73,7 +71,7 @@ def _budget(budget: Row) -> list[str]:
 
 def changes_text(answer: Row, _who: Who) -> str:
     """The changes of files, and the files that commands have made."""
-    made = [f"- `{one_line(path, _PATH_CHARS).replace('`', chr(39))}`" for path in answer["made_by_commands"]]
+    made = [f"- `{one_line(path, 200).replace('`', chr(39))}`" for path in answer["made_by_commands"]]
     lists = {
         _("The newest file changes:"): [_change(row) for row in answer["changes"]],
         _("Made or changed by commands, without earlier versions:"): made,
@@ -299,4 +297,4 @@ def _time(text: str) -> str:
 
 def _plain(text: str) -> str:
     words = " ".join(text.split())
-    return one_line("".join(char for char in words if char.isprintable() and char != "`"), _RECEIPT_CHARS)
+    return one_line("".join(char for char in words if char.isprintable() and char != "`"), 120)

@@ -22,7 +22,6 @@ from gateway.settings.source import Source
 
 _MODULE = "gateway.cli.check.trial_start"
 _SECONDS = 300.0
-_MOST_REPORT_BYTES = 10_000_000
 _SAID = 600
 
 
@@ -105,7 +104,7 @@ def _environment(new: NewVersion, source: Source | None) -> dict[str, str]:
 def _report(path: Path) -> dict[str, Any]:
     handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(handle, "rb") as file:
-        report = json.loads(file.read(_MOST_REPORT_BYTES))
+        report = json.loads(file.read(10_000_000))
     if not isinstance(report, dict) or not {"version", "invalid", "failed"} <= report.keys():
         raise ValueError("no report")
     return report

@@ -53,7 +53,6 @@ _FIELDS = re.compile(
     r"(?P<dom>\*|(?:\d{1,2}|L)(?:,(?:\d{1,2}|L))*) (?P<month>\*|\d{1,2}) "
     r"(?P<days>\*|1-5|[0-7](?:,[0-7])*|[0-7](?:#[1-5]|L))"
 )
-_LONGEST_PART = 60
 _UNITS = {"days": gettext_noop("days"), "weeks": gettext_noop("weeks"), "months": gettext_noop("months")}
 _SLACK = timedelta(minutes=1)
 _FURTHEST = timedelta(days=366 * 10)
@@ -137,7 +136,7 @@ def _watch(timing: Timing, request: TriggerRequest, now: datetime) -> AddressWat
         address = normalise_url(request.watch)
     except ValueError as error:
         raise TriggerInvalid(_("this cannot be watched: {why}", why=_(str(error)))) from error
-    part = one_line(request.part, _LONGEST_PART)
+    part = one_line(request.part, 60)
     return AddressWatch(timing.seconds, _whole(now + timedelta(seconds=1)), address, part)
 
 

@@ -14,8 +14,6 @@ from gateway.store.sqlite import sqlite_schema
 from gateway.store.sqlite.sqlite_errors import is_damage
 from gateway.store.store_errors import StoreUnavailable, StoreUnusable
 
-_BUSY_TIMEOUT_S = 5.0
-
 
 class EmbeddedTables:
     """An open ``gateway.db`` that nobody works on. Created by `opened`."""
@@ -32,7 +30,7 @@ class EmbeddedTables:
         if not file.exists():
             raise StoreUnusable(f"there is no queue in {file}, so there is nothing to move", path=str(file))
         try:
-            with closing(sqlite_schema.open_writer(file, busy_timeout_s=_BUSY_TIMEOUT_S)) as db:
+            with closing(sqlite_schema.open_writer(file, busy_timeout_s=5.0)) as db:
                 db.execute("PRAGMA synchronous = FULL")
                 sqlite_schema.prepare(db, file)
                 yield cls(db)

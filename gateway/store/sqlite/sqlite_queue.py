@@ -27,8 +27,6 @@ from gateway.store.store_errors import StoreUnavailable
 from gateway.store.stores import Queue
 from gateway.store.wakeups import Wakeups
 
-_BUSY_TIMEOUT_S = 5.0
-
 
 class SqliteQueue(Queue):
     """The embedded queue. Created by `open`."""
@@ -40,7 +38,7 @@ class SqliteQueue(Queue):
         *,
         clock: Clock,
         synchronous: Synchronous = "full",
-        busy_timeout_s: float = _BUSY_TIMEOUT_S,
+        busy_timeout_s: float = 5.0,
         zone: tzinfo | None = UTC,
         wakeups: Wakeups | None = None,
     ) -> Self:

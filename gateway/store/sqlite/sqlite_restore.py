@@ -83,15 +83,12 @@ def quarantine_open_work(
         raise unavailable(error, path, "restore") from error
 
 
-_BUSY_S = 5.0
-
-
 @contextmanager
 def transaction(path: Path, operation: str, *, change: bool, compact: bool) -> Iterator[EmbeddedConnection]:
     """Open a transaction; ``compact`` needs exclusive access. Raises StoreUnavailable; repeatable."""
     opened = open_writer if change else open_reader
     try:
-        with closing(opened(path, busy_timeout_s=_BUSY_S)) as db:
+        with closing(opened(path, busy_timeout_s=5.0)) as db:
             if change:
                 prepare(db, path)
                 identify(db, path, [])

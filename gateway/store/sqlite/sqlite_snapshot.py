@@ -20,8 +20,6 @@ from gateway.store.sqlite.sqlite_connection import Writer
 from gateway.store.sqlite.sqlite_errors import unavailable
 from gateway.store.stores import Snapshot
 
-_BUSY_TIMEOUT_S = 5.0
-
 
 class SqliteSnapshots:
     """Implements `gateway.store.stores.SnapshotStore`."""
@@ -68,7 +66,7 @@ def _reading(path: Path) -> sqlite3.Connection:
         f"file:{quote(str(path))}?mode=ro",
         uri=True,
         isolation_level=None,
-        timeout=_BUSY_TIMEOUT_S,
+        timeout=5.0,
         check_same_thread=False,  # opened on the writing thread, used on another
     )
     try:

@@ -10,41 +10,26 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import anyio.to_thread
-
-from agent_core.errors import DocumentUnusable, MemoryConflict, ToolError
+from agent_core.errors import DocumentUnusable, MemoryConflict
 from agent_core.language import _, gettext_noop, ngettext
 from agent_core.memory_ports import MemoryPort
 from agent_core.messages import Audience
 from agent_core.models import ScopeKind, Session
-from agent_core.ports import Clock
-from agent_core.provenance import KEPT, describe, from_json
-from agent_core.text import read_number, short_hash
-from agent_core.tools.effects import Effect
-from gateway.proactive.jobs.job_service import JobService
+from agent_core.text import read_number
 from gateway.routing.access import Access, Role, normalise
-from gateway.store.model import EffectReceipt
 from gateway.store.states import InboxState
-from gateway.store.stores import Queue, Step, Turn
+from gateway.store.stores import Queue, Turn
 from gateway.system.terminal_text import span
-from gateway.turns.commands.asked import NOT_HERE, CommandContext, place_of
+from gateway.turns.commands.asked import NOT_HERE, CommandContext
 from gateway.turns.commands.command_parsing import Command
 from gateway.turns.commands.command_text import about_parts, help_text, stopped_text
 from gateway.turns.commands.new_conversation import NewConversation
-from gateway.turns.commands.reminder_command import about_reminders
-from gateway.turns.model_choice import ModelChoice
 from gateway.turns.questions.decisions import NOTHING_WAITS, clean_name, is_call
-from gateway.turns.questions.question_text import safe_line
 from gateway.turns.questions.review_questions import CommandReply, ReviewQuestions
 from gateway.turns.questions.tool_grants import ToolGrants, parse_terms
-from gateway.turns.user_input import trust_topic, trusted_before
 
-if TYPE_CHECKING:
-    from agent_core.tools.files.journaled_files import JournaledFiles
-
-_LOOKED_AT = 5000
 _NOTHING = gettext_noop("Nothing waits for your decision.")
 _NOT_YOURS = gettext_noop(
     "Other people take part in this conversation, so I continue it. Only my owner or a moderator of the "
@@ -79,12 +64,7 @@ class CommandHandlers:
         access: Access,
         approvals: ReviewQuestions,
         status: Callable[[], Awaitable[Mapping[str, Any]]],
-        clock: Clock,
-        files: Callable[[], JournaledFiles],
-        schedule: JobService,
-        owner_addresses: Sequence[str],
         grants: ToolGrants,
-        models: ModelChoice,
         others: Mapping[str, Handler],
     ) -> None:
         self._store = store
@@ -93,11 +73,6 @@ class CommandHandlers:
         self._access = access
         self._approvals = approvals
         self._status = status
-        self._clock = clock
-        self._files = files
-        self._schedule = schedule
-        self._models = models
-        self._owner_addresses = owner_addresses
         self._grants = grants
         self._handlers: dict[str, Handler] = {
             "help": self._help,
@@ -109,9 +84,6 @@ class CommandHandlers:
             "reject": self._reject,
             "answer": self._answer,
             "grant": self._grant,
-            "trust": self._trust,
-            "model": self._model,
-            "remind": self._remind,
             **others,
         }
 
@@ -160,9 +132,7 @@ class CommandHandlers:
 
     async def _status_text(self, asked: CommandContext) -> str:
         report = await self._status()
-        rows = await self._store.inbox.rows(
-            states=[InboxState.READY], session=asked.turn.session, limit=_LOOKED_AT
-        )
+        rows = await self._store.inbox.rows(states=[InboxState.READY], session=asked.turn.session, limit=5000)
         me = normalise(asked.message.sender.address)
         waiting = [row for row in rows if normalise(row.message.sender.address) == me]
         count = len(waiting)
@@ -281,131 +251,6 @@ class CommandHandlers:
             return _("Write `!grant NAME 1h`, with the name of my question; at most a day. Nothing was done.")
         told = await self._approvals.calls.grant(clean_name(name), asked.message, terms, self._grants.now())
         return told or _(NOTHING_WAITS, name=clean_name(name))
-
-    async def _remind(self, asked: CommandContext) -> str:
-        place = place_of(asked, self._owner_addresses)
-        return await about_reminders(self._schedule, place, asked, self._store.turns)
-
-    async def _model(self, asked: CommandContext) -> str:
-        """Among others the owner may choose too, but what the pools are made of is said in private alone."""
-        if not asked.is_owner:
-            return _("Only my owner chooses which models answer.")
-        pools, here = self._models.pools(), asked.turn.session
-        wanted = clean_name(asked.command.argument)
-        if wanted:
-            name = next((each for each in pools if each.casefold() == wanted.casefold()), None)
-            if name is None and wanted.lower() == "default":
-                await self._models.choose(here, "")
-                return _(
-                    "From your next message on, `{default}` answers here, as everywhere.",
-                    default=self._models.default,
-                )
-            if name is not None:
-                await self._models.choose(here, name)
-                return _(
-                    "From your next message on, `{name}` answers here. `!model default` switches back.",
-                    name=name,
-                )
-        chosen = await self._models.chosen(here)
-        now = chosen if chosen in pools else self._models.default
-        lines = (
-            [_("There is no pool `{wanted}`; nothing was changed.", wanted=safe_line(wanted))]
-            if wanted
-            else []
-        )
-        if chosen and chosen not in pools:
-            lines.append(
-                _(
-                    "`{chosen}`, which was chosen here, is no longer in the settings.",
-                    chosen=safe_line(chosen),
-                )
-            )
-        lines += [_("`{now}` answers here. These pools exist:", now=now), ""]
-        for name, members in pools.items():
-            made_of = f": {', then '.join(map(safe_line, members))}" if asked.owner else ""
-            lines.append(f"- `{name}`{made_of}{' (default)' if name == self._models.default else ''}")
-        return "\n".join([*lines, "", _("`!model NAME` chooses one for this conversation.")])
-
-    async def _trust(self, asked: CommandContext) -> str:
-        if not asked.owner:
-            return NOT_HERE
-        what, __, name = asked.command.argument.partition(" ")
-        if what.lower() == "file" and name.strip():
-            return await self._trust_file(asked, name.strip().strip("`'\""))
-        if asked.command.argument:
-            return await self._trust_what_was_shown(asked, clean_name(asked.command.argument))
-        # When it was taken: what has come in since, while it waited for its turn, the owner has not seen.
-        at = min(asked.turn.head.accepted_at, self._clock.now())
-        await self._store.state.write(trust_topic(asked.turn.session), at.isoformat())
-        return _(
-            "Everything that has come into this conversation until now counts as your own words from now "
-            "on. I no longer ask you because of it."
-        )
-
-    async def _trust_file(self, asked: CommandContext, name: str) -> str:
-        """The owner's word about one content of one file; what stands there later is another one."""
-        receipt = EffectReceipt(
-            asked.turn.session,
-            "trust_file",
-            Effect.PERSIST.value,
-            {"path": name},
-            asked_by=asked.message.sender.address,
-        )
-        await self._store.turns.record_step_start(asked.turn, Step(0, "command", "trust", {}, None, receipt))
-        told, failed = await anyio.to_thread.run_sync(self._trusted_file, asked.turn, name)
-        result = {"content": told, "is_error": failed}
-        await self._store.turns.record_step_result(asked.turn, Step(0, "command", "trust", {}, result))
-        return told
-
-    def _trusted_file(self, turn: Turn, name: str) -> tuple[str, bool]:
-        files = self._files()
-        try:
-            place = files.roots.place(name)
-            found = files.read_state(place)
-        except ToolError as error:
-            return _("Nothing was done: {error}", error=error), True
-        if found is None:
-            return _("There is no file `{label}`. Nothing was done.", label=safe_line(place.label)), True
-        if found.status.st_ctime > turn.head.accepted_at.timestamp():
-            return (
-                _(
-                    "`{label}` has changed since you wrote that. Look again; nothing was done.",
-                    label=safe_line(place.label),
-                ),
-                True,
-            )
-        try:
-            files.journal.labels.trust(place.label, found.digest)
-        except OSError:
-            return _("The disk accepts no writes at the moment. Nothing was done."), True
-        size = len(found.content)
-        return (
-            _(
-                "`{label}` as it is now ({size} bytes, SHA-256 `{short_hash}`) "
-                "counts as your own words from now on, until the file changes.",
-                label=safe_line(place.label),
-                size=size,
-                short_hash=short_hash(found.digest),
-            )
-        ), False
-
-    async def _trust_what_was_shown(self, asked: CommandContext, name: str) -> str:
-        """Trust all content that had arrived before a question was asked: the question names that."""
-        session = asked.turn.session
-        for question in await self._store.approvals.questions():
-            if question.name == name and question.session == session and question.at is not None:
-                topic = trust_topic(session)
-                known = trusted_before(await self._store.state.read(topic), self._clock.now())
-                at = max(question.at, known) if known else question.at
-                await self._store.state.write(topic, at.isoformat())
-                shown = describe(from_json(question.origins), most=KEPT) or _("only your own words")
-                return _(
-                    "Everything that had come in here before I asked `{name}` counts as your own words "
-                    "from now on: {shown}. The question still waits for your answer.",
-                    name=name,
-                    shown=shown,
-                )
-        return _("No question named `{name}` waits here now. Nothing was done.", name=name)
 
     async def _reject(self, asked: CommandContext) -> CommandReply | str:
         name, _, why = asked.command.argument.partition(" ")

@@ -31,7 +31,6 @@ from gateway.turns.questions.question_text import safe_line, visible
 from gateway.turns.questions.review_questions import CommandReply
 
 _LISTED = 9
-_LOOKED_AT = 1_000
 _MOST_CHARS = 16_000
 _SUMMARY_CHARS = 6_000
 _SINGLE_CHARS = 4_000
@@ -88,7 +87,7 @@ class CarryOn:
             await self._histories.flush(session)  # what was said just now
         found = [
             each
-            for name in (await self._memory.sessions())[:_LOOKED_AT]
+            for name in (await self._memory.sessions())[:1_000]
             if name != asked.session.id and (each := await self._look(name)) is not None
         ]
         found.sort(key=lambda each: each.at, reverse=True)

@@ -20,7 +20,6 @@ from gateway.store.stores import InboxRow, Queue, Turn
 from gateway.turns.commands.conversation_commands import Histories
 
 _STATE = "conversations.anew_after"
-_LOOKED_AT = 5000
 _log = structlog.get_logger(__name__)
 
 
@@ -79,7 +78,7 @@ class NewConversation:
 
     async def _open(self, session: SessionKey) -> list[InboxRow]:
         open_now = [InboxState.READY, InboxState.RUNNING]
-        return await self._store.inbox.rows(states=open_now, session=session, limit=_LOOKED_AT)
+        return await self._store.inbox.rows(states=open_now, session=session, limit=5000)
 
     async def _known(self) -> dict[str, int]:
         if self._after is None:

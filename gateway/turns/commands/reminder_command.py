@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from agent_core.language import _, gettext_noop, ngettext
 from agent_core.messages import EVERYBODY, Audience
@@ -16,7 +16,7 @@ from gateway.proactive.jobs.triggers import TriggerInvalid
 from gateway.store.model import Job, JobKind
 from gateway.store.store_errors import TooManyJobs
 from gateway.store.stores import Step, TurnStore
-from gateway.turns.commands.asked import CommandContext
+from gateway.turns.commands.asked import CommandContext, place_of
 from gateway.turns.questions.question_text import safe_line
 
 _HOW = gettext_noop("`!remind tomorrow at 8 call Tom` makes one")
@@ -40,11 +40,19 @@ def reminder_of(
     return TriggerRequest(at=when), _FILLING.sub("", text.strip(), count=1) or text
 
 
-async def about_reminders(jobs: JobService, place: JobPlace, asked: CommandContext, turns: TurnStore) -> str:
-    """Make, list or remove a reminder; return the answer. Raises StoreUnavailable; repeatable."""
-    told = await _answer(jobs, place, asked, turns)
-    # Nothing that somebody has written has a backtick here.
-    return told.replace("`!remind", f"`{safe_line(asked.bot_name)}: !remind") if asked.bot_name else told
+class ReminderCommand:
+    """Answers ``!remind``; ``owner`` are all addresses of the owner."""
+
+    def __init__(self, jobs: JobService, turns: TurnStore, owner: Sequence[str]) -> None:
+        self._jobs = jobs
+        self._turns = turns
+        self._owner = owner
+
+    async def answer(self, asked: CommandContext) -> str:
+        """Make, list or remove a reminder; return the answer. Raises StoreUnavailable; repeatable."""
+        told = await _answer(self._jobs, place_of(asked, self._owner), asked, self._turns)
+        # Nothing that somebody has written has a backtick here.
+        return told.replace("`!remind", f"`{safe_line(asked.bot_name)}: !remind") if asked.bot_name else told
 
 
 async def _answer(jobs: JobService, place: JobPlace, asked: CommandContext, turns: TurnStore) -> str:

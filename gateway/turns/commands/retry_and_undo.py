@@ -41,7 +41,6 @@ from gateway.turns.user_input import used_before
 
 _LOOKED_AT = 200
 _STAYS = gettext_noop("What I did or noted because of it stays. Another `!undo` removes the question before.")
-_RECEIPTS = 1_000
 _LINES = 500
 _REDACTED = gettext_noop("You have withdrawn that question, so I do not answer it again.")
 _BUSY = gettext_noop(
@@ -250,7 +249,7 @@ class TakeBack:
         """Count the tools used for these questions so far, for the model that answers again."""
         used = used_before([row.message for row in rows])
         turns = {row.turn for row in rows}
-        for receipt in await self.store.receipts.newest(session=asked.turn.session, limit=_RECEIPTS):
+        for receipt in await self.store.receipts.newest(session=asked.turn.session, limit=1_000):
             if receipt.turn in turns:
                 name = tool_line(receipt)
                 used[name] = used.get(name, 0) + 1

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import takewhile
 from typing import Any
@@ -24,7 +24,7 @@ from agent_core.tools.forms import NotAnAnswer, form_of
 from gateway.routing.access import Access, Role
 from gateway.store.model import APPROVED, WITHDRAWN, JobKind, OutboxRow, ToolQuestionRow
 from gateway.store.states import InboxState, OutboxState
-from gateway.store.stores import InboxStore, OutboxStore, Pending, QuestionStore, Step, Turn, TurnStore
+from gateway.store.stores import Pending, Queue, Step, Turn
 from gateway.turns.commands.command_parsing import without_name
 from gateway.turns.questions.decisions import (
     DECLINED,
@@ -88,7 +88,7 @@ def answer_note(message: InboundMessage) -> str | None:
     )
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, kw_only=True)
 class WordedAnswers:
     """
     Finds answers to questions in batches before they are accepted, for all channels.
@@ -96,11 +96,7 @@ class WordedAnswers:
     In ``email_style`` channels only first lines of replies count; grants begin at ``now``.
     """
 
-    store: QuestionStore
-    outbox: OutboxStore
-    inbox: InboxStore
-    turns: TurnStore
-    _: KW_ONLY
+    store: Queue
     calls: ToolDecisions
     access: Access
     email_style: frozenset[str]
@@ -110,7 +106,7 @@ class WordedAnswers:
         """The same batch, with the decisions that its messages make. Raises `StoreUnavailable`."""
         if not any(map(_may_decide, batch)):
             return list(batch)
-        waiting = [one for one in await self.store.questions() if one.verdict is None]
+        waiting = [one for one in await self.store.approvals.questions() if one.verdict is None]
         return [await self._apply_in_language(each, waiting) if _may_decide(each) else each for each in batch]
 
     async def _apply_in_language(self, entry: Pending, waiting: Sequence[ToolQuestionRow]) -> Pending:
@@ -143,7 +139,7 @@ class WordedAnswers:
             return None
         if self.access.decide(message).role is not Role.OWNER or any(_is_here(one, entry) for one in mine):
             return None
-        rows = await self.store.newest_rows(message.session)
+        rows = await self.store.approvals.newest_rows(message.session)
         later = list(takewhile(lambda row: _is_mere_notice(row) and not row.message.notes.approves, rows))
         notice = next(iter(rows[len(later) :]), None)
         names = notice.message.notes.approves if notice is not None else ()
@@ -169,8 +165,8 @@ class WordedAnswers:
 
     async def _waits(self, names: Sequence[str]) -> bool:
         """Return True if one of these drafts and kept messages is not decided yet."""
-        drafts = [await self.outbox.row(int(name[1:])) for name in names if name[0] == "d"]
-        kept = [await self.inbox.row(int(name[1:])) for name in names if name[0] == "m"]
+        drafts = [await self.store.outbox.row(int(name[1:])) for name in names if name[0] == "d"]
+        kept = [await self.store.inbox.row(int(name[1:])) for name in names if name[0] == "m"]
         items = [*drafts, *(found[0] for found in kept if found)]
         return any(item is not None and is_undecided(item) for item in items)
 
@@ -203,8 +199,8 @@ class WordedAnswers:
         if noted is None or isinstance(noted, str):
             return noted
         name, tool = str(noted["name"]), str(noted["tool"])
-        question = await self.store.decide(name, noted["verdict"])
-        known = await self.store.find_decision(name) if question is None else None
+        question = await self.store.approvals.decide(name, noted["verdict"])
+        known = await self.store.approvals.find_decision(name) if question is None else None
         counts = (question.verdict or {}).get("verdict") if question else known.verdict if known else ""
         return outcome(name, tool, counts)
 
@@ -221,7 +217,7 @@ class WordedAnswers:
             return None
         waiting = [
             one
-            for one in await self.store.questions()
+            for one in await self.store.approvals.questions()
             if one.verdict is None and one.form is None and one.at and one.at < turn.head.accepted_at
         ]
         mine = [one for one in waiting if self.calls.may_decide(one, message)]
@@ -231,7 +227,7 @@ class WordedAnswers:
             return None if answer is None else recorded_reply(answer.message)
         ((name, verdict),) = answer.settles.items()
         noted = {"name": name, "tool": answer.message.notes.answers[name], "verdict": verdict}
-        await self.turns.record_step_result(turn, Step(_SPOKEN, "spoken", name, noted, {}))
+        await self.store.turns.record_step_result(turn, Step(_SPOKEN, "spoken", name, noted, {}))
         return noted
 
     def _read(self, message: InboundMessage) -> AnswerReading | None:
@@ -254,7 +250,7 @@ class WordedAnswers:
         if not any(one.form is not None for one in mine):
             return None
         key = message.context.outbound
-        names = _names(await self.outbox.find_by_key(key), message) if key else []
+        names = _names(await self.store.outbox.find_by_key(key), message) if key else []
         by_mail = message.channel in self.email_style
         text = _own_lines(message.text) if by_mail else without_name(message.text, message)
         for one in mine:
@@ -262,7 +258,7 @@ class WordedAnswers:
                 return self._as_form(entry, one, text)
         if _is_reply(message) or by_mail or len(here) != 1 or here[0].form is None:
             return None
-        last = next(iter(await self.store.newest_rows(message.session)), None)
+        last = next(iter(await self.store.approvals.newest_rows(message.session)), None)
         if not _is_of(last, here[0], message) or _may_cross(here[0], entry):
             return None
         if form_of(here[0].form).is_closed and len(text) <= 300:
@@ -303,7 +299,7 @@ class WordedAnswers:
         here = [one for one in mine if _is_here(one, entry)]
         if not here:
             return None
-        rows = await self.store.newest_rows(message.session)
+        rows = await self.store.approvals.newest_rows(message.session)
         asked = _names(rows[0], message) if rows and rows[0].state is not OutboxState.PENDING else []
         if len(here) > 1 and (newest := await self._newest_question(entry, here, asked)) is not None:
             here = [newest]
@@ -329,7 +325,7 @@ class WordedAnswers:
         newest = next((one for one in here if [one.name] == asked), None)
         if newest is None or not _is_own(newest, entry) or newest.at is None or newest.form is not None:
             return None
-        rows = await self.inbox.rows(states=[InboxState.READY], session=entry.conversation)
+        rows = await self.store.inbox.rows(states=[InboxState.READY], session=entry.conversation)
         wished = [row.message.received_at for row in rows if row.turn == newest.turn]
         others = [one.at for one in here if one is not newest]
         is_later = wished and all(at is not None and at + _CROSSED <= min(wished) for at in others)
@@ -339,11 +335,11 @@ class WordedAnswers:
         self, said: AnswerReading, question: ToolQuestionRow, message: InboundMessage
     ) -> AnswerReading:
         """Add the sender's words beside earlier signs that were asked back about, with nothing said since."""
-        rows, words = await self.store.newest_rows(message.session), [said.more]
+        rows, words = await self.store.approvals.newest_rows(message.session), [said.more]
         for row in takewhile(
             lambda each: each.message.notes.answers and _names(each, message) == [question.name], rows
         ):
-            kept = None if row.inbox_id is None else await self.inbox.row(row.inbox_id)
+            kept = None if row.inbox_id is None else await self.store.inbox.row(row.inbox_id)
             before = message if kept is None else kept[0].message
             is_same = before.sender.address == message.sender.address and not before.notes.redacted
             earlier = self._read(before) if is_same and not before.context.others_words else None
@@ -353,7 +349,7 @@ class WordedAnswers:
 
     async def _is_answering(self, entry: Pending, question: ToolQuestionRow | None = None) -> bool:
         """Return True if a model is answering another message here, whose answer may come first."""
-        running = await self.inbox.rows(states=[InboxState.RUNNING], session=entry.conversation)
+        running = await self.store.inbox.rows(states=[InboxState.RUNNING], session=entry.conversation)
         return any(
             row.message.native_id != entry.message.native_id
             and (question is None or row.turn != question.turn)
@@ -371,7 +367,7 @@ class WordedAnswers:
     ) -> Pending | None:
         """An answer in reply to the notice of a question; None: it is none."""
         key = entry.message.context.outbound
-        names = _names(await self.outbox.find_by_key(key), entry.message) if key else []
+        names = _names(await self.store.outbox.find_by_key(key), entry.message) if key else []
         if len(names) != 1:
             return None
         if found := [one for one in mine if one.name == names[0]]:

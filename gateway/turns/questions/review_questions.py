@@ -98,8 +98,8 @@ class ReviewQuestions:
     ) -> None:
         self.calls = calls
         self._store = store
-        self._notifier = notifier
-        self._access = access
+        self.notifier = notifier
+        self.access = access
         self._held = held
         self._news = anyio.Event()
         self._drafts_known: set[int] = set()
@@ -111,7 +111,7 @@ class ReviewQuestions:
         """Return True if the owner approves the reply to a turn before it is sent."""
         approval = self._held.get(turn.channel, "none")
         if approval == "strangers":
-            return any(self._access.decide(row.message).role is not Role.OWNER for row in turn.rows)
+            return any(self.access.decide(row.message).role is not Role.OWNER for row in turn.rows)
         return approval == "all"
 
     # ── finding ──
@@ -138,7 +138,7 @@ class ReviewQuestions:
         while True:
             drafts, drafts_known = await self._store.outbox.new_drafts(self._drafts_known, limit=_PAGE)
             kept, kept_known = await self._store.inbox.list_new_quarantine(self._kept_known, limit=_PAGE)
-            if (drafts or kept) and (await self._notifier.reach(_TOPIC)).target is None:
+            if (drafts or kept) and (await self.notifier.reach(_TOPIC)).target is None:
                 break
             # Of a forged sender the owner hears once a day, not once a mail.
             names = [f"d{row.id}" for row in drafts] + [
@@ -183,7 +183,7 @@ class ReviewQuestions:
             parts.append(_("Write `!approve NAME` or `!reject NAME` for each."))
         text = "\n\n".join(filter(None, parts))
         notes = MessageNotes(approves=tuple(name for name, __ in waiting))
-        return await self._notifier.compose(_TOPIC, text, MessageContext(notes=notes))
+        return await self.notifier.compose(_TOPIC, text, MessageContext(notes=notes))
 
     async def _question(self, name: str, item: OutboxRow | InboxRow, room: int) -> tuple[str, str]:
         """Return the owner's question about an item: what it is and why, and what stands below it."""
@@ -227,7 +227,7 @@ class ReviewQuestions:
             if said is not None:
                 sender = said.sender
                 who = f"`{safe_line(sender.address)}`"
-                if self._access.may_show(said.session, sender.address, verified=sender.verified):
+                if self.access.may_show(said.session, sender.address, verified=sender.verified):
                     text = f": {safe_line(item.message.text)}"
             told = {"person": who, "channel": where, "text": text}
             lines.append(
@@ -344,7 +344,7 @@ class ReviewQuestions:
             if told is None and message.audience is Audience.DIRECT and await self.calls.is_gone(names[0]):
                 told = _(NOTHING_WAITS, name=names[0])
             return None if told is None else CommandReply(told)
-        if not names or self._access.decide(message).role is not Role.OWNER:
+        if not names or self.access.decide(message).role is not Role.OWNER:
             return None
         if is_admitted(message):
             return CommandReply(NOT_PROVED)

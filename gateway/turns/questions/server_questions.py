@@ -9,24 +9,21 @@ when its turn is taken up again, and the person is told so.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from datetime import timedelta, tzinfo
+from datetime import timedelta
 from typing import Any, Literal
 
 import anyio
 import structlog
 
-from agent_core.ports import Clock
 from agent_core.tools.forms import Form
 from agent_core.tools.person_port import FormReply, PersonPort
-from channels.base import Channel
 from gateway.proactive.jobs.job_permissions import PlaceUnknown
 from gateway.store.model import APPROVAL, EXPIRED, WITHDRAWN
-from gateway.store.stores import LostTurn, NewOutbound, QuestionStore, Step, StoreUnavailable, Turn
+from gateway.store.stores import LostTurn, NewOutbound, Step, StoreUnavailable, Turn
 from gateway.store.wakeups import Wakeups
-from gateway.turns.commit import TurnCommit
 from gateway.turns.questions.decisions import (
     ANSWERED,
     DECLINED,
@@ -82,18 +79,15 @@ class ServerQuestions:
     """
     Asks a person for a server, in all sessions.
 
-    ``questions`` finds the place; nobody is asked in a turn under review (``held``); ``waiting`` tracks open
-    questions.
+    ``questions`` finds the place; nobody is asked in a turn under review; ``waiting`` tracks open questions.
     """
 
-    store: QuestionStore
-    commit: TurnCommit
-    channels: Mapping[str, Channel]
     questions: ToolQuestions
-    held: Callable[[Turn], bool]
     waiting: OpenQuestions
-    clock: Clock
-    zone: tzinfo | None = None
+
+    def __post_init__(self) -> None:
+        self._commit, self._clock = self.questions.commit, self.questions.clock
+        self._store = self._commit.store.approvals
 
     def person(self, turn: Turn, steps: Sequence[Step]) -> PersonPort:
         """The person who waits for the answer of a turn; ``steps`` is what its earlier starts have done."""
@@ -107,21 +101,21 @@ class ServerQuestions:
 
     async def ask(self, turn: Turn, number: int, form: Form, seconds: float) -> FormReply:
         """Ask, and wait for the answer."""
-        if self.held(turn):
+        if self.questions.reviews.needs_review(turn):
             return FormReply("decline", why="my owner reviews all answers here before they are sent")
         place = await self.questions.question_place(turn)
         if place is None:
             return FormReply("decline", why="nobody can be asked here")
         digest = secrets.token_hex(16)
-        until = self.clock.now() + timedelta(seconds=seconds)
+        until = self._clock.now() + timedelta(seconds=seconds)
         people = list(dict.fromkeys(row.message.sender.address for row in turn.rows))
         name = name_of(digest)
         text = form_text(
             name,
             form,
             until,
-            zone=self.zone,
-            email_style=self.channels[place.channel].capabilities.email_style,
+            zone=self.questions.zone,
+            email_style=self._commit.channels[place.channel].capabilities.email_style,
         )
         notice = await self.questions.notice(turn, name, text, rings_for=people)
         request = {
@@ -130,7 +124,7 @@ class ServerQuestions:
             "asked": people,
             "people": people,
             "until": until.isoformat(),
-            "at": self.clock.now().isoformat(),
+            "at": self._clock.now().isoformat(),
             "places": list(dict.fromkeys(str(new.session) for new in notice)),
             "form": form.as_json(),
             "proof": max(proof_level(row.message) for row in turn.rows),
@@ -138,8 +132,8 @@ class ServerQuestions:
         step = Step(number, APPROVAL, digest, request, None)
         decided: Mapping[str, Any] | None = None
         with self.waiting.waiting(name) as news:
-            await self.commit.retry_until_stored(
-                lambda: self.store.ask(turn, step, notice, why="", delay_s=None)
+            await self._commit.retry_until_stored(
+                lambda: self._store.ask(turn, step, notice, why="", delay_s=None)
             )
             _log.info("mcp.question_asked", channel=turn.channel, server=form.asker, item=name)
             try:
@@ -159,7 +153,7 @@ class ServerQuestions:
             with anyio.move_on_after(_LOOK_EVERY_S):
                 await news.wait()
             try:
-                found = [one for one in await self.store.questions() if one.name == name]
+                found = [one for one in await self._store.questions() if one.name == name]
             except StoreUnavailable:
                 found = []
             if found and found[0].verdict is not None:
@@ -170,12 +164,12 @@ class ServerQuestions:
         """Close a question, unless it is decided; what counts."""
         name = str(step.request["name"])
         notice: list[NewOutbound] = []
-        if turn.channel in self.channels:
+        if turn.channel in self._commit.channels:
             said = outcome(name, str(step.request["call"]["name"]), verdict)
             with suppress(PlaceUnknown):  # it is closed in any case
                 notice = await self.questions.notice(turn, name, said)
-        return await self.commit.retry_until_stored(
-            lambda: self.store.settle(turn, replace(step, result={"verdict": verdict}), notice)
+        return await self._commit.retry_until_stored(
+            lambda: self._store.settle(turn, replace(step, result={"verdict": verdict}), notice)
         )
 
     async def _end_quietly(self, turn: Turn, step: Step) -> None:

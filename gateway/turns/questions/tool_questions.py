@@ -40,11 +40,10 @@ from channels.attachments import AttachmentRefused, AttachmentsUnavailable
 from channels.base import Channel, ChannelUnavailable
 from gateway.proactive.jobs.job_permissions import PlaceUnknown, can_others_read, role_now
 from gateway.proactive.owner_contact import Target
-from gateway.proactive.owner_notifier import OwnerNotifier
-from gateway.routing.access import Access, Role, is_admitted
+from gateway.routing.access import Role, is_admitted
 from gateway.store.background_job_rows import KIND, order_of
 from gateway.store.model import APPROVAL, APPROVED, EXPIRED, WITHDRAWN
-from gateway.store.stores import NewOutbound, QuestionStore, Step, Turn
+from gateway.store.stores import NewOutbound, Step, Turn
 from gateway.turns.commit import TurnCommit
 from gateway.turns.questions.decisions import REFUSED, decision, name_of, parse_scope, proof_level
 from gateway.turns.questions.question_text import (
@@ -55,6 +54,7 @@ from gateway.turns.questions.question_text import (
     subject_of,
     ways_to_spare,
 )
+from gateway.turns.questions.review_questions import ReviewQuestions
 from gateway.turns.questions.second_owners import is_any_owners, second_owner_places
 from gateway.turns.questions.tool_grants import ToolGrants, decision_record, parse_approval
 
@@ -97,7 +97,7 @@ class ToolQuestions:
     Asks people about calls, in all sessions.
 
     Args:
-        held: True if the owner reviews a turn's answer.
+        reviews: Decides which turns the owner reviews, and reaches the owner.
         wait_s: The deadline of a question.
         grants: The approvals in advance.
         keep: Stores a file to go with a question.
@@ -105,18 +105,18 @@ class ToolQuestions:
         zone: The zone of shown times.
     """
 
-    store: QuestionStore
     commit: TurnCommit
-    channels: Mapping[str, Channel]
-    notifier: OwnerNotifier
-    held: Callable[[Turn], bool]
+    reviews: ReviewQuestions
     clock: Clock
     wait_s: float
-    access: Access
     grants: ToolGrants
     keep: Callable[[str, bytes], Awaitable[Attachment]]
     policy: Policy = field(default_factory=lambda: DEFAULT_POLICY)
     zone: tzinfo | None = None
+
+    def __post_init__(self) -> None:
+        self._store, self._channels = self.commit.store.approvals, self.commit.channels
+        self._notifier, self._access = self.reviews.notifier, self.reviews.access
 
     def consent(self, turn: Turn, steps: Sequence[Step]) -> Consent:
         """Asks about the calls of one turn; ``steps`` is what its earlier starts have done."""
@@ -126,7 +126,7 @@ class ToolQuestions:
         """Ask once, in private of the owner under review, and wait. Raises LostTurn or PlaceUnknown."""
         name, request = str(waiting.step.request["name"]), waiting.step.request
         file = await self._whole(name, waiting)
-        if self.held(turn):
+        if self.reviews.needs_review(turn):
             notice = await self._to_the_owner(turn, name, waiting, file, second=False)
         elif not request["asked"]:
             notice = [
@@ -139,7 +139,7 @@ class ToolQuestions:
             spared_by = ways_to_spare(origins) if self._all_owner(turn) else "`!new`"
             text = self._text(
                 waiting,
-                self.channels[place.channel],
+                self._channels[place.channel],
                 file,
                 spared_by=spared_by,
                 is_group=place.head.message.audience is not Audience.DIRECT,
@@ -155,7 +155,7 @@ class ToolQuestions:
             step = replace(step, request={**step.request, "places": places})
         delay_s = max((waiting.until - self.clock.now()).total_seconds(), 0.0)
         rows = await self.commit.retry_until_stored(
-            lambda: self.store.ask(turn, step, notice, why=str(waiting), delay_s=delay_s)
+            lambda: self._store.ask(turn, step, notice, why=str(waiting), delay_s=delay_s)
         )
         _log.info(
             "turn.approval_pending",
@@ -220,7 +220,7 @@ class ToolQuestions:
 
     def _is_the_owners_alone(self, turn: Turn, proposal: Proposal) -> bool:
         by_policy = self.verdict(replace(proposal, guarded=False)) is not PolicyVerdict.ALLOW
-        return by_policy and proposal.effect in _OWNERS_ALONE and not is_any_owners(self.access, turn)
+        return by_policy and proposal.effect in _OWNERS_ALONE and not is_any_owners(self._access, turn)
 
     async def _also(self, turn: Turn, number: int, proposal: Proposal) -> list[dict[str, Any]]:
         """Return the next calls that the same people would be asked about, for the same question."""
@@ -246,7 +246,7 @@ class ToolQuestions:
         mine = {person_name(address) for address in people}
         return any(
             one.verdict is None and not one.asked and mine & set(map(person_name, one.people))
-            for one in await self.commit.retry_until_stored(self.store.questions)
+            for one in await self.commit.retry_until_stored(self._store.questions)
         )
 
     async def find_grant(self, turn: Turn, proposal: Proposal) -> Approval | None:
@@ -266,7 +266,7 @@ class ToolQuestions:
             return None
         told = {**decision(yes=True, by=given[0].by, owner=False), "granted": True}
         name = str(step.request["name"])
-        row = await self.commit.retry_until_stored(lambda: self.store.decide(name, told))
+        row = await self.commit.retry_until_stored(lambda: self._store.decide(name, told))
         return None if row is None else row.verdict
 
     def verdict(self, proposal: Proposal) -> PolicyVerdict:
@@ -278,16 +278,18 @@ class ToolQuestions:
         return self.clock.now()
 
     def _all_owner(self, turn: Turn) -> bool:
-        return all(self.access.decide(row.message).role is Role.OWNER for row in turn.rows)
+        return all(self._access.decide(row.message).role is Role.OWNER for row in turn.rows)
 
     async def too_late(self, turn: Turn, step: Step) -> Mapping[str, Any] | None:
         """Return the outcome of an expired question, None while in time. Raises LostTurn, PlaceUnknown."""
         if self.clock.now() < datetime.fromisoformat(step.request["until"]):
             return None
         name, tool = str(step.request["name"]), str(step.request["call"]["name"])
-        notice = [] if self.held(turn) else await self.notice(turn, name, expired_text(name, tool))
+        notice = (
+            [] if self.reviews.needs_review(turn) else await self.notice(turn, name, expired_text(name, tool))
+        )
         verdict = await self.commit.retry_until_stored(
-            lambda: self.store.settle(turn, replace(step, result={"verdict": EXPIRED}), notice)
+            lambda: self._store.settle(turn, replace(step, result={"verdict": EXPIRED}), notice)
         )
         _log.info("tool_approval.expired", item=name, tool=tool)
         return verdict
@@ -328,7 +330,7 @@ class ToolQuestions:
         messages = [row.message for row in turn.rows if row.message.kind == "message"]
         try:
             return not any(
-                role_now(self.access, self.channels.get(each.channel), each) is Role.STRANGER
+                role_now(self._access, self._channels.get(each.channel), each) is Role.STRANGER
                 for each in messages
                 if not is_admitted(each)  # by a person, whoever has written it
             )
@@ -347,7 +349,7 @@ class ToolQuestions:
         found = _job_as_asked(turn)
         if found is None:
             return None
-        message, channel = found.head.message, self.channels.get(found.channel)
+        message, channel = found.head.message, self._channels.get(found.channel)
         alone = channel is not None and message.audience is Audience.DIRECT
         if alone and not await can_others_read(channel, message):
             return found
@@ -355,11 +357,11 @@ class ToolQuestions:
 
     async def _in_private(self, turn: Turn) -> Turn | None:
         """A turn as if it had come from the owner's private conversation; None: there is none."""
-        reached = await self.notifier.reach(_TOPIC, OutboundKind.ALERT)
+        reached = await self._notifier.reach(_TOPIC, OutboundKind.ALERT)
         target = reached.target
         if target is None:
             if reached.later:
-                raise await self.notifier.away(reached)
+                raise await self._notifier.away(reached)
             return None
         there = {"channel": target.channel, "account": target.account, "session": target.session}
         message = turn.head.message.model_copy(
@@ -389,7 +391,7 @@ class ToolQuestions:
             text = _(
                 "In the background job {name}{moved}:\n\n{text}", name=order.label, moved=moved, text=text
             )
-        files = () if file is None else _sent_by(self.channels[place.channel], file)
+        files = () if file is None else _sent_by(self._channels[place.channel], file)
         notices = self.commit.replies(
             place, text, OutboundKind.NOTICE, attachments=files, rings_for=rings_for
         )
@@ -402,9 +404,9 @@ class ToolQuestions:
         self, turn: Turn, name: str, waiting: ApprovalPending, file: Attachment | None, *, second: bool
     ) -> list[NewOutbound]:
         """The question to the owner, each in their language; ``second``: to second owners, too."""
-        target = (await self.notifier.reach(_TOPIC)).target
+        target = (await self._notifier.reach(_TOPIC)).target
         places = [] if target is None else [(target, "")]
-        places += await second_owner_places(self.access, self.channels, turn) if second else []
+        places += await second_owner_places(self._access, self._channels, turn) if second else []
         found: list[NewOutbound] = []
         for place, language in places:
             with speaking(language):
@@ -414,12 +416,12 @@ class ToolQuestions:
     def _parts_for(
         self, target: Target, turn: Turn, name: str, waiting: ApprovalPending, file: Attachment | None
     ) -> list[NewOutbound]:
-        channel = self.channels[target.channel]
+        channel = self._channels[target.channel]
         who = ", ".join(dict.fromkeys(f"`{safe_line(row.message.sender.address)}`" for row in turn.rows))
         text = self._text(
             waiting, channel, file, asked_by=_("{people}, by {channel}", people=who, channel=turn.channel)
         )
-        return self.notifier.parts(
+        return self._notifier.parts(
             target,
             text,
             OutboundKind.NOTICE,

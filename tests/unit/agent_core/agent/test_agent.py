@@ -76,12 +76,12 @@ class TestTheTurn:
         assert first != second
 
     async def test_the_model_of_the_run(self):
-        """``llm`` is asked in place of the agent's own, and ``stream`` is passed on."""
+        """``llm`` is asked in place of the agent's own, as a stream."""
         journey, other = Journey("mine"), ModelScript("other")
-        result = await journey.run(llm=other, stream=False)
+        result = await journey.run(llm=other)
 
         assert result.reply == "other"
-        assert other.streamed == [False]
+        assert other.streamed == [True]
         assert journey.model.requests == []
 
     async def test_usage_is_guessed_where_nobody_says_it(self):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agent_core.children.command_sandbox import CommandSandbox
+from agent_core.children.command_sandbox import CommandSandbox, SandboxFolders
 from agent_core.children.order import landlock_version
 from agent_core.children.rights import Ceilings
 
@@ -28,17 +28,20 @@ def sandbox_in(
     The sandbox of a home in which this interpreter can be run; by itself it gives way to nobody, so that what is
     to happen in it also happens on a machine that is busy with other tests.
     """
-    return CommandSandbox(
-        workspace=home / "workspace",
-        home=home,
-        private_in=home / "run" / "commands",
-        readable=[Path(sys.base_prefix), HERE, *readable],
+    sandbox = CommandSandbox(
+        SandboxFolders(
+            workspace=home / "workspace",
+            home=home,
+            private_in=home / "run" / "commands",
+            readable=[Path(sys.base_prefix), HERE, *readable],
+        ),
         limits=limits or Ceilings(nice=0),
         backend=backend,
         connects=connects,
-        landlock=landlock,
-        wrapper=wrapper,
     )
+    sandbox.landlock = sandbox.landlock if landlock is None else landlock
+    sandbox.wrapper = sandbox.wrapper if wrapper is None else wrapper
+    return sandbox
 
 
 async def proved(sandbox):

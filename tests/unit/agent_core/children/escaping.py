@@ -40,16 +40,18 @@ async def attacked(options: dict[str, Any]) -> dict[str, Any]:
     import anyio
     from targets import about, make_home, results_of, targets_in
 
-    from agent_core.children.command_sandbox import CommandSandbox
+    from agent_core.children.command_sandbox import CommandSandbox, SandboxFolders
     from agent_core.children.rights import Ceilings
 
     home = Path(options["home"])
     make_home(home)
     sandbox = CommandSandbox(
-        workspace=home / "workspace",
-        home=home,
-        private_in=home / "run" / "commands",
-        readable=[HERE, *map(Path, options.get("readable", []))],
+        SandboxFolders(
+            workspace=home / "workspace",
+            home=home,
+            private_in=home / "run" / "commands",
+            readable=[HERE, *map(Path, options.get("readable", []))],
+        ),
         backend=options["backend"],
         limits=Ceilings(memory_bytes=200_000_000, processes=24, disk_bytes=100_000_000),
         connects=options.get("connects", False),

@@ -83,9 +83,9 @@ def main():
 
     async def go():
         sandbox = command_sandbox.CommandSandbox(
-            workspace=home / "workspace",
-            home=home,
-            private_in=home / "commands",
+            command_sandbox.SandboxFolders(
+                workspace=home / "workspace", home=home, private_in=home / "commands"
+            ),
             backend=backend,
         )
         proof = await sandbox.prove()

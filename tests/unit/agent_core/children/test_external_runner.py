@@ -18,7 +18,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from agent_core.children import bubblewrap, control_groups
-from agent_core.children.command_sandbox import _GROUPS, CommandSandbox
+from agent_core.children.command_sandbox import _GROUPS, CommandSandbox, SandboxFolders
 from agent_core.children.order import landlock_version
 
 from .conftest import HERE
@@ -75,9 +75,7 @@ async def service_manager(path, words):
 def sandbox_at(home, path):
     (home / "workspace").mkdir(parents=True)
     return CommandSandbox(
-        workspace=home / "workspace",
-        home=home,
-        private_in=home / "commands",
+        SandboxFolders(workspace=home / "workspace", home=home, private_in=home / "commands"),
         backend="unit",
         unit=path,
         connects=True,

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from agent_core.children import order
-from agent_core.children.command_sandbox import CommandSandbox
+from agent_core.children.command_sandbox import CommandSandbox, SandboxFolders
 from agent_core.children.order import ProgramOutcome, landlock_version
 
 from .conftest import sandbox_in
@@ -168,10 +168,12 @@ async def test_a_folder_that_holds_the_configuration_is_refused(tmp_path):
     (home / "workspace").mkdir(parents=True)
     config.mkdir()
     sandbox = CommandSandbox(
-        workspace=home / "workspace",
-        home=home,
-        private_in=home / "commands",
-        secret=[config / "squidbot.yaml"],
-        readable=[config],
+        SandboxFolders(
+            workspace=home / "workspace",
+            home=home,
+            private_in=home / "commands",
+            secret=[config / "squidbot.yaml"],
+            readable=[config],
+        )
     )
     assert "holds" in (await sandbox.prove()).told

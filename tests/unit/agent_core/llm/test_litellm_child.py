@@ -107,7 +107,8 @@ async def looked_around(tmp_path, monkeypatch, **more):
     monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:9")
     start = f"import sys; sys.path.insert(0, {str(package.parent)!r}); {more.pop('before', '')}"
     run = "from agent_core.llm.litellm import litellm_child as child; child.main()"
-    process = LiteLLMProcess(command=[sys.executable, "-c", f"{start}\n{run}"], **more)
+    process = LiteLLMProcess(**more)
+    process.command = [sys.executable, "-c", f"{start}\n{run}"]
     try:
         pieces = [piece async for piece in process.ask({"model": "m"}, stream=False, cost=False)]
         return json.loads(pieces[0].text), process.ready_report

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from agent_core.agent import AgentLoop
@@ -52,8 +54,9 @@ async def ask(client, text="hello", tools=()):
 async def test_talk_with_its_window_and_tokens(fake, stream):
     """Also where the address ends in /v1; every request names its window and forbids to cut."""
     fake.answer = lambda _: {"content": "Hello there", "thinking": "hm"}
-    one = journey(fake)
-    result = await one.run(stream=stream)
+    client = client_for(fake)
+    asked = SimpleNamespace(chat=lambda said, tools, **_: client.chat(said, tools, stream=stream))
+    result = await journey(fake, client=asked).run()
     assert result.reply == "Hello there"
     request = fake.requests[0]
     assert request["options"]["num_ctx"] == 16_384
@@ -170,8 +173,9 @@ class TestWindows:
     async def test_in_openais_protocol_the_window_is_asked_for(self, fake):
         """By `/api/ps` for an Ollama; the owner is told of the mismatch."""
         client = OpenAIClient(
-            "openai/qwen3:4b", api_base=f"{fake.api_base}/v1", clock=LoopClock(), at_home=True, window=32_000
+            "openai/qwen3:4b", api_base=f"{fake.api_base}/v1", clock=LoopClock(), window=32_000
         )
+        client.at_home = True
         CLIENTS.append(client)
         with pytest.raises(ContextTooLong):
             await ask(client, "word " * 5000)

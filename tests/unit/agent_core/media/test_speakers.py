@@ -108,7 +108,8 @@ def test_the_engine_on_this_machine_is_chosen_by_its_name(server):
 async def test_an_engine_on_this_machine_that_is_too_slow_is_not_asked_again():
     """It would be as slow the next time."""
     settings = SpeakSettings(provider="local", model="/voices/joe.onnx", timeout_s=0.5)
-    local = LocalSpeech(settings, ManualClock(), command=(sys.executable, "-c", _IS_READY_AND_NO_MORE))
+    local = LocalSpeech(settings, ManualClock())
+    local.process.command = ["python3", "-c", _IS_READY_AND_NO_MORE]
     with pytest.raises(ModelUnreadable) as raised:
         await local.speak("Hello")
     await local.aclose()
@@ -127,7 +128,8 @@ async def test_what_was_paid_is_not_lost_to_a_process_that_hangs(server, monkeyp
     assert local_engines._CONVERSION_LIMIT_S < delivery._LIMIT_S
     monkeypatch.setattr(local_engines, "_CONVERSION_LIMIT_S", 1.0)
     server.plan(Trouble(200, wav_of(2.0)))
-    voice = OpusSpeech(speaker(server), idle_s=60, command=child)
+    voice = OpusSpeech(speaker(server), idle_s=60)
+    voice.process.command = list(child)
     with anyio.fail_after(60):
         spoken = await voice.speak("Hello")
     await voice.aclose()

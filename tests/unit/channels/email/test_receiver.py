@@ -11,7 +11,7 @@ from channels.email.imap.housekeeping import Housekeeping
 from channels.email.imap.mailbox import MailInfo, Selected
 from channels.email.receive.crash_suspects import CrashSuspects
 from channels.email.receive.mail_intake import MailIntake
-from channels.email.receive.mail_receiver import BATCH_MAILS, MailReceiver
+from channels.email.receive.mail_receiver import BATCH_MAILS, MailAccountParts, MailReceiver
 from channels.email.reply_limits import AnswerLimiter
 from channels.email.sent_tracker import SentTracker
 from channels.email.server_ids import ServerIds
@@ -68,10 +68,12 @@ async def test_others_have_their_turn_between_two_mails(tmp_path):
 
     async with anyio.create_task_group() as tasks:
         receiver = MailReceiver(
-            FullMailbox(), inbox, intake, Housekeeping(), now=lambda: datetime.now(UTC),
-            went_out=SentTracker(lambda: 0.0),
-            before_commit=anyio.lowlevel.checkpoint, broke={}, server_ids=ServerIds("bot@mail.test"), start=tasks.start_soon,
-            suspects=CrashSuspects(tmp_path / "reading.json"),
+            FullMailbox(), inbox, MailAccountParts(
+                intake=intake, housekeeping=Housekeeping(), now=lambda: datetime.now(UTC),
+                went_out=SentTracker(lambda: 0.0), server_ids=ServerIds("bot@mail.test"),
+                suspects=CrashSuspects(tmp_path / "reading.json"),
+            ),
+            before_commit=anyio.lowlevel.checkpoint, start=tasks.start_soon,
         )  # fmt: skip
         await receiver.start()
         tasks.start_soon(somebody_else)

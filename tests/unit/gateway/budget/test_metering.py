@@ -289,7 +289,7 @@ class TestWaiting:
     async def test_a_day_that_ends_while_a_turn_is_refused(self, late, told, store, clock):
         """Refused a moment before midnight and put off a moment after it, it is not told and waits no day more."""
         spending = Metering(store, store.usage, limits(1_000), clock)
-        deferral = Deferral(store=store, commit=AtOnce(), limits=spending.limits, clock=clock)
+        deferral = Deferral(commit=AtOnce(store), limits=spending.limits, clock=clock)
         await say(Costly(), spending)
         await accept(store, "$1")
         turn = await claim(store)
@@ -341,6 +341,9 @@ class TestWaiting:
 
 class AtOnce:
     """A store that takes everything."""
+
+    def __init__(self, store):
+        self.store = store
 
     async def retry_until_stored(self, write):
         return await write()

@@ -36,8 +36,8 @@ async def test_ten_events_are_two_letters(tmp_path: Path, is_email_style: bool) 
         target=target,
         notifier=OwnerNotifier(store, target, clock),
         clock=clock,
-        look_every_s=0.01,
     )
+    notes.look_every_s = 0.01
     thread = SessionKey("email", "dm-ann@mail.test")
     person = Sender(address="ann@mail.test", verified=True)
     said = inbound(0, channel="email", session=thread, sender=person, audience=Audience.DIRECT)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 from agent_core.messages import Amendment, MessageContext, Sender, SessionKey
 from gateway.routing import intake as gateway_inbox
 from gateway.routing.access import Access, Alias
+from gateway.routing.conversations import Conversations
 from gateway.routing.intake import AcceptGate, ChannelInbox, admission
 from gateway.store.sqlite.sqlite_queue import SqliteQueue
 from gateway.store.states import InboxState
@@ -32,14 +35,14 @@ class Bench:
         wakeups.session.connect(lambda work: self.woken.append(work.session))
         wakeups.stopped.connect(lambda one: self.stopped.append((one.session, one.turn, one.why)))
         self.inbox = ChannelInbox(
-            "matrix",
-            BOT,
+            SimpleNamespace(name="matrix", account=BOT),
             store=store,
-            access=ACCESS,
+            conversations=Conversations(ACCESS),
             intake=AcceptGate(),
             report=lambda *_: None,
-            is_command=lambda said: said.text.startswith("!"),
-            is_stop=lambda said: said.text == "!stop",
+            commands=SimpleNamespace(
+                is_command=lambda said: said.text.startswith("!"), is_stop=lambda said: said.text == "!stop"
+            ),
             **more,
         )
 

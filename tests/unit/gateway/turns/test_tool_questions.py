@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -69,6 +70,11 @@ class NoGrants:
 class Now:
     """A disk that takes everything at once."""
 
+    channels: Mapping[str, Any] = {}
+
+    def __init__(self, store: Any) -> None:
+        self.store = SimpleNamespace(approvals=store)
+
     def replies(self, *arguments: Any, **named: Any) -> list[Any]:
         return []
 
@@ -78,12 +84,12 @@ class Now:
 
 def asking(store: Any = None, clock: ManualClock | None = None) -> ToolQuestions:
     return ToolQuestions(
-        store=store or Quiet(),
-        commit=Now(),  # type: ignore[arg-type] - nothing is said here
-        channels={},
-        notifier=None,  # type: ignore[arg-type] - nor is the owner asked
-        held=lambda _: False,
-        access=Access([Alias("test", "@ann:example.org")], {"test": ["*"], "loopback": ["*"]}),
+        commit=Now(store or Quiet()),  # type: ignore[arg-type] - nothing is said here
+        reviews=SimpleNamespace(  # type: ignore[arg-type] - nor is the owner asked
+            notifier=None,
+            needs_review=lambda _: False,
+            access=Access([Alias("test", "@ann:example.org")], {"test": ["*"], "loopback": ["*"]}),
+        ),
         clock=clock or ManualClock(),
         grants=NoGrants(),  # type: ignore[arg-type]
         keep=None,  # type: ignore[arg-type] - nor is anything long

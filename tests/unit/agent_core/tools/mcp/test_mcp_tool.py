@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from agent_core.messages import Attachment
-from agent_core.provenance import Trust, trust_of
+from agent_core.provenance import Trust, trust_of, untrusted_origin
 from agent_core.tools.effects import Effect
 from agent_core.tools.files.read_tools import PictureViewer
 from agent_core.tools.mcp.definitions import definition_from
@@ -35,7 +35,8 @@ async def test_every_outcome_of_a_call_has_the_origin_of_its_server(outcome, own
         return None
 
     definition = definition_from("do", "Does.", {"type": "object"})
-    tool = McpTool("one", definition, call, effect=None, own=own, seconds=1, clock=SystemClock(), keep=keep)
+    theirs = () if own else (untrusted_origin("mcp", "one", SystemClock().now()),)
+    tool = McpTool("one", definition, call, effect=None, origins=lambda: theirs, seconds=1, keep=keep)
     result = await tool.execute()
     assert ORDER in result.content
     assert result.is_unknown is isinstance(outcome, ServerLost)
@@ -50,7 +51,7 @@ async def test_a_yes_is_for_the_tool_as_it_was_described():
 
     async def state(description="Does.", schema=None, effect=None):
         definition = definition_from("do", description, schema or {"type": "object"})
-        more = {"own": False, "seconds": 1, "clock": SystemClock(), "keep": nothing}
+        more = {"origins": tuple, "seconds": 1, "keep": nothing}
         return (await McpTool("one", definition, nothing, effect=effect, **more).review(text="x")).state
 
     told = [
@@ -84,7 +85,7 @@ async def test_a_picture_in_a_result_is_shown_to_a_model_that_looks(most, conten
 
     definition = definition_from("do", "Does.", {"type": "object"})
     look = PictureViewer(shown_from, most) if most else None
-    more = {"effect": None, "own": False, "seconds": 1, "clock": SystemClock(), "keep": keep, "look": look}
+    more = {"effect": None, "origins": tuple, "seconds": 1, "keep": keep, "look": look}
     result = await McpTool("one", definition, call, **more).execute()
     assert bool(result.pictures) is shown
     assert ("is shown to you" in result.content) is shown
