@@ -24,6 +24,8 @@ from gateway.settings.accounts import ChannelSettings
 from gateway.settings.source import KeyPath, Problem, Source
 
 TOOLS = (
+    "calendar",
+    "contacts",
     "delete_file",
     "edit_file",
     "list_files",
@@ -37,6 +39,7 @@ TOOLS = (
     "search_history",
     "send_file",
     "shell",
+    "tasks",
     "web_fetch",
     "web_search",
     "write_file",
