@@ -82,7 +82,7 @@ class CalendarServer:
     ) -> tuple[int, str, dict[str, str]]:
         """Send a request as the account: status, body and headers of the answer."""
         login = base64.b64encode(f"{self.username}:{self.password}".encode()).decode()
-        link = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        link = http.client.HTTPConnection("127.0.0.1", self.port, timeout=280)
         try:
             sent = {"Authorization": f"Basic {login}", **(headers or {})}
             link.request(method, path, body.encode(), sent)

@@ -20,7 +20,7 @@ from agent_core.text import one_line
 
 MOST_OBJECTS = 2_000
 _TITLE_CHARS, _NOTES_CHARS = 200, 500
-_FREQUENT = ("SECONDLY", "MINUTELY", "HOURLY")
+_SELDOM, _OFTEN = ("MONTHLY", "YEARLY"), ("DAILY", "WEEKLY")
 _PLAIN_PARTS = {"FREQ", "INTERVAL", "COUNT", "UNTIL", "WKST", "BYDAY", "BYMONTH"}
 _OLDEST = 1900
 _TEXTS = {"summary": "SUMMARY", "location": "LOCATION", "notes": "DESCRIPTION"}
@@ -118,13 +118,9 @@ def _is_quick(rule: vRecur) -> bool:
     frequency = str(rule.get("FREQ", [""])[0]).upper()
     months = [int(str(month)) for month in rule.get("BYMONTH", ())]
     intervals = [int(number) for number in rule.get("INTERVAL", ())]
-    if (
-        frequency in _FREQUENT
-        or not all(1 <= month <= 12 for month in months)
-        or min(intervals, default=1) < 1
-    ):
+    if not all(1 <= month <= 12 for month in months) or min(intervals, default=1) < 1:
         return False
-    return frequency in ("MONTHLY", "YEARLY") or rule.keys() <= _PLAIN_PARTS
+    return frequency in _SELDOM or (frequency in _OFTEN and rule.keys() <= _PLAIN_PARTS)
 
 
 def _rules(event: Component) -> list[vRecur]:
