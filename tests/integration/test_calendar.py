@@ -9,7 +9,10 @@ import pytest
 
 from agent_core.provenance import Trust, trust_of
 from devservers.calendars import CalendarServer
-from tests.calendar_world import Calendars, calendars_at, card, event, ids_in, started, task
+from gateway.cli.check import _check_calendars
+from gateway.cli.check.check_report import CheckReport, FindingLevel
+from gateway.settings import Settings
+from tests.calendar_world import Calendars, calendars_at, card, event, ids_in, settings_for, started, task
 
 pytestmark = pytest.mark.integration
 
@@ -151,7 +154,7 @@ async def test_free_time(server: CalendarServer, calendars: Calendars) -> None:
     said = await calendars.use(
         "calendar", action="free", **{"from": "2026-12-02 08:00", "to": "2026-12-02 18:00"}
     )
-    assert said.content.split("\n") == [
+    assert said.content.split("\n")[1:-1] == [
         "free from Wed 2026-12-02 08:00 to Wed 2026-12-02 10:00",
         "free from Wed 2026-12-02 11:00 to Wed 2026-12-02 18:00",
     ]
@@ -176,6 +179,22 @@ async def test_contacts_are_found_by_name(server: CalendarServer, calendars: Cal
     assert "Bob Müller: bob@example.org" in said.content
     assert "eve" not in said.content
     assert trust_of(said.origins) is Trust.UNTRUSTED
+
+
+async def test_check_says_what_it_has_found(server: CalendarServer) -> None:
+    for password, level, said in (
+        (server.password, FindingLevel.OK, "Personal"),
+        ("wrong", FindingLevel.WARNING, "does not accept"),
+    ):
+        report, given = CheckReport(), settings_for(server.url, password)
+        await _check_calendars(report, Settings.model_validate({"tools": {"dav": given}}))
+        if server.kind == "radicale" or level is FindingLevel.OK:  # the other one asks for no password
+            [found] = report.findings
+            assert found.verdict is level
+            assert said in found.text
+    report = CheckReport()
+    await _check_calendars(report, Settings.model_validate({}))
+    assert report.findings == []
 
 
 async def test_a_wrong_password_is_named(server: CalendarServer) -> None:

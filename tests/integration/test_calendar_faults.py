@@ -201,6 +201,7 @@ def own_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CalendarSer
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 async def test_ten_thousand_appointments(own_server: CalendarServer) -> None:
     """A week of them is listed; what would be too much says so, and is bounded."""
     inner = "".join(

@@ -259,7 +259,12 @@ class DavClient:
         found: list[Any] = []
         headers = {"Depth": "1"}
         for each in await self.collections(kind):
-            received = await self._request("REPORT", each.url, headers=headers, body=report.encode())
+            try:
+                received = await self._request("REPORT", each.url, headers=headers, body=report.encode())
+            except ToolFailed as error:
+                if isinstance(error.__cause__, TimeoutError):
+                    raise ToolFailed(f"{error} Or ask for a shorter time.") from error
+                raise
             if received.status == 404:
                 self._known = None  # it is gone: look again next time
             self._check(received)

@@ -217,8 +217,10 @@ class CalendarTool(_DavTool):
         )
         if action == "free":
             gaps = free_times(found["events"], first, last, minutes=float(arguments.get("minutes") or 30))
-            shown = [_gap(start, end) for start, end in gaps][:_MOST_SHOWN]
-            return ToolResult(content="\n".join(shown) or "There is no free time.", origins=self._origins)
+            shown = [_gap(start, end) for start, end in gaps] or ["There is no free time."]
+            if any(each["unexpanded"] for each in found["events"]):
+                shown.insert(0, "(without a series that repeats too often to be counted)")
+            return self._shown(shown, found["unread"])
         return self._shown([_line(each) for each in found["events"]], found["unread"])
 
     async def _span(

@@ -94,7 +94,8 @@ def _occurrences_of(
         for name in _MASTER_ONLY:
             event.pop(name, None)
     repeats = bool(series) or any("RDATE" in event for event in calendar.walk("VEVENT"))
-    for event in recurring_ical_events.of(calendar, skip_bad_series=True).between(first, last):
+    found = recurring_ical_events.of(calendar, skip_bad_series=True).between(first, last)
+    for event in found or endless:
         start, end = event.start, event.end
         yield {
             "id": each["id"],

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 NO_LIBRARY = "squidbot is installed without its extra 'dav', which reads calendars"
 _IDLE_S = 120.0
 _MAX_BYTES = 5_000_000
+_WAIT_S = 25.0
+"""A server looks through all objects before it begins to answer."""
 
 
 class DavTools:
@@ -54,6 +56,7 @@ class DavTools:
             if importlib.util.find_spec("recurring_ical_events") is None:
                 raise ToolFailed(NO_LIBRARY)
             assert self._settings is not None
-            web = WebClient(AddressReach(), WebLimits(apart_s=0.0, max_bytes=_MAX_BYTES))
+            limits = WebLimits(headers_s=_WAIT_S, silence_s=_WAIT_S, max_bytes=_MAX_BYTES, apart_s=0.0)
+            web = WebClient(AddressReach(), limits)
             self._made = DavClient(self._settings, web, self.process, self._clock, self._zone)
         return self._made
