@@ -12,7 +12,7 @@ from tests.calendar_world import event, started
 from tests.kill.conftest import random_kills
 from tests.kill.scenario import Nursery, Scenario
 from tests.kill.tally import chance as chance_of
-from tests.kill.test_tools_kill import ANN, PLACE
+from tests.kill.test_tools_kill import ANN, PLACE, approve_all, seen
 
 RANDOM_KILLS, _ = random_kills()
 MOMENTS = [
@@ -76,6 +76,22 @@ def test_killed_at_a_moment(moment: str, server: CalendarServer, nursery: Nurser
         world.live(die=f"{moment}#{count}")
     world.live_until_quiet()
     assert world.deaths
+    assert problems(world, server) == []
+
+
+def test_killed_after_what_was_approved(server: CalendarServer, nursery: Nursery, tmp_path: Path) -> None:
+    """Each change is asked about once and shown as it will be; the version that was approved is gone after it."""
+    world, answered = begin(server, tmp_path, nursery, ask="calendar"), set[str]()
+    world.live_until_quiet()
+    while approve_all(world, answered):
+        world.live(die="calendar.after#1")
+        world.live_until_quiet()
+    assert world.deaths == 3
+    assert len(answered) == 3
+    asked = "\n".join(seen(world))
+    assert all(
+        each in asked for each in ("Dentist", "Thu 2026-12-03 09:30", "Lunch", "Brunch", "Tea", "(gone)")
+    )
     assert problems(world, server) == []
 
 
