@@ -174,8 +174,13 @@ class DavClient:
         is_done: Callable[[StoredObject | None], Awaitable[bool]],
     ) -> bool:
         """Send a change, twice at most; where its answer is lost or refused, look whether it is there."""
-        for _ in range(2):
-            status = await self._sent(send)
+        for is_again in (False, True):
+            try:
+                status = await self._sent(send)
+            except ToolFailed as error:
+                if is_again:
+                    raise OutcomeUnknown(f"{_UNKNOWN} {error}") from error
+                raise
             if 200 <= status < 300:
                 return True
             if status not in (0, 404, 409, 412) and status < 500:

@@ -157,6 +157,8 @@ class WebClient:
         guard: Guard = (lambda _address, _port: None) if trusted else self._reach.refusal
         await self._wait_for(host_of(address))
         async with self._slots, self._session(guard, address) as session:
+            # Else aiohttp sends a change again whose answer was lost, and its caller does not know of it.
+            session._retry_connection = method == "GET"  # noqa: SLF001 - there is no other way
             found = await self._fetch(session, address, method=method, headers=headers, body=body)
         if isinstance(found, Received):
             return found
