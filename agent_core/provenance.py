@@ -39,7 +39,9 @@ class Trust(IntEnum):
     """Anybody's: what was quoted, forwarded, or fetched."""
 
 
-OriginKind = Literal["person", "attachment", "mail", "quote", "web", "mcp", "file", "shell", "hook", "plugin"]
+OriginKind = Literal[
+    "person", "attachment", "mail", "quote", "web", "mcp", "file", "shell", "hook", "plugin", "calendar"
+]
 _TRUSTS = {"person": Trust.KNOWN, "attachment": Trust.ATTACHED}
 
 
@@ -176,6 +178,7 @@ _NAMES = {
     "shell": gettext_noop("the output of {name}"),
     "hook": gettext_noop("the hook {name}"),
     "plugin": gettext_noop("the plugin {name}"),
+    "calendar": gettext_noop("the calendar of {name}"),
 }
 _UNNAMED = {
     ("mail", "somebody else"): gettext_noop("a mail that somebody else wrote"),

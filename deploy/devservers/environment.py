@@ -33,7 +33,7 @@ from devservers.process import Say, clean_environment, silent, tail
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-Tools: TypeAlias = Literal["synapse", "mail", "speech", "listen", "mcp"]
+Tools: TypeAlias = Literal["synapse", "mail", "speech", "listen", "mcp", "dav"]
 
 REQUIREMENTS = Path(__file__).with_name("requirements")
 INSTALL_LIMIT_S = 1800.0
@@ -44,6 +44,7 @@ NAMES = {
     "speech": "Piper with a voice",
     "listen": "Whisper with its weights",
     "mcp": "the MCP servers of PyPI",
+    "dav": "the calendar servers",
 }
 WHAT = {
     "synapse": "the Matrix server Synapse (150 MB on disk)",
@@ -51,6 +52,7 @@ WHAT = {
     "speech": "the speech engine Piper with a voice (300 MB on disk)",
     "listen": "the engine faster-whisper with its weights (700 MB on disk)",
     "mcp": "MCP servers of PyPI (70 MB on disk)",
+    "dav": "the calendar servers Radicale and Xandikos (40 MB on disk)",
 }
 
 

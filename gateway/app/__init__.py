@@ -124,6 +124,7 @@ def _closings(opened: OpenQueue, parts: _Parts) -> list[Callable[[], Awaitable[N
         opened.guard.note,
         *([] if transcription is None else [transcription.aclose]),
         agent.pictures.aclose,
+        agent.dav.process.aclose,
         agent.plugins.aclose,
         agent.models.aclose,
         agent.search.aclose,

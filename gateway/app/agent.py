@@ -31,6 +31,7 @@ from agent_core.storage.search_index import SearchIndex
 from agent_core.storage.session_files import named_in_files
 from agent_core.storage.storage_integrity import left_in_files
 from agent_core.tools.attachment_tools import ConversationFiles, ReadAttachmentTool, SendFileTool
+from agent_core.tools.dav.plugin import DavTools
 from agent_core.tools.files import file_tools
 from agent_core.tools.files.change_tools import Received
 from agent_core.tools.files.read_tools import PictureViewer
@@ -49,6 +50,7 @@ from gateway.app.shell_tools import Shell
 from gateway.app.state_folders import folders_of
 from gateway.budget.metering import Metering
 from gateway.operations.home_files import FilesAtHome, open_skills
+from gateway.proactive.jobs.trigger_parsing import zone_name
 from gateway.proactive.owner_alerts import credit_alert, history_set_aside, memory_unusable, prompt_cut
 from gateway.routing.access import Access, Role, normalise
 from gateway.settings import Settings
@@ -95,6 +97,7 @@ class AgentParts:
     metering: Metering
     workspace_files: FilesAtHome
     pictures: Pictures
+    dav: DavTools
     plugins: PluginTools
     persona: Persona
 
@@ -103,9 +106,8 @@ def build_agent(env: Environment, queue: Queue, state: AccountState | None) -> A
     """Build models, memory, tools and metering."""
     settings, home, clock, wakeups = env.settings, env.home, env.clock, env.wakeups
     attachments = open_attachments(settings, home, env.access)
-    metering = Metering(
-        queue, queue.usage, settings.llm.budget.limits(settings.agents.heartbeat.timezone), clock
-    )
+    zone = settings.agents.heartbeat.timezone
+    metering = Metering(queue, queue.usage, settings.llm.budget.limits(zone), clock)
     workspace = home.path(settings.agents.workspace)
     kept, in_tables = _open_histories(env, queue, workspace)
     memory, search = env.overrides.wrap_memory(kept.memory), kept.search
@@ -123,10 +125,10 @@ def build_agent(env: Environment, queue: Queue, state: AccountState | None) -> A
     persona = Persona(workspace)
     agent = _build_loop(env, manager, built, skills, persona)
     at_home = FilesAtHome(settings, home, clock)
-    shell = Shell(settings, home, clock, at_home)
     folders = folders_of(home, state)
-    mcp = mcp_servers(settings, folders, clock, wakeups)
+    shell, mcp = Shell(settings, home, clock, at_home), mcp_servers(settings, folders, clock, wakeups)
     pictures = Pictures(env, metering, attachments, built.litellm)
+    dav = DavTools(settings.tools.dav, clock, zone_name(zone))
     plugins = PluginTools(env, folders)
     look = PictureViewer(partial(_kept_picture, attachments), MAX_PICTURE_BYTES) if built.vision else None
     files = _FileFamilies(env, memory, attachments, at_home, mcp, look)
@@ -135,6 +137,7 @@ def build_agent(env: Environment, queue: Queue, state: AccountState | None) -> A
         files.work_tools,
         shell.tools,
         WebTools(settings.tools.web, clock).tools_for,
+        dav.tools_for,
         pictures.tools_for,
         files.server_tools,
         plugins.tools,
@@ -155,6 +158,7 @@ def build_agent(env: Environment, queue: Queue, state: AccountState | None) -> A
         metering,
         at_home,
         pictures,
+        dav,
         plugins,
         persona,
     )

@@ -35,6 +35,7 @@ from agent_core.media.image_config import ImageSettings
 from agent_core.media.voice_config import VoiceSettings
 from agent_core.provenance import Trust
 from agent_core.text import time_zone
+from agent_core.tools.dav.config import DavSettings
 from agent_core.tools.effects import Effect
 from agent_core.tools.mcp.config import McpSettings
 from agent_core.tools.policy import DEFAULT_POLICY, PolicyVerdict
@@ -302,6 +303,7 @@ class ToolSettings(_Strict):
     web: WebSettings = WebSettings()
     files: FileToolSettings = FileToolSettings()
     image: ImageSettings | None = None
+    dav: DavSettings | None = None
     jobs: JobSettings = JobSettings()
 
 

@@ -25,6 +25,8 @@ from gateway.settings.people_settings import entries_of, people_problems
 from gateway.settings.source import KeyPath, Problem, Source, show_path
 
 TOOLS = (
+    "calendar",
+    "contacts",
     "delete_file",
     "edit_file",
     "list_files",
@@ -38,6 +40,7 @@ TOOLS = (
     "search_history",
     "send_file",
     "shell",
+    "tasks",
     "web_fetch",
     "web_search",
     "write_file",

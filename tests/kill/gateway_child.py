@@ -13,6 +13,7 @@ import os
 import random
 import resource
 import signal
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -22,6 +23,7 @@ from typing import Any
 import anyio
 
 from agent_core.media.image_tool import ImageTool
+from agent_core.tools.dav import dav_tools
 from channels.base import Redelivery
 from gateway.app import Overrides, build
 from gateway.errors import GatewayError
@@ -101,6 +103,8 @@ class Run:
     """The owner's private conversations are one."""
     image: str = ""
     """Where pictures are made, if the owner has that tool."""
+    calendar: tuple[str, str] = ("", "")
+    """The address of the owner's calendar server and the password, if there is one."""
     consolidate_above: int = 0
     """So many messages of a conversation are not consolidated; 0: nothing is."""
     accounts: int = 1
@@ -133,6 +137,8 @@ async def _live(run: Run) -> int:
         strike_inside_tools(striker)
     if run.control == "repeats_pictures":
         ImageTool.repeatable = True  # type: ignore[attr-defined]
+    if run.control == "forgets_steps_of_calendars":
+        dav_tools.step_of_call = lambda: time.monotonic_ns()  # type: ignore[assignment]
     channel = controls.channel(run.control, LoopbackChannel)(server, name=name, batch=3, point=striker)
 
     more = {
@@ -173,6 +179,7 @@ async def _live(run: Run) -> int:
                     "require_approval": [run.ask] if run.ask else [],
                     **(_TOOLS if run.tools else {}),
                     **({"image": _PICTURES} if run.image else {}),
+                    **({"dav": _calendar(run)} if run.calendar[0] else {}),
                 },
                 **({"llm": _llm(run)} if run.image or run.speech else {}),
                 **(_spoken(run) if run.speech else {}),
@@ -195,6 +202,11 @@ async def _live(run: Run) -> int:
     with lost_lease_speaks():
         await _run(run, built, server)
     return 0
+
+
+def _calendar(run: Run) -> dict[str, Any]:
+    url, password = run.calendar
+    return {"url": url, "username": "you", "password": password, "ask": False}
 
 
 def _shared(store: str) -> dict[str, str]:

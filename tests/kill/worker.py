@@ -59,6 +59,7 @@ def strike_inside_tools(point: Callable[[str], None]) -> None:
     """
     from agent_core.children import command_sandbox, order
     from agent_core.media.media_client import ProviderPictures
+    from agent_core.tools.dav.dav_client import DavClient
     from agent_core.tools.files.journaled_files import JournaledFiles
     from agent_core.tools.web.web_fetch import WebFetchTool
 
@@ -87,6 +88,7 @@ def strike_inside_tools(point: Callable[[str], None]) -> None:
     asynchronous(order, "run", "shell")
     asynchronous(WebFetchTool, "execute", "web")
     asynchronous(ProviderPictures, "make", "image")
+    asynchronous(DavClient, "_sent", "calendar")
     synchronous(JournaledFiles, "replace", "files")
     made = command_sandbox.CommandSandbox.__init__
     held = command_sandbox.Proof(held=True, told="it was proved before")

@@ -143,13 +143,19 @@ class WebClient:
         *,
         method: str = "GET",
         headers: Mapping[str, str],
-        body: Mapping[str, Any] | None = None,
+        body: Mapping[str, Any] | bytes | None = None,
         trusted: bool = False,
     ) -> Received:
-        """Call a service without redirects (``headers`` may hold its key). Raises WebFailed."""
+        """
+        Call a service without redirects (``headers`` may hold its key); a mapping is sent as JSON.
+
+        Raises WebFailed.
+        """
         guard: Guard = (lambda _address, _port: None) if trusted else self._reach.refusal
         await self._wait_for(host_of(address))
         async with self._slots, self._session(guard, address) as session:
+            # Else aiohttp sends a change again whose answer was lost, and its caller does not know of it.
+            session._retry_connection = method == "GET"  # noqa: SLF001 - there is no other way
             found = await self._fetch(session, address, method=method, headers=headers, body=body)
         if isinstance(found, Received):
             return found
@@ -207,13 +213,14 @@ class WebClient:
         *,
         method: str = "GET",
         headers: Mapping[str, str],
-        body: Mapping[str, Any] | None = None,
+        body: Mapping[str, Any] | bytes | None = None,
         check_type: Callable[[str], None] = lambda _: None,
     ) -> Received | str:
         """One request: what came, or where it is said to be instead."""
+        sent: dict[str, Any] = {"data": body} if isinstance(body, bytes) else {"json": body}
         with anyio.fail_after(self._limits.headers_s):
             response = await session.request(
-                method, yarl.URL(address, encoded=True), headers=headers, json=body, allow_redirects=False
+                method, yarl.URL(address, encoded=True), headers=headers, **sent, allow_redirects=False
             )
         try:
             target = response.headers.get("Location")

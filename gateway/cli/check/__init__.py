@@ -247,6 +247,7 @@ async def _check_live(report: CheckReport, settings: Settings, home: Home) -> No
     _note(report, machine.unit())
     unreachable = await _check_network(report, settings)
     await _check_search(report, settings)
+    await _check_calendars(report, settings)
     await _check_storage(report, settings, home)
     if holder_of(home) is not None:
         client = ControlClient(home)
@@ -366,6 +367,28 @@ async def _check_search(report: CheckReport, settings: Settings) -> None:
     else:
         found = "answers" if hits else "answers, but finds nothing for 'squid'"
         report.add("web search", FindingLevel.OK, f"{web.search.provider} {found}")
+
+
+async def _check_calendars(report: CheckReport, settings: Settings) -> None:
+    """Log in to the calendar server, if there is one."""
+    if settings.tools.dav is None or settings.tools.dav.allow == "none":
+        return
+    from agent_core.tools.dav.plugin import DavTools  # noqa: PLC0415 - rarely wanted
+    from gateway.system.clock import SystemClock  # noqa: PLC0415
+
+    tools = DavTools(settings.tools.dav, SystemClock(), "UTC")
+    try:
+        with anyio.fail_after(_SEARCH_LIMIT_S):
+            found = [
+                each.title for kind in ("VEVENT", "VTODO") for each in await tools.client().collections(kind)
+            ]
+    except (ToolError, TimeoutError) as error:
+        said = str(error) or f"the server did not answer in {_SEARCH_LIMIT_S:g} seconds"
+        report.add("calendars", FindingLevel.WARNING, said, "tools.dav; see docs/calendar.md")
+    else:
+        report.add("calendars", FindingLevel.OK, f"found {', '.join(dict.fromkeys(found))}")
+    finally:
+        await tools.process.aclose()
 
 
 async def _check_network(report: CheckReport, settings: Settings) -> dict[str, str]:

@@ -1,0 +1,36 @@
+"""``tools.dav``: the owner's calendar server. No library is imported here."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr
+
+from agent_core.tools.policy import Availability
+from agent_core.tools.web.urls import normalise_url
+
+
+class DavSettings(BaseModel):
+    """
+    Your calendars, tasks and contacts (CalDAV and CardDAV). Without this section there are no such tools.
+
+    Needs the extra ``dav``. Whoever may use the tools sees and changes what this account may.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+    allow: Availability = "owner"
+    """
+    ``owner``: you, in conversations that nobody else can read. ``people``: everybody who may talk to the bot,
+    in private conversations. ``none``: nobody.
+    """
+    url: Annotated[str, AfterValidator(normalise_url)]
+    """Address of the server, such as ``https://cloud.example.org/remote.php/dav/`` (docs/calendar.md)."""
+    username: str = Field(min_length=1)
+    """The name of the account there."""
+    password: SecretStr
+    """An app password where the server has such, for example ``${secret:calendar}``."""
+    calendar: str = ""
+    """Name of the calendar for new appointments and tasks. Empty: the first that takes them."""
+    ask: bool = True
+    """Whether each change needs your approval. If not, only what tools.policy says is asked about."""

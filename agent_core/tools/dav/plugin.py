@@ -1,0 +1,62 @@
+"""The calendar tools that a conversation has. What connects or parses is loaded on first use."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from typing import TYPE_CHECKING
+
+from agent_core.children.service import ChildProcess
+from agent_core.errors import ToolFailed
+from agent_core.models import Session
+from agent_core.ports import Clock, ToolPort
+from agent_core.tools.policy import is_available
+
+if TYPE_CHECKING:
+    from agent_core.tools.dav.config import DavSettings
+    from agent_core.tools.dav.dav_client import DavClient  # loads aiohttp
+
+NO_LIBRARY = "squidbot is installed without its extra 'dav', which reads calendars"
+_IDLE_S = 120.0
+_MAX_BYTES = 5_000_000
+_WAIT_S = 25.0
+"""A server looks through all objects before it begins to answer."""
+
+
+class DavTools:
+    """The tools of one account; all conversations share its client and the process that reads."""
+
+    def __init__(self, settings: DavSettings | None, clock: Clock, zone: str) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._zone = zone
+        self._made: DavClient | None = None
+        child = (sys.executable, "-m", "agent_core.tools.dav.dav_child")
+        self.process = ChildProcess("calendar", child, idle_s=_IDLE_S)
+
+    def tools_for(self, session: Session) -> list[ToolPort]:
+        """The tools of one run; none where they are not set up or not allowed."""
+        settings = self._settings
+        if settings is None or not is_available(settings.allow, session, in_rooms=False):
+            return []
+        from agent_core.tools.dav.dav_tools import CalendarTool, ContactsTool, TasksTool  # noqa: PLC0415 - if wanted
+
+        return [
+            kind(self.client, settings, session, clock=self._clock, zone=self._zone)
+            for kind in (CalendarTool, TasksTool, ContactsTool)
+        ]
+
+    def client(self) -> DavClient:
+        """The client of the account, which exists once. Raises ToolFailed: the library is missing."""
+        if self._made is None:
+            from agent_core.tools.dav.dav_client import DavClient  # noqa: PLC0415 - not before it is used
+            from agent_core.tools.web.ip_rules import AddressReach  # noqa: PLC0415 - not before it is used
+            from agent_core.tools.web.web_client import WebClient, WebLimits  # noqa: PLC0415
+
+            if importlib.util.find_spec("recurring_ical_events") is None:
+                raise ToolFailed(NO_LIBRARY)
+            assert self._settings is not None
+            limits = WebLimits(headers_s=_WAIT_S, silence_s=_WAIT_S, max_bytes=_MAX_BYTES, apart_s=0.0)
+            web = WebClient(AddressReach(), limits)
+            self._made = DavClient(self._settings, web, self.process, self._clock, self._zone)
+        return self._made
