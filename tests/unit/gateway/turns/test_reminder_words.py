@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from agent_core.language import speaking
-from agent_core.messages import Audience, SessionKey
+from agent_core.messages import Audience, InboundMessage, Sender, SessionKey
 from gateway.proactive.jobs.config import ScheduleConfig
 from gateway.proactive.jobs.job_service import JobPlace, JobService
 from gateway.proactive.jobs.time_grammar import read_when
@@ -16,7 +16,7 @@ from gateway.proactive.jobs.time_syntax import Ambiguous, Calendar, NotATime
 from gateway.proactive.jobs.trigger_parsing import TriggerRequest, format_timing
 from gateway.proactive.jobs.triggers import Cron, TriggerInvalid, checked_cron
 from gateway.store.model import Job, JobKind
-from gateway.turns.commands.reminder_command import about_reminders, read_argument, reminder_of
+from gateway.turns.commands.reminder_command import ReminderCommand, read_argument, reminder_of
 from tests.clock import EPOCH, ManualClock
 
 
@@ -318,19 +318,28 @@ async def test_a_direct_list_says_where_a_job_of_another_place_comes() -> None:
 @pytest.mark.parametrize("language", ["en", "de"])
 async def test_a_refusal_is_said_to_its_end(language: str) -> None:
     """However long the words of the language are."""
-    place = JobPlace(SessionKey("matrix", "!r"), "matrix", "@ann:hs.test")
     command = SimpleNamespace(
         argument="am Freitag am Mittag oder am Abend mit den Kindern zum Schwimmbad gehen"
     )
     asked = SimpleNamespace(
         command=command,
-        message=SimpleNamespace(sender=SimpleNamespace(verified=True)),
-        turn=SimpleNamespace(id="t"),
+        message=InboundMessage(
+            channel="matrix",
+            account="bot",
+            native_id="1",
+            session=SessionKey("matrix", "!r"),
+            sender=Sender(address="@ann:hs.test", verified=True),
+            text=f"!remind {command.argument}",
+            received_at=EPOCH,
+        ),
+        turn=SimpleNamespace(id="t", place=SessionKey("matrix", "!r")),
+        session=SimpleNamespace(since=0),
+        is_owner=False,
         bot_name="",
     )
     with speaking(language):
-        told = await about_reminders(
-            cast("JobService", _People()), place, cast("Any", asked), cast("Any", None)
+        told = await ReminderCommand(cast("JobService", _People()), cast("Any", None), ()).answer(
+            cast("Any", asked)
         )
     assert told.partition(": ")[2].startswith(("I am not sure whether", "Ich bin nicht sicher, ob")), told
     assert "…" not in told
