@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agent_core.children.command_sandbox import CommandSandbox
+from agent_core.children.command_sandbox import CommandSandbox, SandboxFolders
 from agent_core.children.rights import Ceilings
 from agent_core.skills import SkillsLoader
 from agent_core.skills.added_skills import AddedSkills
@@ -29,11 +29,13 @@ async def test_a_command_runs_the_script_and_cannot_change_it(
     added = AddedSkills(home / "workspace" / "skills", home / "state" / "skills.json")
     added.add("tea", read_source(source), source, "2026")
     sandbox = CommandSandbox(
-        workspace=home / "workspace",
-        home=home,
-        private_in=home / "run" / "commands",
-        readable=[Path(sys.base_prefix), HERE],
-        readable_now=SkillsLoader(added.folder, added=added).usable_folders,
+        SandboxFolders(
+            workspace=home / "workspace",
+            home=home,
+            private_in=home / "run" / "commands",
+            readable=[Path(sys.base_prefix), HERE],
+            readable_now=SkillsLoader(added.folder, added=added).usable_folders,
+        ),
         limits=Ceilings(nice=0),
         backend=backend,
     )
