@@ -177,7 +177,7 @@ def test_of_too_many_files_what_is_named_whole_counts_and_the_rest_is_said(
 def test_a_folder_that_cannot_be_looked_into_makes_it_unknown(
     work: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refused(top: str, left: list[int]) -> object:
+    def refused(top: str, left: list[int], *, with_skills: bool) -> object:
         raise PermissionError(13, "no", top)
 
     monkeypatch.setattr(command_basis, "walk", refused)

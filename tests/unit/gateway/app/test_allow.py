@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import pytest
 
 from agent_core.children.command_sandbox import CommandSandbox, Proof
@@ -30,7 +32,9 @@ FILES = {
     *("delete_file", "edit_file", "list_files", "move_file", "read_file", "search_files"),
     "write_file",
 }
+_DAV = {"url": "https://dav.example/", "username": "ann", "password": "pw"}
 FAMILIES = {
+    "dav": (_DAV, {"calendar", "contacts", "tasks"}),
     "files": ({}, FILES),
     "jobs": ({}, {"job_output", "jobs", "start_job", "stop_job"}),
     "shell": ({}, {"shell"}),
@@ -38,6 +42,7 @@ FAMILIES = {
 }
 """What each family needs besides ``allow``, and its tools."""
 WHERE = {
+    ("dav", "people"): {"owner", "person"},
     ("files", "people"): {"owner", "person"},
     ("jobs", "people"): {"owner", "person", "room"},
     ("web", "people"): {"owner", "person", "room"},
@@ -46,7 +51,12 @@ WHERE = {
 
 def families():
     return {
-        name for name, field in ToolSettings.model_fields.items() if hasattr(field.annotation, "model_fields")
+        name
+        for name, field in ToolSettings.model_fields.items()
+        if any(
+            "allow" in getattr(kind, "model_fields", ())
+            for kind in (field.annotation, *get_args(field.annotation))
+        )
     }
 
 
@@ -82,15 +92,15 @@ def _sandbox(monkeypatch):
     """A machine on which a sandbox was proved."""
     real = CommandSandbox.__init__
 
-    def proved(self, **given):
-        real(self, **given)
+    def proved(self, folders, **given):
+        real(self, folders, **given)
         self.proof = Proof(True, "it holds")
 
     monkeypatch.setattr(CommandSandbox, "__init__", proved)
 
 
 def test_every_family_is_looked_at_here():
-    assert families() == set(FAMILIES)
+    assert families() == {*FAMILIES, "image"}  # for whom pictures are is in tests/integration/test_image.py
 
 
 @pytest.mark.parametrize("family", sorted(FAMILIES))

@@ -14,6 +14,7 @@ from agent_core.messages import InboundMessage, MessageContext, MessageNotes, Se
 from agent_core.models import ToolCall, ToolResult
 from agent_core.provenance import Trust, person, untrusted_origin
 from agent_core.tools.attachment_tools import ReadAttachmentTool, SendFileTool
+from agent_core.tools.dav.dav_tools import CalendarTool, ContactsTool, TasksTool
 from agent_core.tools.effects import Effect, Review
 from agent_core.tools.files import file_tools
 from agent_core.tools.files.change_tools import DeleteFileTool, EditFileTool, MoveFileTool, WriteFileTool
@@ -35,6 +36,7 @@ from gateway.turns.questions.tool_questions import ApprovalPending, ToolQuestion
 from tests.clock import EPOCH, ManualClock
 from tests.doubles.agent import FakeTool, Journey, call
 
+DAV = (CalendarTool, ContactsTool, TasksTool)
 CALL = ToolCall(id="c", name="effect", arguments={"number": 1})
 PROPOSAL = Proposal(CALL, Effect.EXECUTE, guarded=True)
 
@@ -176,6 +178,7 @@ def test_the_tools_of_the_settings_are_those_there_are():
     """What can be set in ``tools.require_approval`` are the names of the built-in tools."""
     tools = (
         *file_tools(lambda: None, None),
+        *DAV,
         MemoryWriteTool,
         ReadAttachmentTool,
         ReadSkillTool,
@@ -277,6 +280,7 @@ def test_every_built_in_tool_says_what_it_does() -> None:
     declared = {
         tool: hasattr(tool, "effect") or hasattr(tool, "effect_of")
         for tool in (
+            *DAV,
             *(DeleteFileTool, EditFileTool, MoveFileTool, WriteFileTool),
             *(ListFilesTool, ReadFileTool, SearchFilesTool),
             *(MemoryWriteTool, ReadAttachmentTool, ReadSkillTool, ScheduleTool, SearchHistoryTool),
