@@ -36,6 +36,7 @@ _DAV = {"url": "https://dav.example/", "username": "ann", "password": "pw"}
 FAMILIES = {
     "dav": (_DAV, {"calendar", "contacts", "tasks"}),
     "files": ({}, FILES),
+    "image": ({"provider": "pics", "model": "openai/dall-e-9"}, {"image"}),
     "jobs": ({}, {"job_output", "jobs", "start_job", "stop_job"}),
     "shell": ({}, {"shell"}),
     "web": ({"search": {"provider": "searxng", "url": "https://s.example/"}}, {"web_fetch", "web_search"}),
@@ -64,7 +65,17 @@ async def offered(root, tools, **more):
     """The names of the tools that each conversation has."""
     found = {}
     wanted = Settings.model_validate(
-        {"owner": {"aliases": [{"channel": "matrix", "address": ANN}]}, "tools": tools, **more}
+        {
+            "owner": {"aliases": [{"channel": "matrix", "address": ANN}]},
+            "llm": {
+                "providers": {"pics": {"api_base": "https://pics.example/v1"}},
+                "models": {"demo": {"model": "demo/demo"}},
+                "pools": {"main": ["demo"]},
+                "default_pool": "main",
+            },
+            "tools": tools,
+            **more,
+        }
     )
     server = LoopbackServer()
     channels = {"matrix": (LoopbackChannel(server, name="matrix"), "each")}
@@ -100,7 +111,7 @@ def _sandbox(monkeypatch):
 
 
 def test_every_family_is_looked_at_here():
-    assert families() == {*FAMILIES, "image"}  # for whom pictures are is in tests/integration/test_image.py
+    assert families() == set(FAMILIES)
 
 
 @pytest.mark.parametrize("family", sorted(FAMILIES))

@@ -7,7 +7,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args, get_origin
 
 import anyio.to_thread
 import pytest
@@ -157,7 +157,8 @@ def test_the_command_takes_what_the_operation_takes(operation: Operation, asked:
     """Its words in their order and its options by their names; with fewer or others nothing is asked."""
     words = operation.name.split()
     needed = [name for name in required(operation) if name != operation.reads]
-    given = ["1"] * len(needed)
+    kinds = {each.name: each.annotation for each in parameters(operation)}
+    given = [get_args(kinds[name])[0] if get_origin(kinds[name]) is Literal else "1" for name in needed]
     for wrong in ([*given, "--nobody-has-this"], [*given, *["x"] * 9], given[:-1] if given else ["--limit"]):
         if (
             any(
@@ -175,8 +176,8 @@ def test_the_command_takes_what_the_operation_takes(operation: Operation, asked:
         app([*words, *given, *(["--yes"] if operation.confirm else [])], result_action="return_value")
     ((key, arguments),) = asked
     assert key == operation.key
-    ones = ("1", 1, str(Path("1").absolute()))  # a path is that of the person's folder, not the daemon's
-    assert {name: one for name, one in arguments.items() if one in ones}.keys() == set(needed)
+    ones = (*given, 1, str(Path("1").absolute()))  # a path is that of the person's folder, not the daemon's
+    assert {name for name, one in arguments.items() if one in ones} == set(needed)
     assert operation.reads == "" or arguments[operation.reads] == "from the standard input"
 
 
