@@ -65,6 +65,13 @@ def chosen_language() -> str:
     return _of_reader.get()
 
 
+def check_code(value: str) -> str:
+    """Return a language as the settings have it; empty: that of the home. Raises ValueError."""
+    if value and re.fullmatch("[a-z]{2,3}", value) is None:
+        raise ValueError(f"{value!r} is no language; write its two letters, such as de or en")
+    return value
+
+
 def languages() -> list[str]:
     """The languages that have texts."""
     return sorted({ENGLISH, *(path.stem for path in _FOLDER.glob("*.po"))})

@@ -21,6 +21,7 @@ from pydantic import (
     model_validator,
 )
 
+from agent_core.language import check_code
 from channels.plugin import AccountConfig, AddressRules
 
 _USER_ID = re.compile(r"@[!-9;-~]+:[A-Za-z0-9.\-\[\]:]+")
@@ -104,7 +105,7 @@ class RoomRule(_Strict):
     """Like ``threads`` of the account."""
     allow_from: tuple[Person, ...] | None = None
     """Who may talk to the bot in this room, instead of the channel's ``allow_from``. The owner always may."""
-    language: str = Field(default="", pattern=r"^([a-z]{2,3})?$")
+    language: Annotated[str, AfterValidator(check_code)] = ""
     """The language of what squidbot itself says in this room. Empty: that of the person who has asked."""
     persona: str = Field(default="", max_length=2000)
     """Name and manner of the assistant in this room, after PERSONA.md."""

@@ -29,7 +29,7 @@ from pydantic import (
     model_validator,
 )
 
-from agent_core.language import ENGLISH
+from agent_core.language import ENGLISH, check_code
 from agent_core.llm.model_config import LLMSpec
 from agent_core.media.image_config import ImageSettings
 from agent_core.media.voice_config import VoiceSettings
@@ -346,7 +346,7 @@ class Settings(_Strict):
     The zone of all times that squidbot understands and shows, such as ``Europe/Berlin``; ``local``: this
     machine's.
     """
-    language: str = Field(default=ENGLISH, pattern=r"^[a-z]{2,3}$")
+    language: Annotated[str, AfterValidator(check_code)] = Field(default=ENGLISH, min_length=2)
     """
     The language of what squidbot itself says in conversations and mails, ``en`` or ``de``; any other is
     English. The assistant answers in the language in which it is asked.

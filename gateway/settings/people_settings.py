@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
 
+from agent_core.language import check_code
 from gateway.routing.access import kinds_of, normalise
 from gateway.routing.household import OTHERS, Household, HouseholdRole, PersonRules
 from gateway.settings.source import Problem
@@ -30,7 +31,7 @@ class PersonSettings(BaseModel):
     ``guest``: talks, has a memory and reminders, and uses no other tools. ``owner``: a second owner, who may
     decide about the calls of people who are no owners. docs/household.md has the table.
     """
-    language: str = Field(default="", pattern=r"^([a-z]{2,3})?$")
+    language: Annotated[str, AfterValidator(check_code)] = ""
     """The language of what squidbot itself says to them. Empty: ``language`` of the home."""
     persona: str = Field(default="", max_length=2000)
     """Name and manner of the assistant in their private conversations, after PERSONA.md."""

@@ -53,6 +53,9 @@ def test_a_good_one_is_taken(tmp_path: Path) -> None:
         ("tools: [web_search]}}", "tools: [nosuch]}}", "there is no tool 'nosuch'"),
         ("bob: {", "Bob: {", "people.Bob"),
         ("role: guest, language", "role: boss, language", "people.others.role"),
+        ("language: de, share", "language: german, share", "'german' is no language; write its two letters"),
+        ("{language: de", "{language: Deutsch", "'Deutsch' is no language; write its two letters"),
+        ("\nowner:", "\nlanguage: german\nowner:", "language: 'german' is no language"),
         ("language: de, share: 0.1", "share: 2", "people.others.share"),
     ],
 )
