@@ -203,8 +203,11 @@ async def decide(person: Person, tool: Writer, newest: EmailMessage) -> None:
     assert "It still waits" in text_of(unclear)
     newest = await person.does(program.reply(question, "No.\n\nThat is a secret."), asked)
     assert tool.written == ["Alice", "Main Street"]
-    # What a phone signs with cannot be told from words, so it stays below the reason.
-    assert "said no (That is a secret." in json.dumps(model.asked[-1]["messages"])
+    # The words of both mails reach the model: as the reason, or as a message of their own where they have lines
+    # beside it, such as what a phone signs with, which cannot be told from words.
+    told = json.dumps(model.asked[-1]["messages"])
+    assert told.index("I would rather keep that to myself.") < told.index("That is a secret.")
+    assert any("said no" in json.dumps(each["messages"]) for each in model.asked[-2:])
 
 
 async def hand_in_files(person: Person, ears: TranscriptionServer, lima: EmailMessage) -> EmailMessage:
