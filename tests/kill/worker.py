@@ -93,8 +93,8 @@ def strike_inside_tools(point: Callable[[str], None]) -> None:
     made = command_sandbox.CommandSandbox.__init__
     held = command_sandbox.Proof(held=True, told="it was proved before")
 
-    def begin(self: Any, **told: Any) -> None:
-        made(self, **told)
+    def begin(self: Any, folders: Any, **told: Any) -> None:
+        made(self, folders, **told)
         self.proof = held
 
     async def prove(self: Any) -> command_sandbox.Proof:
