@@ -142,7 +142,11 @@ def fatal(suspect: Suspect | None, limit: int = MAX_DEATHS) -> str | None:
 
 def kills(record: CrashRecord, limit: int = MAX_DEATHS) -> bool:
     """
-    Return True if the process dies of it: it was alone in flight at its last ``limit`` deaths and got no
-    further; two more if it was in flight at others, with company or on its way.
+    Return True if the process dies of it: it was alone in flight at the last ``limit`` deaths and got no
+    further. One death more where it was in flight with others before, and two where others died alone since,
+    too, and came through. Two killers take turns: so ``limit + 2`` deaths alone are enough without a row, and
+    one more for each such death of others.
     """
-    return record.alone >= (limit if record.deaths == record.alone else limit + 2)
+    with_others = record.deaths > record.alone
+    in_a_row = limit + with_others + min(record.others, 2)
+    return record.in_a_row >= in_a_row or record.alone >= limit + 2 + record.others

@@ -219,7 +219,7 @@ class TestDecideFailure:
         """Three deaths in a row with nothing else in flight; starts alone say nothing."""
         suspects = [
             Suspect(SessionKey("matrix", "!r"), one, turn="t")
-            for one in (CrashRecord(), CrashRecord(2, 2), CrashRecord(9), CrashRecord(3, 3))
+            for one in (CrashRecord(), CrashRecord(2, 2, 2), CrashRecord(9), CrashRecord(3, 3, 3))
         ]
         reasons = [fatal(each, POLICY.max_attempts) for each in suspects]
         assert [poisonous(turn(attempts=9), why) is None for why in reasons] == [
