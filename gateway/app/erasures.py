@@ -15,7 +15,6 @@ from gateway.operations.privacy.erasure_journal import broken_off, check_no_move
 from gateway.operations.privacy.erasure_requests import EXPORTS, due_requests, withdraw
 from gateway.settings import Settings
 from gateway.store.place import place_of_queue
-from gateway.store.store_errors import StoreUnavailable
 from gateway.system.home import Home
 
 _log = structlog.get_logger(__name__)
@@ -58,8 +57,8 @@ def carry_out_requests(settings: Settings, home: Home) -> None:
             )
             tokens_of(settings, home, person.addresses, new="")
             withdraw(home.root, request.addresses)
-        except (OSError, StoreUnavailable) as error:
-            _log.error("erasure.failed", error=str(error), remedy="squidbot forget")
+        except Exception as error:  # noqa: BLE001 - whatever it is, everybody else has a daemon
+            _log.error("erasure.failed", error=f"{type(error).__name__}: {error}", remedy="squidbot forget")
         else:
             _log.info("erasure.done", addresses=len(request.addresses))
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from agent_core.errors import StorageUnavailable
 from gateway.app.erasures import carry_out_requests
 from gateway.operations.privacy import person_erasure
 from gateway.operations.privacy.erasure_requests import (
@@ -154,12 +155,15 @@ async def test_the_next_start_after_its_time_forgets(tmp_path: Path) -> None:
         assert "cidword" in await exported(home, CID)
 
 
-async def test_one_that_breaks_off_is_completed_by_the_next_start(tmp_path: Path, monkeypatch: Any) -> None:
+@pytest.mark.parametrize("error", [OSError("the disk is full"), StorageUnavailable("it is damaged")])
+async def test_one_that_breaks_off_is_completed_by_the_next_start(
+    tmp_path: Path, monkeypatch: Any, error: Exception
+) -> None:
     """The daemon starts all the same; what was begun is noted, and the request stays."""
     await said_and_requested(tmp_path)
 
     def broken(*_: Any) -> None:
-        raise OSError("the disk is full")
+        raise error
 
     with monkeypatch.context() as patched:
         patched.setattr(person_erasure, "_forget_documents", broken)

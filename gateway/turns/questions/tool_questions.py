@@ -39,7 +39,6 @@ from agent_core.tools.policy import (
 from channels.attachments import AttachmentRefused, AttachmentsUnavailable
 from channels.base import Channel, ChannelUnavailable
 from gateway.proactive.jobs.job_permissions import PlaceUnknown, can_others_read, role_now
-from gateway.proactive.owner_contact import Target
 from gateway.routing.access import Role, is_admitted
 from gateway.store.background_job_rows import KIND, order_of
 from gateway.store.model import APPROVAL, APPROVED, EXPIRED, WITHDRAWN
@@ -157,13 +156,8 @@ class ToolQuestions:
         rows = await self.commit.retry_until_stored(
             lambda: self._store.ask(turn, step, notice, why=str(waiting), delay_s=delay_s)
         )
-        _log.info(
-            "turn.approval_pending",
-            channel=turn.channel,
-            tool=waiting.call.name,
-            item=name,
-            told=bool(rows),
-        )
+        tool, told = waiting.call.name, bool(rows)
+        _log.info("turn.approval_pending", channel=turn.channel, tool=tool, item=name, told=told)
 
     async def question(
         self,
@@ -407,31 +401,25 @@ class ToolQuestions:
         target = (await self._notifier.reach(_TOPIC)).target
         places = [] if target is None else [(target, "")]
         places += await second_owner_places(self._access, self._channels, turn) if second else []
+        who = ", ".join(dict.fromkeys(f"`{safe_line(row.message.sender.address)}`" for row in turn.rows))
         found: list[NewOutbound] = []
         for place, language in places:
+            channel = self._channels[place.channel]
             with speaking(language):
-                found += self._parts_for(place, turn, name, waiting, file)
+                asked_by = _("{people}, by {channel}", people=who, channel=turn.channel)
+                context = MessageContext(
+                    headline=subject_of(waiting.call, _shown_with(waiting.step.request)),
+                    notes=MessageNotes(approves=(name,)),
+                )
+                found += self._notifier.parts(
+                    place,
+                    self._text(waiting, channel, file, asked_by=asked_by),
+                    OutboundKind.NOTICE,
+                    context=context,
+                    attachments=_sent_by(channel, file),
+                    rings=True,
+                )
         return found
-
-    def _parts_for(
-        self, target: Target, turn: Turn, name: str, waiting: ApprovalPending, file: Attachment | None
-    ) -> list[NewOutbound]:
-        channel = self._channels[target.channel]
-        who = ", ".join(dict.fromkeys(f"`{safe_line(row.message.sender.address)}`" for row in turn.rows))
-        text = self._text(
-            waiting, channel, file, asked_by=_("{people}, by {channel}", people=who, channel=turn.channel)
-        )
-        return self._notifier.parts(
-            target,
-            text,
-            OutboundKind.NOTICE,
-            context=MessageContext(
-                headline=subject_of(waiting.call, _shown_with(waiting.step.request)),
-                notes=MessageNotes(approves=(name,)),
-            ),
-            attachments=_sent_by(channel, file),
-            rings=True,
-        )
 
 
 class Consent:
