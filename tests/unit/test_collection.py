@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
@@ -67,3 +68,23 @@ def test_what_waits_begins_first(file):
     conftest.pytest_collection_modifyitems(items)
     assert items == [real, smoke, quick, marked]
     assert [item for item in items if "slow" in item.marks] == [real, marked]
+
+
+@pytest.mark.parametrize(("until", "begins"), [("0", False), ("9" * 12, True), (None, True)])
+def test_nothing_begins_when_there_is_no_time_left(monkeypatch, until, begins):
+    """The controls have time, or no limit."""
+    monkeypatch.delenv("TESTS_UNTIL", raising=False)
+    if until is not None:
+        monkeypatch.setenv("TESTS_UNTIL", until)
+    with nullcontext() if begins else pytest.raises(pytest.skip.Exception, match=conftest.NO_TIME):
+        conftest.pytest_runtest_setup()
+
+
+def test_what_did_not_begin_is_counted_aloud():
+    """What was skipped for another reason is not."""
+    said = []
+    skipped = [
+        SimpleNamespace(longrepr=("file", 1, why)) for why in (conftest.NO_TIME, "no root", conftest.NO_TIME)
+    ]
+    conftest.pytest_terminal_summary(SimpleNamespace(getreports=lambda _: skipped, write_line=said.append))
+    assert said == [f"2 tests did not run: {conftest.NO_TIME}"]
