@@ -124,7 +124,7 @@ class Daemon:
     def asked(self, path: str) -> tuple[int, dict[str, Any]]:
         """Status and JSON of one of the daemon's pages; status 0 if nobody answers."""
         try:
-            with urllib.request.urlopen(self.url + path, timeout=60) as answer:
+            with urllib.request.urlopen(self.url + path, timeout=5) as answer:
                 return answer.status, json.loads(answer.read())
         except urllib.error.HTTPError as error:
             with error:
