@@ -16,7 +16,7 @@ if __name__ == "__main__":
 
     async def complete(self, turn, completion, meter=None):
         if completion.purpose is Purpose.BACKGROUND and completion.outbound:
-            await self._store.outbox.post(completion.outbound)
+            await self.store.outbox.post(completion.outbound)
             await anyio.sleep(30.0)  # longer than a slow machine needs to send it
             completion = replace(completion, outbound=[])
         return await _complete(self, turn, completion, meter)
