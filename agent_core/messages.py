@@ -285,12 +285,16 @@ class LineNote(_Sparse):
 
 @dataclass(frozen=True, kw_only=True)
 class JobNote(_Sparse):
-    """The scheduled or background job of a message; ``origins`` are read by `provenance.from_json`."""
+    """
+    The scheduled or background job of a message; ``origins`` are read by `provenance.from_json`. A ``report``
+    has words of its own, of a webhook or a watch, which no later run says again.
+    """
 
     id: str = ""
     kind: str = ""
     late: bool = False
     forced: bool = False
+    report: bool = False
     origins: JsonValue = None
 
 

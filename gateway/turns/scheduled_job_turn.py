@@ -146,12 +146,12 @@ class JobTurns:
         self.turn_commit.note_answer(turn, result, self._clock.monotonic() - began)
 
     async def _why_not(self, turn: Turn, job: Job, channel: Channel | None) -> str:
-        forced = _note_of(turn).forced
-        if job.state is JobState.PAUSED and not forced:
+        note = _note_of(turn)
+        if job.state is JobState.PAUSED and not note.forced:
             return "it was paused"
         # What waited for a model for a day comes once, and not once for each hour.
         newer = job.last_at is not None and turn.head.message.received_at < job.last_at <= self._clock.now()
-        if newer and not forced and not await self._store.turns.steps(turn):
+        if newer and not (note.forced or note.report) and not await self._store.turns.steps(turn):
             return MERGED
         try:
             role = role_now(self.access, channel, turn.head.message)

@@ -19,7 +19,7 @@ from gateway.routing.conversations import Conversations
 from gateway.store.model import JobKind
 from gateway.store.stores import StoreUnavailable
 from tests.clock import ManualClock
-from tests.integration.schedule_world import later, said, scheduled
+from tests.integration.schedule_world import later, said, scheduled, settled
 from tests.proactive_world import ANN
 from tests.web_world import SAFE, http, server
 
@@ -82,6 +82,26 @@ async def test_what_is_new_is_said_once_and_the_base_line_is_not(tmp_path):
         rows = await home.built.store.inbox.rows(session=job.session)
         origins = [row.message.notes.job.origins for row in rows if row.message.kind == "job"]
         assert [trust_of(from_json(each)) for each in origins] == [Trust.UNTRUSTED]
+
+
+@pytest.mark.parametrize("ask", [False, True])
+async def test_news_that_waited_while_it_looked_again_is_said_each(tmp_path, monkeypatch, ask):
+    """A later look has other news: it does not stand for the earlier one, as a later run of a question does."""
+    clock = ManualClock(START)
+    async with server() as site, scheduled(tmp_path, clock) as home:
+        await home.asked(ANN, "hello")
+        site.answers["/feed"] = feed(1)
+        job = await watched(home, site.url("/feed"), ask=ask)
+        await looked(home, clock, job, seconds=5)
+        with monkeypatch.context() as patch:
+            patch.setattr(home.built.wakeups.session, "fire", lambda _: None)  # as while the channel is away
+            site.answers["/feed"] = feed(1, 2)
+            await looked(home, clock, job)
+        site.answers["/feed"] = feed(1, 2, 3)
+        await looked(home, clock, job)
+        await home.until(lambda: settled(home))
+        outcomes = [outcome for outcome, _ in await home.ledger(f"job:{job.id}")]
+    assert outcomes == ["delivered", "delivered"]
 
 
 async def test_a_question_about_what_is_new(tmp_path):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import threading
 import time
 import urllib.error
@@ -108,9 +109,20 @@ def test_a_hook_from_the_request_to_the_room(daemon, owner):
 
 
 def test_deliveries_over_kills(daemon, owner):
-    """Each that was accepted is said once, or has its apology, and nothing else."""
+    """
+    Each that was accepted is said once, and nothing else. Every second life goes on until all is said: at the
+    third death in a row squidbot stops trying what it was alone with, which is not asked here.
+    """
     chance = random.Random(SEED)
     room = begin(daemon, owner)
+
+    def count_said():
+        """How often each alert was said, and every other message that tells of one."""
+        found = Counter()
+        for text in said(daemon, owner, room):
+            found.update(re.findall(r"alert #\d+#", text) or ["apology"] * ("could not be done" in text))
+        return found
+
     for number in range(KILLS):
         body, delivery = {"title": f"alert #{number}#"}, f"delivery {number}"
         first = threading.Thread(target=post, args=(daemon, body), kwargs={"delivery": delivery})
@@ -122,17 +134,7 @@ def test_deliveries_over_kills(daemon, owner):
         daemon.up()
         while post(daemon, body, delivery=delivery)[0] != 202:
             time.sleep(0.1)
-    wanted = {f"alert #{number}#" for number in range(KILLS)}
-
-    def said_once():
-        """Which alerts were said, and how many runs ended in an apology: they were at work in too many deaths."""
-        texts = said(daemon, owner, room)
-        seen = Counter(name for text in texts for name in wanted if name in text)
-        return seen, sum("could not be done" in text for text in texts)
-
-    daemon.wait_until(lambda: len(said_once()[0]) + said_once()[1] >= KILLS, within_s=120)
+        if number % 2:
+            daemon.wait_until(lambda number=number: len(count_said()) > number, within_s=120)
     time.sleep(2)
-    seen, apologies = said_once()
-    assert set(seen.values()) == {1}
-    assert len(seen) + apologies == KILLS
-    assert apologies <= 3
+    assert count_said() == {f"alert #{number}#": 1 for number in range(KILLS)}

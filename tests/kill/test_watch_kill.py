@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import random
 import re
 import threading
@@ -50,7 +49,10 @@ def site():
 
 
 def test_entries_over_kills(synapse, fresh_credentials, tmp_path, site):
-    """Each entry after the base line is said once, or has its apology, and nothing else."""
+    """
+    Each entry after the base line is said once, and nothing else. Every second life goes on until all is said:
+    at the third death in a row squidbot stops trying what it was alone with, which is not asked here.
+    """
     chance = random.Random(SEED)
     owner, bot = MatrixPeer.of(synapse.url, fresh_credentials("owner")), fresh_credentials("bot")
     with Daemon(
@@ -70,6 +72,14 @@ def test_entries_over_kills(synapse, fresh_credentials, tmp_path, site):
         done = squidbot("watch", "add", address, "--every", "1s", "--home", str(daemon.home))
         assert done.returncode == 0, done.stderr
         daemon.wait_until(lambda: site.looks > 1)
+
+        def count_said() -> Counter[str]:
+            texts = [one.body for one in owner.history(room, limit=1000) if one.sender == bot.user_id]
+            found = Counter[str]()
+            for text in texts:
+                found.update(re.findall(r"entry #\d+#", text) or ["apology"] * ("could not be done" in text))
+            return found
+
         for number in range(1, KILLS + 1):
             site.entries.append(number)
             seen = site.looks
@@ -78,18 +88,7 @@ def test_entries_over_kills(synapse, fresh_credentials, tmp_path, site):
             daemon.kill()
             TALLY["SIGKILL around a watch"] += 1
             daemon.up()
-
-        def said() -> Counter[int]:
-            texts = [one.body for one in owner.history(room, limit=1000) if one.sender == bot.user_id]
-            numbers = itertools.chain.from_iterable(re.findall(r"entry #(\d+)#", text) for text in texts)
-            found = Counter(map(int, numbers))
-            found[0] += sum("could not be done" in text for text in texts)
-            return found
-
-        daemon.wait_until(lambda: len(said()) - 1 + said()[0] >= KILLS, within_s=120)
+            if number % 2 == 0:
+                daemon.wait_until(lambda number=number: len(count_said()) >= number, within_s=120)
         time.sleep(2)
-        counted = said()
-        apologies = counted.pop(0)
-        assert set(counted.values()) == {1}
-        assert len(counted) + apologies == KILLS
-        assert apologies <= 3
+        assert count_said() == {f"entry #{number}#": 1 for number in range(1, KILLS + 1)}

@@ -259,7 +259,7 @@ def report_message(job: Job, delivery: str, text: str, now: datetime, theirs: Or
     message = job_message(job, now, late=False)
     notes = message.context.notes
     origins = join_origins(from_json(job.context.notes.origins), [theirs])
-    note = JobNote(id=job.id, kind=job.kind.value, origins=to_json(origins))
+    note = JobNote(id=job.id, kind=job.kind.value, report=True, origins=to_json(origins))
     said = f"{job.text}\n\n{text}"
     if job.kind is JobKind.ASK:
         said = f"{background_text([('forwarded', theirs.where, '', text)])}\n\n{job.text}"
