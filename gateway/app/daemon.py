@@ -28,7 +28,7 @@ from anyio.abc import TaskGroup
 
 from agent_core.backoff import Backoff, BackoffPolicy
 from agent_core.http_guards import verify_always
-from agent_core.language import use_language
+from agent_core.language import _, use_language
 from channels.base import SupportsHttp
 from gateway.app import Overrides, build
 from gateway.app.erasures import carry_out_requests, log_interrupted_erasures
@@ -41,7 +41,7 @@ from gateway.operations.http.health import Health, serve
 from gateway.operations.job_operations import schedule_context
 from gateway.operations.operation_context import Costs, OperationContext
 from gateway.operations.operation_registry import all_operations
-from gateway.operations.privacy.erasure_requests import next_due
+from gateway.operations.privacy.erasure_requests import due_requests, next_due
 from gateway.operations.status_operation import show_status
 from gateway.settings import Settings, load_settings, parse_listen
 from gateway.settings.accounts import own_addresses
@@ -216,6 +216,15 @@ async def _running(
 async def _restart_for_erasures(built: Gateway, home: Home, notifier: Notifier, ending: _Ending) -> None:
     """Begin anew when somebody is to be forgotten, which is done at a start; once for each such time."""
     began = built.clock.now()
+    if left := await to_thread.run_sync(due_requests, home.root, began):
+        built.proactive.owner_alerts.alert(
+            "erasure",
+            _(
+                "I could not erase what {person} asked me to forget; the log says why."
+                " I try again at the next start.",
+                person=left[0].addresses[0],
+            ),
+        )
     while True:
         due = await to_thread.run_sync(next_due, home.root, began)
         if due is not None and due <= built.clock.now() and not built.stopping:
@@ -376,7 +385,7 @@ def _spare() -> None:
 
 async def _settle(built: Gateway) -> None:
     """Let the garbage collector look for more than at the start, as soon as the channels are up."""
-    for _ in range(30):
+    for __ in range(30):
         if built.supervisor.all_up:
             break
         await anyio.sleep(1)

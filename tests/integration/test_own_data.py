@@ -9,9 +9,11 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 
 from agent_core.errors import StorageUnavailable
+from gateway.app.daemon import _Ending, _restart_for_erasures
 from gateway.app.erasures import carry_out_requests
 from gateway.operations.privacy import person_erasure
 from gateway.operations.privacy.erasure_requests import (
@@ -23,6 +25,7 @@ from gateway.operations.privacy.erasure_requests import (
 )
 from gateway.settings import Settings
 from gateway.system.home import Home
+from gateway.system.sd_notify import Notifier
 from tests.daemon import Daemon
 from tests.doubles.loopback import LoopbackServer
 from tests.proactive_world import ANN, BOB, Harness, house
@@ -173,6 +176,26 @@ async def test_one_that_breaks_off_is_completed_by_the_next_start(
     assert not (tmp_path / REQUESTS).exists()
     assert "bobword" not in stored(tmp_path)
     assert not list((tmp_path / "state").glob("forgetting-*"))
+
+
+async def test_the_owner_hears_of_one_that_failed(tmp_path: Path) -> None:
+    """The control: nobody is left over at a start, and nothing is said."""
+    async with home_of(tmp_path) as home:
+        await home.asked(ANN, "hello")
+        told = [0, 0]
+        for left_over in (0, 1):
+            if left_over:
+                over = datetime.now(UTC) - timedelta(days=1)
+                add_request(tmp_path, ErasureRequest([BOB], "a", over.isoformat()))
+            async with anyio.create_task_group() as tasks:
+                ending = _Ending(at_terminal=False)
+                tasks.start_soon(_restart_for_erasures, home.built, Home(tmp_path), Notifier(), ending)
+                if left_over:
+                    await home.until(lambda: home.alerts())
+                await anyio.wait_all_tasks_blocked()
+                told[left_over] = sum(f"could not erase what {BOB}" in one.text for one in home.alerts())
+                tasks.cancel_scope.cancel()
+    assert told == [0, 1]
 
 
 def test_a_request_waits_for_the_night(tmp_path: Path) -> None:
