@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import shutil
 import subprocess
@@ -126,6 +127,41 @@ class XmppServer:
             "nick": "squid",
             **more,
         }
+
+
+class CuttingRelay:
+    """Passes everything on; with ``cuts`` it ends the connection when the next message has gone to the server."""
+
+    def __init__(self, port: int) -> None:
+        self._port, self.cuts = port, False
+
+    async def __aenter__(self) -> Self:
+        self._listener = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self.port = self._listener.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._listener.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there, to_server = await asyncio.open_connection("127.0.0.1", self._port)
+
+        async def answer() -> None:
+            while piece := await there.read(65536):
+                writer.write(piece)
+            writer.close()
+
+        answering = asyncio.ensure_future(answer())
+        with contextlib.suppress(OSError):
+            while piece := await reader.read(65536):
+                if self.cuts and b"<body" in piece:
+                    self.cuts = False
+                    answering.cancel()
+                    to_server.write(piece)
+                    break
+                to_server.write(piece)
+        for end in (to_server, writer):
+            end.close()
 
 
 class XmppPerson:

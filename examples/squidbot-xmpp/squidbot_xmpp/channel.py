@@ -306,7 +306,7 @@ class XmppChannel:
 
     async def acknowledge(self, session: SessionKey, context: MessageContext, stage: str) -> None:
         """Tell who wants to know that a message is seen, when it is taken up (XEP-0333)."""
-        key = context.read_route(XmppRoute).id
+        key = context.read_route(XmppRoute).id if isinstance(context, MessageContext) else ""
         if stage == "received" and key and self._link is not None:
             self._link.send_hint(session.conversation, f"{xml.MARKERS}displayed", id=key)
 

@@ -178,7 +178,7 @@ class Link:
         self._check()
         iq = self._client.make_iq(id=self._client.new_id(), ito=JID(whom), itype=kind)
         iq.append(what)
-        answer: asyncio.Future[Iq] = iq.send(timeout=ANSWER_S)  # type: ignore[no-untyped-call]
+        answer: asyncio.Future[Iq] = iq.send(timeout=ANSWER_S)
         try:
             await self._wait(answer, 2 * ANSWER_S)
             if not answer.done():
