@@ -180,7 +180,7 @@ async def test_in_a_room_it_hears_its_name_and_knows_people_by_their_addresses(t
 
 async def test_what_was_said_in_a_room_meanwhile_is_heard_once(tmp_path):
     """Also by who has left since."""
-    async with in_room(tmp_path) as (far, alice, bob):
+    async with in_room(tmp_path) as (far, _, bob):
         async with running(far.channel(), far.inbox):
             await until_up(far)
         await bob.say(ROOM, "squid: are you there?", room=True)
@@ -195,7 +195,7 @@ async def test_what_was_said_in_a_room_meanwhile_is_heard_once(tmp_path):
 
 async def test_nobody_is_somebody_by_a_nick_in_a_room_that_hides_addresses(tmp_path):
     """A stranger with the owner's nick stays a stranger, and so does everybody else there."""
-    async with in_room(tmp_path, HIDING_ROOM, shows_addresses=False) as (far, alice, bob):
+    async with in_room(tmp_path, HIDING_ROOM, shows_addresses=False) as (far, _, bob):
         async with running(far.channel(), far.inbox):
             await until_up(far)
             await bob.say(HIDING_ROOM, "squid: it is me", alice_note(), room=True)
@@ -214,7 +214,7 @@ def alice_note():
 
 async def test_a_note_of_ones_own_about_who_one_is_counts_for_nothing(tmp_path):
     """The archive of this server keeps it beside its own; two are none."""
-    async with in_room(tmp_path) as (far, alice, bob):
+    async with in_room(tmp_path) as (far, _, bob):
         async with running(far.channel(), far.inbox):
             await until_up(far)
             await bob.say(ROOM, "squid: it is me", alice_note(), room=True)
@@ -340,7 +340,9 @@ async def test_a_correction_is_an_edit_of_the_message(tmp_path):
             await alice.say("squid@localhost", "tomorrow?", correction(key))
             await far.inbox.until(lambda inbox: len(inbox.amendments) == 1, within_s=far.patience_s)
         await alice.say("squid@localhost", "Tomorrow?", correction(key))
-        await alice.say("squid@localhost", "", element("{urn:xmpp:message-retract:1}retract", id=key))
+        kept = element("{urn:xmpp:hints}store")
+        gone = element("{urn:xmpp:message-retract:1}retract", id=key)
+        await alice.say("squid@localhost", "This is taken back.", gone, kept)
         await bob.say("squid@localhost", "never", correction(key))
         async with running(far.channel(), far.inbox):
             await until_up(far)
@@ -356,7 +358,7 @@ async def test_a_correction_is_an_edit_of_the_message(tmp_path):
 
 async def test_a_correction_in_a_room_can_be_what_names_the_bot(tmp_path):
     """Then it is a question, once."""
-    async with in_room(tmp_path) as (far, alice, bob):
+    async with in_room(tmp_path) as (far, _, bob):
         async with running(far.channel(), far.inbox):
             await until_up(far)
             key = await bob.say(ROOM, "what is new?", room=True)

@@ -1,10 +1,10 @@
 """
 One account on one XMPP server.
 
-Everything that people say is read from the archives (XEP-0313) of the account and of its rooms, behind the last message
-that the gateway has taken over; a connection only says when there is something new. So nothing is lost while
-nobody is connected, and nothing counts twice. An answer carries an id that derives from its row of the outbox, by
-which it is found again in the archive if nobody has heard whether it was taken.
+Everything that people say is read from the archives (XEP-0313) of the account and of its rooms, behind the
+last message that the gateway has taken over; a connection only says when there is something new. So nothing
+is lost while nobody is connected, and nothing counts twice. An answer carries an id that derives from its row
+of the outbox, by which it is found again in the archive if nobody has heard whether it was taken.
 """
 
 from __future__ import annotations
@@ -192,7 +192,7 @@ class XmppChannel:
         count: int,
         start: str = "",
     ) -> list[xml.Entry] | None:
-        """The newest messages that fit, ``count`` at most; None: not all was searched, and not all were found."""
+        """The newest messages that fit; None: after ``pages`` there are more, and ``count`` was not found."""
         found: list[xml.Entry] = []
         before = ""
         for _ in range(pages):
@@ -259,14 +259,14 @@ class XmppChannel:
         return [_Part(text_key, f"{nick}: {text}" if nick else text), *files]
 
     async def probe(self, message: OutboundMessage) -> Receipt | None:
-        """Look into the archive. If a part is missing the message is delivered again, and only that is sent."""
+        """Look into the archive. If a part is missing, the next delivery sends only that."""
         text_key, *file_keys = _keys(message)
         keys = file_keys if file_keys and not message.text else [text_key, *file_keys]
         there = await self._sent(self._connected(), message, keys)
         return Receipt(provider_id=keys[0]) if there >= set(keys) else None
 
     async def _sent(self, link: Link, message: OutboundMessage, keys: list[str]) -> set[str]:
-        """Those of the ids under which the archive has a message of the bot's. Raises `ChannelUnavailable`."""
+        """Those of the ids that are in the archive as the bot's. Raises `ChannelUnavailable`."""
         to, nick = self._target(message, link)
         place, me = (to, f"{to}/{nick}") if nick else (self.account, self.account)
 

@@ -1,8 +1,8 @@
 """
-Files over HTTP (XEP-0363): fetched before their messages are accepted, and stored at the server before ours are sent.
+Files over HTTP (XEP-0363): fetched before their messages are accepted, stored before ours are sent.
 
-A message names any address, so what is fetched is bounded: over HTTPS, from the account's own domain or a host that the
-settings name, without following to another place.
+A message names any address, so what is fetched is bounded: over HTTPS, from the account's own domain or a
+host that the settings name, without following to another place.
 """
 
 from __future__ import annotations

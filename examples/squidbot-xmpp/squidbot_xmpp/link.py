@@ -2,8 +2,8 @@
 A connection to an XMPP server: slixmpp's stream, and on it what the channel needs of the server.
 
 What arrives of people is not taken from here. It only says in which archive there is something new, so that
-everything is read in one place and in one order, whether the bot was connected when it was said or not. What is in no
-archive (its sender wanted it so) is kept in `unarchived`.
+everything is read in one place and in one order, whether the bot was connected when it was said or not. What
+is in no archive (its sender wanted it so) is kept in `unarchived`.
 """
 
 from __future__ import annotations
@@ -12,11 +12,13 @@ import asyncio
 import logging
 import uuid
 from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal
 from xml.etree.ElementTree import Element, SubElement
 
 import anyio
+import anyio.lowlevel
 from slixmpp import JID, ClientXMPP, Iq
 from slixmpp.exceptions import IqError, IqTimeout, XMPPError
 from slixmpp.xmlstream.handler import Callback
@@ -142,10 +144,8 @@ class Link:
         prefs = Element(f"{xml.MAM}prefs", {"default": "always"})
         SubElement(prefs, f"{xml.MAM}always")
         SubElement(prefs, f"{xml.MAM}never")
-        try:
+        with suppress(Refused):  # then its rules are the server's
             await self._ask("set", self._config.jid, prefs)
-        except Refused:
-            pass  # its rules are the server's
 
     def end(self, reason: str) -> None:
         """The connection is not used any more, for this reason."""
@@ -162,7 +162,7 @@ class Link:
             if (task := getattr(client, name, None)) is not None:
                 task.cancel()
         with anyio.CancelScope(shield=True):
-            await anyio.sleep(0)  # the transport closes in the next round
+            await anyio.lowlevel.checkpoint()  # the transport closes in the next round
 
     def _check(self) -> None:
         if self.lost.done():
@@ -178,12 +178,12 @@ class Link:
         self._check()
         iq = self._client.make_iq(id=self._client.new_id(), ito=JID(whom), itype=kind)
         iq.append(what)
-        answer: asyncio.Future[Iq] = iq.send(timeout=ANSWER_S)
+        answer: asyncio.Future[Iq] = iq.send(timeout=ANSWER_S)  # type: ignore[no-untyped-call]
         try:
             await self._wait(answer, 2 * ANSWER_S)
             if not answer.done():
                 self._check()
-            return answer.result().xml  # type: ignore[no-any-return]
+            return answer.result().xml
         except IqError as error:
             condition = str(error.condition)
             temporary = error.etype == "wait" or condition in ("remote-server-timeout", "resource-constraint")
@@ -195,10 +195,8 @@ class Link:
 
     async def ping(self) -> None:
         """Return when the server has dealt with all that was sent before. Raises `ChannelUnavailable`."""
-        try:
+        with suppress(Refused):  # an answer as well
             await self._ask("get", self._config.domain, Element("{urn:xmpp:ping}ping"))
-        except Refused:
-            pass  # an answer as well
 
     async def _features(self, whom: str) -> set[str]:
         answer = await self._ask("get", whom, Element(f"{_DISCO_INFO}query"))

@@ -1,6 +1,4 @@
-"""
-Turns the messages of an archive into what the gateway takes over: messages, changes of them, and bounces.
-"""
+"""Turns the messages of an archive into what the gateway takes over: messages, changes, and bounces."""
 
 from __future__ import annotations
 
@@ -24,7 +22,7 @@ from squidbot_xmpp import stanzas as xml
 from squidbot_xmpp.files import FileRefused, Files
 
 _REMEMBERED = 1000
-_ENCRYPTED = "I cannot read encrypted messages (OMEMO). Please turn encryption off in this conversation and say it again."
+_ENCRYPTED = "I cannot read encrypted messages (OMEMO). Please turn encryption off here and say it again."
 _THROUGH_A_ROOM = "I do not talk in private through a room. Please write to my own address."
 
 
@@ -50,6 +48,7 @@ class XmppRoute:
 class Batch:
     """What a page of an archive says. ``receipts``: to whom which message is confirmed (XEP-0184)."""
 
+    inbox: Inbox
     messages: list[InboundMessage] = field(default_factory=list)
     amendments: list[Amendment] = field(default_factory=list)
     receipts: list[tuple[str, str]] = field(default_factory=list)
@@ -71,7 +70,7 @@ class Reader:
         self, place: str, entries: Sequence[xml.Entry], inbox: Inbox, *, shows_addresses: bool
     ) -> Batch:
         """Understand messages of the account's archive, or of a room's. Raises `ChannelUnavailable`."""
-        batch = Batch()
+        batch = Batch(inbox)
         for entry in entries:
             said = xml.read_stanza(entry.stanza)
             sender = self._sender(place, entry, shows_addresses=shows_addresses)
@@ -82,7 +81,7 @@ class Reader:
             elif said.kind == "message":
                 await self._take(batch, place, entry, said, sender)
             else:
-                await self._change(batch, place, entry, said, sender, inbox)
+                await self._change(batch, place, entry, said, sender)
         return batch
 
     def _sender(self, place: str, entry: xml.Entry, *, shows_addresses: bool) -> Sender | None:
@@ -156,17 +155,16 @@ class Reader:
         return message.model_copy(update={"text": "", "attachments": (attachment,)})
 
     async def _change(
-        self, batch: Batch, place: str, entry: xml.Entry, said: xml.Said, sender: Sender, inbox: Inbox
+        self, batch: Batch, place: str, entry: xml.Entry, said: xml.Said, sender: Sender
     ) -> None:
-        """A correction or a withdrawal, by the sender of the message. A correction of nothing is a message."""
+        """A correction or withdrawal, by the sender of the message. A correction of nothing is a message."""
         found = await self._find(place, entry, said)
         if said.kind == "withdraw":
             if found:
                 batch.amendments.append(Amendment(kind="withdraw", native_id=found, sender=sender.address))
             return
         message = self._message(place, entry, said, sender)
-        asks_now = bool(found) and message.addressed and await inbox.ignored_session(found, sender.address)
-        if not found or asks_now:
+        if not found or (message.addressed and await self._was_ignored(found, message, batch)):
             self._remember(entry, message.native_id, key=said.target)
             batch.messages.append(message)
             return
@@ -179,6 +177,12 @@ class Reader:
                 names_bot=message.addressed and place != self._config.jid,
             )
         )
+
+    async def _was_ignored(self, found: str, message: InboundMessage, batch: Batch) -> bool:
+        """Return True if what is corrected was said to others."""
+        if any(each.native_id == found and not each.addressed for each in batch.messages):
+            return True
+        return await batch.inbox.ignored_session(found, message.sender.address) is not None
 
     async def _find(self, place: str, entry: xml.Entry, said: xml.Said) -> str:
         """The native id of what is changed; empty: nothing of this sender."""

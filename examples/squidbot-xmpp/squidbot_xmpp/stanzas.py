@@ -59,7 +59,7 @@ class Said:
     The meaning of a message.
 
     ``replace`` and ``withdraw`` change the one that ``target`` names, ``bounce`` says that it did not arrive
-    (``text`` says why). ``file`` is the address of the file that it is, ``encrypted``: nobody here can read it.
+    (``text`` says why). ``file`` is the address of the file that it is; ``encrypted``: it cannot be read.
     """
 
     kind: Literal["message", "replace", "withdraw", "bounce"]
