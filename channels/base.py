@@ -87,6 +87,17 @@ class DeliveryUncertain(ChannelError):
     temporary = True
 
 
+class AttachmentRefused(Exception):
+    """This file cannot be kept. ``public`` is a sentence that anybody may read."""
+
+    temporary = False
+
+    def __init__(self, public: str, /, **fields: object) -> None:
+        self.public = public
+        self.fields = fields
+        super().__init__(public)
+
+
 class Redelivery(StrEnum):
     """The reason why repeating a delivery that may already have been taken is safe."""
 

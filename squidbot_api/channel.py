@@ -14,6 +14,7 @@ from agent_core.messages import (
     Speech,
 )
 from channels.base import (
+    AttachmentRefused,
     Capabilities,
     Channel,
     ChannelAuthFailed,
@@ -42,6 +43,7 @@ __all__ = [
     "AddressRules",
     "Amendment",
     "Attachment",
+    "AttachmentRefused",
     "Audience",
     "Capabilities",
     "Channel",

@@ -33,7 +33,6 @@ from channels.attachments.attachment_storage import (
     PATH,
     AttachmentDamaged,
     AttachmentGone,
-    AttachmentRefused,
     AttachmentsAway,
     AttachmentsFull,
     AttachmentsUnavailable,
@@ -46,6 +45,7 @@ from channels.attachments.attachment_storage import (
 from channels.attachments.attachment_store import AttachmentStore, digest_of
 from channels.attachments.file_kinds import media_type_of, safe_extension, safe_name
 from channels.attachments.file_storage import LocalFiles
+from channels.base import AttachmentRefused
 
 __all__ = [
     "FOLDER",

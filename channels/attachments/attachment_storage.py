@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Protocol
 
-from channels.base import ChannelUnavailable
+from channels.base import AttachmentRefused, ChannelUnavailable
 
 FOLDER = "attachments"
 PATH = re.compile(rf"{FOLDER}/([0-9a-f]{{2}})/(\1[0-9a-f]{{62}})\.[a-z0-9]{{1,8}}")
@@ -126,17 +126,6 @@ def read_pieces(storage: Storage, path: str, size: int) -> Iterator[bytes]:
         offset += _BLOCK_BYTES
     if digest.hexdigest() != PurePosixPath(path).stem:
         raise Damaged(path)
-
-
-class AttachmentRefused(Exception):
-    """This file cannot be kept. ``public`` is a sentence that anybody may read."""
-
-    temporary = False
-
-    def __init__(self, public: str, /, **fields: object) -> None:
-        self.public = public
-        self.fields = fields
-        super().__init__(public)
 
 
 class AttachmentTooLarge(AttachmentRefused):

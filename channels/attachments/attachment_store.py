@@ -25,7 +25,6 @@ from channels.attachments.attachment_storage import (
     FOLDER,
     AttachmentDamaged,
     AttachmentGone,
-    AttachmentRefused,
     AttachmentsFull,
     AttachmentsUnavailable,
     AttachmentTooLarge,
@@ -38,6 +37,7 @@ from channels.attachments.attachment_storage import (
 )
 from channels.attachments.file_kinds import ending_of, media_type_of, safe_name
 from channels.attachments.file_storage import BLOCK_BYTES, TEMPORARY, LocalFiles, Writing, blocks, from_handle
+from channels.base import AttachmentRefused
 
 _MEGABYTE = 1_000_000
 _MOST_FILES = 500_000

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
-import site
 import subprocess
 import sys
 from pathlib import Path
@@ -17,41 +15,21 @@ import yaml
 from tests import irc_server
 from tests.daemon import REPOSITORY, Daemon
 from tests.doubles.openai_server import Call, FakeOpenAI, Say, Stall
+from tests.example_wheels import NO_UV, UV, environment_with
 from tests.irc_server import IrcPerson, IrcServer
 
-UV = shutil.which("uv") or str(REPOSITORY / ".cache" / "uv" / "bin" / "uv")
 EXAMPLES = ("squidbot-irc", "squidbot-tool-dice")
 
 pytestmark = [
     pytest.mark.skipif(irc_server.PROGRAM is None, reason=irc_server.MISSING),
-    pytest.mark.skipif(not Path(UV).exists(), reason="there is no uv, which builds the wheels"),
+    pytest.mark.skipif(not Path(UV).exists(), reason=NO_UV),
 ]
 
 
 @pytest.fixture(scope="module")
 def python(tmp_path_factory):
     """The Python of an environment that has all that ours has, and the two wheels."""
-    folder = tmp_path_factory.mktemp("wheels")
-    offline = ("--offline", "--no-config", "--cache-dir", str(folder / "cache"))
-    for name in EXAMPLES:
-        source = folder / name
-        shutil.copytree(REPOSITORY / "examples" / name, source)
-        _run(UV, "build", "--wheel", *offline, "--out-dir", str(folder / "dist"), str(source))
-    environment = folder / "venv"
-    _run(sys.executable, "-m", "venv", "--without-pip", str(environment))
-    made = environment / "bin" / "python"
-    [ours] = [path for path in site.getsitepackages() if path.endswith("site-packages")]
-    [theirs] = environment.glob("lib/python*/site-packages")
-    (theirs / "squidbot.pth").write_text(f"import site; site.addsitedir({ours!r})\n")
-    wheels = map(str, sorted((folder / "dist").glob("*.whl")))
-    _run(UV, "pip", "install", *offline, "--no-index", "--no-deps", "--python", str(made), *wheels)
-    return str(made)
-
-
-def _run(*command, **more):
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False, **more)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    return environment_with(tmp_path_factory.mktemp("wheels"), *EXAMPLES)
 
 
 def _settings(server, fake, **more):

@@ -22,7 +22,8 @@ import structlog
 from agent_core.language import _, gettext_noop, show_time
 from agent_core.messages import Audience
 from agent_core.ports import Clock
-from channels.attachments.attachment_storage import AttachmentRefused, AttachmentsUnavailable
+from channels.attachments.attachment_storage import AttachmentsUnavailable
+from channels.base import AttachmentRefused
 from gateway.errors import GatewayError
 from gateway.operations.privacy.erasure_requests import (
     EXPORT_NAME,

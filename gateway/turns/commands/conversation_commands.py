@@ -19,7 +19,8 @@ from agent_core.messages import Attachment, Audience, SessionKey
 from agent_core.models import HistoryTail, Message, SearchHit, is_undone, withdrawn_ids
 from agent_core.storage.search_index.word_splitting import fold, parse_query
 from agent_core.text import one_line
-from channels.attachments.attachment_storage import AttachmentRefused, AttachmentsUnavailable
+from channels.attachments.attachment_storage import AttachmentsUnavailable
+from channels.base import AttachmentRefused
 from gateway.routing.access import normalise
 from gateway.routing.conversations import place_name
 from gateway.turns.commands.asked import CommandContext
