@@ -14,7 +14,7 @@ from typing import Any
 from agent_core.messages import InboundMessage, SessionKey
 from agent_core.models import ScopeKind, Session
 from agent_core.ports import ToolPort
-from agent_core.tools.attachment_tools import ConversationFiles
+from agent_core.tools.attachment_tools import ConversationFiles, ReadAttachmentTool
 from agent_core.tools.schedule_tool import ScheduleTool
 from agent_core.tools.send_message import SendMessageTool
 from agent_core.tools.web.plugin import web_client
@@ -25,6 +25,7 @@ from gateway.app.background_start import BackgroundParts, build_background
 from gateway.app.environment import Configured, Environment
 from gateway.budget.budget_alerts import BudgetAlerts
 from gateway.operations.operation_views import room_name
+from gateway.proactive.appointment_reminders import AppointmentReminders
 from gateway.proactive.heartbeat_monitor import HeartbeatMonitor
 from gateway.proactive.jobs.job_permissions import role_now
 from gateway.proactive.jobs.job_service import JobPlace, JobService, SessionJobs
@@ -84,10 +85,20 @@ def build_proactive(
     watcher = Watcher(queue, env.conversations, clock, partial(web_client, env.settings.tools.web))
     scheduler = _scheduler(env, queue, channels, watcher)
     background_jobs = build_background(env, queue, agent)
-    messenger = Messenger(queue, contact, access=access, channels=channels, clock=clock)
+    messenger = Messenger(
+        queue,
+        contact,
+        access=access,
+        channels=channels,
+        clock=clock,
+        find_contacts=agent.dav.find_contacts,
+    )
     tools = _RunTools(env, agent, channels, messenger, jobs, background_jobs)
 
     background: list[Callable[[], Coroutine[Any, Any, None]]] = [monitor.run, alerts.run, budget.run]
+    if heartbeat is not None and agent.dav.reminds:
+        reminders = AppointmentReminders(agent.dav.list_reminders, notifier, config.schedule(), clock)
+        background.append(reminders.run)
     if scheduling.enabled:
         background += [scheduler.run, watcher.run]
     return Proactive(
@@ -198,7 +209,11 @@ class _RunTools:
         who = message.sender.name or message.sender.address
         files = sendable_files(session, known, self.agent.attachments, settings=settings, home=home)
         sender = RunMessages(self.messenger, message.session, session.turn, who)
-        return [SendMessageTool(sender, known, files)]
+        received = ReadAttachmentTool(known, self.agent.attachments, self.env.clock).read_whole
+        return [
+            SendMessageTool(sender, known, files),
+            *self.agent.dav.invitation_tools(session, received, sender),
+        ]
 
 
 async def _people_in(channels: Mapping[str, Channel], session: SessionKey) -> Mapping[str, str]:

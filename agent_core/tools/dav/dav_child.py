@@ -127,6 +127,14 @@ def _list(request: Mapping[str, Any]) -> dict[str, Any]:
     return list_occurrences(objects, first, last, _times(request)[0], request["words"])
 
 
+def _reminders(request: Mapping[str, Any]) -> list[dict[str, str]]:
+    from agent_core.tools.dav.events import list_reminders  # noqa: PLC0415 - after the process was confined
+
+    first, last, until = (datetime.fromisoformat(request[name]) for name in ("first", "last", "until"))
+    objects = list(_objects(request, "calendar-data"))
+    return list_reminders(objects, first, last, until, _times(request)[0])
+
+
 def _span(request: Mapping[str, Any]) -> dict[str, Any]:
     from agent_core.tools.dav.events import as_time, read_moment  # noqa: PLC0415 - after the process was confined
 
@@ -161,14 +169,39 @@ def _tasks(request: Mapping[str, Any]) -> dict[str, Any]:
     return list_tasks(_objects(request, "calendar-data"), _times(request)[0])
 
 
+def _find(request: Mapping[str, Any]) -> dict[str, str]:
+    from agent_core.tools.dav.invitations import find_by_uid  # noqa: PLC0415 - after the process was confined
+
+    return {"id": find_by_uid(_objects(request, "calendar-data"), request["uid"])}
+
+
+def _answer(request: Mapping[str, Any]) -> dict[str, Any]:
+    from agent_core.tools.dav import invitations  # noqa: PLC0415 - after the process was confined
+
+    zone, now = _times(request)
+    data, stored = (b64decode(request[name]).decode("utf-8", "replace") for name in ("data", "stored"))
+    if request["only_uid"]:
+        return {"uid": invitations.uid_in(data)}
+    given = {name: request[name] for name in ("mine", "sent_by")}
+    try:
+        return invitations.answer_invitation(data, stored, request["answer"], zone=zone, now=now, **given)
+    except invitations.Unusable:
+        raise
+    except Exception as error:  # the library raises many
+        raise invitations.Unusable(invitations.UNREADABLE) from error
+
+
 _OPERATIONS: Mapping[str, Callable[[Mapping[str, Any]], Any]] = {
     "responses": lambda request: responses_in(b64decode(request["body"])),
     "list": _list,
+    "reminders": _reminders,
     "tasks": _tasks,
     "contacts": lambda request: contacts_in(_objects(request, "address-data"), request["words"]),
     "span": _span,
     "make": _make,
     "change": _change,
+    "find": _find,
+    "answer": _answer,
 }
 
 

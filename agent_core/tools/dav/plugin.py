@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from agent_core.children.service import ChildProcess
@@ -15,10 +16,14 @@ from agent_core.tools.policy import is_available
 if TYPE_CHECKING:
     from agent_core.tools.dav.config import DavSettings
     from agent_core.tools.dav.dav_client import DavClient  # loads aiohttp
+    from agent_core.tools.dav.invitation_tool import InvitationMailPort
+    from agent_core.tools.files.change_tools import Received
 
 NO_LIBRARY = "squidbot is installed without its extra 'dav', which reads calendars"
 _IDLE_S = 120.0
 _MAX_BYTES = 5_000_000
+_ALARM_AHEAD = timedelta(days=7)
+"""Alarms go off so long before their appointments at most."""
 _WAIT_S = 25.0
 """A server looks through all objects before it begins to answer."""
 
@@ -45,6 +50,48 @@ class DavTools:
             kind(self.client, settings, session, clock=self._clock, zone=self._zone)
             for kind in (CalendarTool, TasksTool, ContactsTool)
         ]
+
+    def invitation_tools(
+        self, session: Session, received: Received, mail: InvitationMailPort
+    ) -> list[ToolPort]:
+        """The tool of the owner's runs that answers invitations; none where there is no calendar."""
+        settings = self._settings
+        if settings is None or not is_available(settings.allow, session, in_rooms=False):
+            return []
+        from agent_core.tools.dav.invitation_tool import InvitationTool  # noqa: PLC0415 - if wanted
+
+        return [InvitationTool(self.client, received, mail)]
+
+    @property
+    def reminds(self) -> bool:
+        """True: appointments are told of by check-ins."""
+        return self._settings is not None and self._settings.remind and self._settings.allow != "none"
+
+    async def list_reminders(self, first: datetime, until: datetime) -> list[dict[str, str]]:
+        """
+        Return what to tell of from ``first`` on until ``until``; see `agent_core.tools.dav.events`.
+
+        Raises:
+            ToolError: The calendars cannot be asked now.
+        """
+        last, client = until + _ALARM_AHEAD, self.client()
+        answers = await client.query("VEVENT", first=first, last=last)
+        times = {"first": first, "last": last, "until": until}
+        asked = {name: each.isoformat() for name, each in times.items()}
+        return list(await client.read("reminders", answers=answers, **asked))
+
+    async def find_contacts(self, wanted: str) -> dict[str, str]:
+        """
+        The names of the contacts found by name or address, by address of mail; none without an account.
+
+        Raises:
+            ToolError: The address book cannot be asked now.
+        """
+        if self._settings is None or self._settings.allow == "none":
+            return {}
+        client = self.client()
+        found = await client.read("contacts", answers=await client.query_cards(wanted), words=wanted)
+        return {address: str(card["name"]) for card in found["contacts"] for address in card["mail"]}
 
     def client(self) -> DavClient:
         """The client of the account, which exists once. Raises ToolFailed: the library is missing."""
