@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from email.message import EmailMessage
 from functools import partial
@@ -15,7 +15,7 @@ import pytest
 from anyio.to_thread import run_sync
 
 from channels.base import LinkState
-from devservers import MailPeer, MailServer, ToolsMissing
+from devservers import MailPeer, MailServer
 from gateway.app import Overrides, build
 from gateway.settings import Settings
 from gateway.store.states import InboxState
@@ -25,19 +25,12 @@ from tests.daemon import email_settings
 from tests.doubles.agent import StreamingModel, call
 from tests.integration.test_email_loops import own
 from tests.integration.test_tool_approval import Writer
+from tests.servers import own_mail_server
 
 NAMED = re.compile(r"\b(a[0-9a-f]{6}|d\d+)\b")
 
 
-@pytest.fixture(scope="module")
-def mail_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MailServer]:
-    users = {f"{name}{number}": "pw" for name in ("bot", "guest", "eve", "owner") for number in range(20)}
-    try:
-        server = MailServer.start(tmp_path_factory.mktemp("mail"), users=users)
-    except ToolsMissing as missing:
-        pytest.skip(str(missing))
-    with server:
-        yield server
+mail_server = own_mail_server("bot", "guest", "eve", "owner", count=20)
 
 
 class Wishful(StreamingModel):
