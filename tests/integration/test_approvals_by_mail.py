@@ -14,17 +14,17 @@ import anyio
 import pytest
 from anyio.to_thread import run_sync
 
-from channels.base import LinkState
 from devservers import MailPeer, MailServer
 from gateway.app import Overrides, build
 from gateway.settings import Settings
 from gateway.store.states import InboxState
 from gateway.supervision.gateway import Gateway
 from gateway.system.home import open_home
-from tests.daemon import email_settings
+from tests.daemon import email_settings, one_model
 from tests.doubles.agent import StreamingModel, call
 from tests.integration.test_email_loops import own
 from tests.integration.test_tool_approval import Writer
+from tests.running_gateway import connected, running
 from tests.servers import own_mail_server
 
 NAMED = re.compile(r"\b(a[0-9a-f]{6}|d\d+)\b")
@@ -67,27 +67,14 @@ class Harness:
             "language": self.language,
             "agents": {"heartbeat": {"enabled": False}},
             "tools": {"require_approval": ["write_down"], "approval_timeout_minutes": self.minutes},
-            "llm": {
-                "default_pool": "main",
-                "providers": {"p": {"api_base": "http://127.0.0.1:9/v1", "api_key": "x"}},
-                "models": {"demo": {"provider": "p", "model": "openai/x"}},
-                "pools": {"main": ["demo"]},
-            },
+            "llm": one_model("demo"),
             "channels": {"email": email_settings(self.server, self.bot, "pw", *allow, **email)},
         }
         overrides = Overrides(models={"demo": Wishful()}, tools=[self.tool])
         built = await build(Settings.model_validate(settings), open_home(self.folder), overrides)
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(built.run)
-            with anyio.fail_after(60):
-                await built.supervisor.wait(lambda: built.supervisor.status("email").state is LinkState.UP)
-            try:
-                yield built
-            finally:
-                built.stop()
-                with anyio.CancelScope(shield=True):
-                    await anyio.sleep(1)
-                tasks.cancel_scope.cancel()
+        async with running(built):
+            await connected(built)
+            yield built
 
     async def mails(self, name: str, wanted: Callable[[str], bool], count: int = 1) -> list[EmailMessage]:
         """What somebody got from the bot, as soon as so many fit."""

@@ -13,7 +13,6 @@ import anyio
 import pytest
 from anyio.to_thread import run_sync
 
-from channels.base import LinkState
 from devservers import MailPeer, MailServer
 from gateway.app import build
 from gateway.errors import NotFound
@@ -23,6 +22,7 @@ from gateway.store.states import InboxState, OutboxState
 from gateway.supervision.gateway import Gateway
 from gateway.system.home import open_home
 from tests.daemon import email_settings
+from tests.running_gateway import connected, running
 from tests.servers import own_mail_server
 
 _numbers = itertools.count()
@@ -48,19 +48,9 @@ async def gateway(
         "channels": {"email": email_settings(server, server.address(bot), "pw", *allow, **email)},
     }
     built = await build(Settings.model_validate(settings), open_home(folder))
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(built.run)
-        with anyio.fail_after(60):
-            await built.supervisor.wait(lambda: built.supervisor.status("email").state is LinkState.UP)
-        try:
-            yield built
-        finally:
-            built.stop()
-            with anyio.move_on_after(20, shield=True):
-                while built.supervisor._scope is not None and not built.supervisor._scope.cancel_called:
-                    await anyio.sleep(0.05)
-                await anyio.sleep(1)
-            tasks.cancel_scope.cancel()
+    async with running(built):
+        await connected(built)
+        yield built
 
 
 def own(mails: list[EmailMessage], sender: str) -> list[EmailMessage]:

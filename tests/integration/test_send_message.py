@@ -20,7 +20,7 @@ from gateway.store.store_errors import StoreUnavailable
 from gateway.supervision.gateway import Gateway
 from gateway.system.home import open_home
 from gateway.turns.step_journal import StoreStepJournal
-from tests.daemon import email_settings, matrix_settings
+from tests.daemon import email_settings, matrix_settings, one_model
 from tests.doubles.agent import StreamingModel
 from tests.doubles.agent import call as use
 from tests.doubles.loopback import LoopbackChannel, LoopbackServer
@@ -428,12 +428,7 @@ async def on_both(house: Harness, matrix: Mapping[str, Any], mind: Any, *, owner
     settings = {
         "owner": {"aliases": [owner, house.address("owner")]},
         "agents": {"heartbeat": {"enabled": False}},
-        "llm": {
-            "default_pool": "main",
-            "providers": {"p": {"api_base": "http://127.0.0.1:9/v1", "api_key": "x"}},
-            "models": {"m": {"provider": "p", "model": "openai/x"}},
-            "pools": {"main": ["m"]},
-        },
+        "llm": one_model("m"),
         "channels": {"email": email_settings(house.server, house.bot, "pw"), "matrix": matrix},
     }
     home = open_home(house.folder)

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 import pytest
 
 from agent_core.messages import Background, SessionKey
+from tests.daemon import one_model
 from tests.doubles.openai_server import Call, FakeOpenAI, Say
 from tests.inbound import inbound
 from tests.integration.gateway_world import world
@@ -20,11 +21,7 @@ WEB = {"web_fetch", "web_search"}
 def settings(fake: FakeOpenAI, **web: object) -> dict[str, object]:
     return {
         "owner": {"aliases": [{"channel": "matrix", "address": ANN}]},
-        "llm": {
-            "providers": {"fake": {"api_base": fake.api_base, "api_key": "x"}},
-            "models": {"x": {"provider": "fake", "model": "openai/x"}},
-            "pools": {"main": ["x"]},
-        },
+        "llm": one_model("x", fake.api_base),
         "tools": {"web": web},
     }
 
