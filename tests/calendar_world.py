@@ -23,8 +23,8 @@ from agent_core.tools.dav.config import DavSettings
 from agent_core.tools.dav.plugin import DavTools
 from agent_core.tools.effects import approving, review_of
 from agent_core.tools.execution import ToolRunner
-from devservers import ToolsMissing
 from devservers.calendars import CalendarServer, Kind
+from tests.servers import skipped_without_tools
 
 NOW = datetime(2026, 12, 1, 7, 0, tzinfo=UTC)
 ZONE = "Europe/Berlin"
@@ -92,10 +92,8 @@ async def calendars_at(
 
 
 def started(kind: Kind, tmp_path_factory: pytest.TempPathFactory) -> Iterator[CalendarServer]:
-    try:
+    with skipped_without_tools():
         server = CalendarServer.start(kind, tmp_path_factory.mktemp(kind), say=print)
-    except ToolsMissing as missing:
-        pytest.skip(str(missing))
     with server:
         yield server
 

@@ -41,6 +41,16 @@ def matrix_settings(
     }
 
 
+def one_model(name: str, api_base: str = "http://127.0.0.1:9/v1") -> dict[str, Any]:
+    """The settings ``llm`` of one model of one provider; nothing listens at the default address."""
+    return {
+        "providers": {"p": {"api_base": api_base, "api_key": "x"}},
+        "models": {name: {"provider": "p", "model": f"openai/{name}"}},
+        "pools": {"main": [name]},
+        "default_pool": "main",
+    }
+
+
 def email_settings(mail: MailServer, address: str, password: str, *allow: str, **more: Any) -> dict[str, Any]:
     """The part of a configuration that is about mail."""
     return {

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from devservers import Synapse, ToolsMissing
+from devservers import Synapse
 from tests.doubles.authorization_server import AuthorizationServer
+from tests.servers import skipped_without_tools
 
 
 @pytest.fixture(scope="module")
@@ -32,10 +33,8 @@ def delegating_synapse(
         },
         "password_config": {"enabled": False},
     }
-    try:
+    with skipped_without_tools():
         server = Synapse.start(tmp_path_factory.mktemp("delegating"), overrides=overrides)
-    except ToolsMissing as missing:
-        pytest.skip(str(missing))
     authorization_server.synapse = server.url
     with server:
         yield server

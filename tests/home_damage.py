@@ -130,3 +130,16 @@ MENDABLE = [
     a_summary, a_cursor_beyond_the_end, an_index_of_the_database, a_row_without_its_message,
     words_of_the_index, the_head_of_the_index, a_changed_file,
 ]  # fmt: skip
+
+
+def fill(disk: Path) -> Path:
+    """A file that takes all that is left."""
+    ballast = disk / "ballast"
+    with ballast.open("wb", buffering=0) as file:
+        for size in (64 * 1024, 1024, 1):
+            try:
+                while True:
+                    file.write(b"x" * size)
+            except OSError:
+                continue
+    return ballast

@@ -10,7 +10,7 @@ from typing import Any
 from agent_core.html_to_text import read_web_page
 from agent_core.memory.consolidation import consolidation_policy
 from agent_core.memory.consolidation.key_facts import essentials, excerpts, merge_list, missing
-from agent_core.messages import Audience, InboundMessage, OutboundKind, OutboundMessage, Sender, SessionKey
+from agent_core.messages import Audience, OutboundKind, OutboundMessage, SessionKey
 from agent_core.models import Message
 from agent_core.prompt import background_text, email_text, fence, remove_words_of, searched_words, user_text
 from agent_core.prompt_budget import TokenEstimate
@@ -34,6 +34,7 @@ from gateway.proactive.jobs.trigger_parsing import TriggerRequest, parse_request
 from gateway.turns.commands.command_parsing import parse_command
 from gateway.turns.commands.reminder_command import reminder_of
 from gateway.turns.questions.question_text import quote
+from tests.inbound import inbound
 
 LONG = 1_000_000
 EVENT = 65_000
@@ -119,13 +120,12 @@ def _sent_on(text: str) -> None:
 
 def _command(text: str) -> None:
     for begin in ("", "!", "!stop ", "Bot: "):
-        message = InboundMessage(
-            channel="matrix",
+        message = inbound(
+            SessionKey(channel="matrix", conversation="!a:hs.test"),
+            "@ann:hs.test",
+            begin + text,
+            "$a",
             account="@bot:hs.test",
-            native_id="$a",
-            session=SessionKey(channel="matrix", conversation="!a:hs.test"),
-            sender=Sender(address="@ann:hs.test", verified=True),
-            text=begin + text,
             received_at=NOW,
             audience=Audience.GROUP,
             context={"names": ["Bot"]},

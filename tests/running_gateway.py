@@ -7,7 +7,14 @@ from contextlib import asynccontextmanager
 
 import anyio
 
+from channels.base import LinkState
 from gateway.supervision.gateway import Gateway
+
+
+async def connected(built: Gateway, account: str = "email") -> None:
+    """Wait until an account of a running gateway is connected."""
+    with anyio.fail_after(60):
+        await built.supervisor.wait(lambda: built.supervisor.status(account).state is LinkState.UP)
 
 
 @asynccontextmanager

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
@@ -24,13 +25,38 @@ if TYPE_CHECKING:
     from tests.postgres_server import PostgresServer
 
 
+@contextmanager
+def skipped_without_tools() -> Iterator[None]:
+    """Skip a test whose servers cannot be installed here."""
+    try:
+        yield
+    except ToolsMissing as missing:
+        pytest.skip(str(missing))
+
+
+def own_mail_server(*names: str, count: int, password: str = "pw") -> Callable[..., Iterator[MailServer]]:
+    """
+    A mail server of a module's own, as a fixture: it begins with ``name0 …``, because a new user takes a second.
+
+    ``{name}`` in a password is the name.
+    """
+
+    @pytest.fixture(scope="module")
+    def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MailServer]:
+        users = {f"{name}{number}": password.format(name=name) for name in names for number in range(count)}
+        with skipped_without_tools():
+            server = MailServer.start(tmp_path_factory.mktemp("mail"), users=users)
+        with server:
+            yield server
+
+    return start
+
+
 @pytest.fixture(scope="session")
 def synapse(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Synapse]:
     """The session's homeserver, with room version 12 as default."""
-    try:
+    with skipped_without_tools():
         server = Synapse.start(tmp_path_factory.mktemp("synapse"), say=print)
-    except ToolsMissing as missing:
-        pytest.skip(str(missing))
     with server:
         yield server
 
@@ -38,10 +64,8 @@ def synapse(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Synapse]:
 @pytest.fixture(scope="session")
 def mail_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MailServer]:
     """The session's mail server: Dovecot where it is installed, otherwise pymap."""
-    try:
+    with skipped_without_tools():
         server = MailServer.start(tmp_path_factory.mktemp("mail"), say=print)
-    except ToolsMissing as missing:
-        pytest.skip(str(missing))
     with server:
         yield server
 
@@ -51,10 +75,8 @@ def postgres() -> Iterator[PostgresServer]:
     """The session's PostgreSQL; a test that wants it makes a database of its own."""
     from tests.postgres_server import PostgresServer
 
-    try:
+    with skipped_without_tools():
         server = PostgresServer.start()
-    except ToolsMissing as missing:
-        pytest.skip(str(missing))
     with server:
         yield server
 

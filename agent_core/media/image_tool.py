@@ -8,15 +8,18 @@ cost is recorded before its result.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from agent_core.errors import ModelError, ModelUnreadable, ToolFailed
 from agent_core.media.image_config import ImageSettings
-from agent_core.media.pictures import GeneratedPicture, MakesPictures, picture_type
+from agent_core.media.pictures import GeneratedPicture, picture_type
 from agent_core.messages import Attachment
 from agent_core.models import ToolResult, Usage
 from agent_core.prompt import attachment_lines
 from agent_core.tools.effects import Effect
+
+if TYPE_CHECKING:
+    from agent_core.media.media_client import ProviderPictures
 
 _LONGEST = 8_000
 _GUESSED_TOKENS = 1_000
@@ -65,7 +68,7 @@ class ImageTool:
     def __init__(
         self,
         settings: ImageSettings,
-        maker: Callable[[], MakesPictures],
+        maker: Callable[[], ProviderPictures],
         keep: KeepPicture,
         pays: PaysForPictures,
     ) -> None:

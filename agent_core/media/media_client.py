@@ -28,7 +28,7 @@ from agent_core.llm.openai_connection import OpenAIConnection
 from agent_core.llm.openai_format import token_count
 from agent_core.llm.providers import Endpoint, endpoint_of, key_of_environment
 from agent_core.media.image_config import ImageSettings, is_plain_image
-from agent_core.media.pictures import GeneratedPicture, MakesPictures, pictures_in
+from agent_core.media.pictures import GeneratedPicture, pictures_in
 from agent_core.media.speech import Speaks, Spoken, cost_of_chars, spoken_of
 from agent_core.media.transcript import (
     Clip,
@@ -211,7 +211,7 @@ class ProviderTranscription:
 
 
 class ProviderPictures:
-    """Implements `MakesPictures` for one model of a provider."""
+    """A model of a provider that makes pictures."""
 
     def __init__(self, client: MediaClient, settings: ImageSettings) -> None:
         self.client = client
@@ -221,7 +221,7 @@ class ProviderPictures:
             self._max_bytes = min(self._max_bytes, _MOST_PICTURE_BYTES)
 
     async def make(self, prompt: str, *, count: int, size: str) -> GeneratedPicture:
-        """Pictures; see `MakesPictures`."""
+        """Make ``count`` pictures; ``size`` may be empty. Raises `ModelError` if none was made."""
         client = self.client
         fields = {**self._settings.extra, "prompt": prompt, "n": count, **({"size": size} if size else {})}
         if client.endpoint is None:
@@ -234,7 +234,7 @@ class ProviderPictures:
         return self._made_in(content, count, None)
 
     async def aclose(self) -> None:
-        """Close the connections."""
+        """Close the connections. A later `make` opens new ones."""
         await self.client.aclose()
 
     async def _make_one_by_one(self, fields: Mapping[str, Any], count: int) -> GeneratedPicture:
@@ -303,7 +303,7 @@ def build_transcriber(
 
 def build_picture_maker(
     settings: ImageSettings, providers: Mapping[str, ProviderSpec], clock: Clock, *, litellm: LiteLLMProcess
-) -> MakesPictures:
+) -> ProviderPictures:
     """The image client of these settings, which have passed `check_image`."""
     provider = providers.get(settings.provider, ProviderSpec())
     plain = is_plain_image(settings, provider)

@@ -6,7 +6,7 @@ import base64
 import binascii
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 _ADDRESS = "an address instead of the picture; set extra: {response_format: b64_json}"
 _TYPES = {b"\x89PNG\r\n\x1a\n": "image/png", b"\xff\xd8\xff": "image/jpeg"}
@@ -20,18 +20,6 @@ class GeneratedPicture:
     tokens: tuple[int, int] = (0, 0)
     cost_usd: float | None = None
     model: str = ""
-
-
-class MakesPictures(Protocol):
-    """A provider of pictures."""
-
-    async def make(self, prompt: str, *, count: int, size: str) -> GeneratedPicture:
-        """Make ``count`` pictures; ``size`` may be empty. Raises `ModelError` if none was made."""
-        ...
-
-    async def aclose(self) -> None:
-        """Close the connections. A later `make` opens new ones."""
-        ...
 
 
 def picture_type(content: bytes) -> str:

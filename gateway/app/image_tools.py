@@ -18,7 +18,7 @@ from gateway.budget.metering import Metering, UsageMeter
 from gateway.store.stores import StoreUnavailable
 
 if TYPE_CHECKING:
-    from agent_core.media.pictures import MakesPictures
+    from agent_core.media.media_client import ProviderPictures
 
 
 class Pictures:
@@ -33,7 +33,7 @@ class Pictures:
         self._metering = metering
         self._attachments = attachments
         self._litellm = litellm
-        self._maker: MakesPictures | None = None
+        self._maker: ProviderPictures | None = None
 
     def tools_for(self, session: Session) -> list[ToolPort]:
         """The tool, if it is configured, where the owner alone speaks and reads along; not in check-ins."""
@@ -57,7 +57,7 @@ class Pictures:
         if self._maker is not None:
             await self._maker.aclose()
 
-    def _made(self) -> MakesPictures:
+    def _made(self) -> ProviderPictures:
         if self._maker is None:
             from agent_core.media.media_client import build_picture_maker  # noqa: PLC0415 - not before it is used
 

@@ -6,11 +6,11 @@ follows, and what has become too long is consolidated.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 import anyio
 
-from agent_core.memory.consolidation.consolidation_queue import Consolidates, ConsolidationQueue
+from agent_core.memory.consolidation.consolidation_queue import ConsolidationQueue
 from agent_core.memory.consolidation.consolidation_run import ConsolidationResult
 from agent_core.memory.manager import MemoryManager
 from agent_core.memory.scopes import OWNER
@@ -77,14 +77,6 @@ class PostTurn:
         await self._history.settle(SessionKey.parse(session_id))
 
 
-class KnowsScope(Consolidates, Protocol):
-    """Something that consolidates sessions and knows whose they are."""
-
-    async def last_scope(self, session_id: str) -> str | None:
-        """See `MemoryManager.last_scope`."""
-        ...
-
-
 class MeteredConsolidation:
     """
     Consolidates, with a meter per visit.
@@ -92,7 +84,7 @@ class MeteredConsolidation:
     Conversations not of the owner alone count as others' share, so that the owner's reserve is kept.
     """
 
-    def __init__(self, manager: KnowsScope, spending: Metering, clock: Clock) -> None:
+    def __init__(self, manager: MemoryManager, spending: Metering, clock: Clock) -> None:
         self._manager = manager
         self._spending = spending
         self._clock = clock

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ from channels.email.config import EmailConfig
 from channels.matrix.channel import MatrixChannel
 from channels.matrix.config import MatrixConfig
 from channels.plugin import ChannelServices
+from tests.clock import LoopClock
+from tests.doubles.homeserver import ScriptedHomeserver
 
 
 def services(
@@ -74,3 +77,23 @@ def matrix_channel(
         channel.connect, channel.machines = connect, machines
     channel.machines = machines or channel.machines
     return channel
+
+
+def scripted_channel(
+    server: ScriptedHomeserver, folder: Path, *, settings: dict[str, Any], **more: Any
+) -> MatrixChannel:
+    """An account that is logged in already, on a scripted homeserver, in the time of the loop."""
+    config = MatrixConfig(homeserver="http://hs", user_id="@bot:hs.test", password="pw", **settings)
+    login = {
+        "homeserver": "http://hs",
+        "user_id": config.user_id,
+        "device_id": "DEV",
+        "access_token": "token-1",
+    }
+    (folder / "session.json").write_text(json.dumps(login))
+
+    async def connect(_: object) -> ScriptedHomeserver:
+        server.credentials = None
+        return server
+
+    return matrix_channel("matrix", config, state_dir=folder, clock=LoopClock(), connect=connect, **more)

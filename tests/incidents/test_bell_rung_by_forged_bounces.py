@@ -5,7 +5,6 @@ an alert for each, and alerts that meant something were dropped because fifty wa
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,26 +13,19 @@ import anyio
 import pytest
 from anyio.to_thread import run_sync
 
-from devservers import MailServer, ToolsMissing
+from devservers import MailServer
 from gateway.store.states import InboxState, OutboxState
 from tests.incidents.test_forged_bounces import bounce, write
 from tests.incidents.test_mail_beyond_the_limit import answers
 from tests.integration.test_email_loops import gateway
+from tests.servers import own_mail_server
 
 pytestmark = pytest.mark.slow
 
 REPORTS = 60
 
 
-@pytest.fixture(scope="module")
-def mail_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MailServer]:
-    users = {f"{name}{number}": "pw" for name in ("bot", "guest", "friend", "owner") for number in range(2)}
-    try:
-        server = MailServer.start(tmp_path_factory.mktemp("mail"), users=users)
-    except ToolsMissing as missing:
-        pytest.skip(str(missing))
-    with server:
-        yield server
+mail_server = own_mail_server("bot", "guest", "friend", "owner", count=2)
 
 
 @pytest.mark.parametrize("number", [0, 1])

@@ -10,12 +10,9 @@ from __future__ import annotations
 import anyio
 import pytest
 
-from channels.attachments import AttachmentStore
 from channels.matrix.client.homeserver import HttpAnswer
-from channels.matrix.config import MatrixConfig
 from channels.matrix.receive.decryption import Decryption
 from tests.clock import LoopClock
-from tests.doubles.accounts import matrix_channel
 from tests.doubles.homeserver import ANYBODY, member, text
 from tests.doubles.inbox import running
 from tests.incidents.test_slow_server_of_another import BOT, MINE, OWNER, Setup, file
@@ -26,27 +23,8 @@ CAROL = "@carol:good.test"
 
 class Crowd(Setup):
     def channel(self, **settings):
-        config = MatrixConfig(
-            homeserver="http://hs",
-            user_id=BOT,
-            password="pw",
-            allow_from=[OWNER, "@*:evil.test", "@*:good.test"],
-            group_policy="open",
-            **settings,
-        )
-
-        async def connect(_):
-            return self.server
-
-        return matrix_channel(
-            "matrix",
-            config,
-            state_dir=self.folder,
-            clock=LoopClock(),
-            is_owner=OWNER.__eq__,
-            connect=connect,
-            attachments=AttachmentStore(self.folder / "home"),
-        )
+        patterns = [OWNER, "@*:evil.test", "@*:good.test"]
+        return super().channel(allow_from=patterns, is_owner=OWNER.__eq__, **settings)
 
     async def waits_for(self, event_id):
         """How long it takes until this is accepted, in virtual seconds."""

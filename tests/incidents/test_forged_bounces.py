@@ -5,7 +5,7 @@ in quarantine until somebody let it in by hand, and nobody told the owner.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from email.message import EmailMessage
 from functools import partial
 from pathlib import Path
@@ -17,26 +17,19 @@ from anyio.to_thread import run_sync
 
 from agent_core.messages import InboundMessage, SessionKey
 from channels.base import ChannelUnavailable
-from devservers import MailPeer, MailServer, ToolsMissing
+from devservers import MailPeer, MailServer
 from gateway.operations.operation_context import OperationContext
 from gateway.store.states import InboxState
 from tests.doubles.mailbox import Post, Store
 from tests.incidents.test_mail_beyond_the_limit import answers
 from tests.integration.test_email_loops import NO_BRAKE, Gateway, gateway, own
+from tests.servers import own_mail_server
 from tests.unit.channels.email.test_loop_guard import answer
 
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture(scope="module")
-def mail_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MailServer]:
-    users = {f"{name}{number}": "pw" for name in ("bot", "guest", "friend", "owner") for number in range(3)}
-    try:
-        server = MailServer.start(tmp_path_factory.mktemp("mail"), users=users)
-    except ToolsMissing as missing:
-        pytest.skip(str(missing))
-    with server:
-        yield server
+mail_server = own_mail_server("bot", "guest", "friend", "owner", count=3)
 
 
 def bounce(about: EmailMessage, recipient: str, bot: str) -> bytes:

@@ -5,7 +5,6 @@ the bot gives to its mails; it was filed into the bot's Sent folder, as if the b
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from email.message import EmailMessage
 from pathlib import Path
 
@@ -14,7 +13,7 @@ import pytest
 from anyio.to_thread import run_sync
 
 from devservers import MailServer
-from tests.integration.mail_bot import Bot, Marks, answer_to, make_bot, open_server
+from tests.integration.mail_bot import Bot, Marks, answer_to, make_bot, server_of_bots
 
 pytestmark = [pytest.mark.slow, pytest.mark.anyio]
 UNKNOWN = "<squidbot." + "0" * 24 + "." + "1" * 24 + "@{domain}>"
@@ -25,10 +24,7 @@ WORDS = {
 }
 
 
-@pytest.fixture(scope="module")
-def mail_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MailServer]:
-    with open_server(tmp_path_factory.mktemp("mail")) as server:
-        yield server
+mail_server = server_of_bots()
 
 
 @pytest.fixture

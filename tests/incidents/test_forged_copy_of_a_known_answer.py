@@ -5,7 +5,6 @@ mail server writes no Authentication-Results it was filed into the bot's Sent fo
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,15 +12,12 @@ from anyio.to_thread import run_sync
 
 from devservers import MailServer
 from tests.incidents.test_forged_copy_filed import behind, in_our_name, sent
-from tests.integration.mail_bot import Bot, Marks, answer_to, make_bot, open_server
+from tests.integration.mail_bot import Bot, Marks, answer_to, make_bot, server_of_bots
 
 pytestmark = [pytest.mark.anyio]
 
 
-@pytest.fixture(scope="module")
-def mail_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MailServer]:
-    with open_server(tmp_path_factory.mktemp("mail")) as server:
-        yield server
+mail_server = server_of_bots()
 
 
 @pytest.fixture

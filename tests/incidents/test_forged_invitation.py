@@ -13,11 +13,10 @@ import anyio
 import pytest
 
 from channels.matrix.client.homeserver import HttpAnswer, LinkBroken
-from channels.matrix.config import MatrixConfig
 from channels.matrix.rooms.invites import Invites
 from channels.matrix.rooms.room_state import Rooms
 from tests.clock import LoopClock
-from tests.doubles.accounts import matrix_channel
+from tests.doubles.accounts import scripted_channel
 from tests.doubles.homeserver import ScriptedHomeserver, failure, member, text
 from tests.doubles.inbox import MemoryInbox, running
 
@@ -168,17 +167,7 @@ async def test_what_cannot_be_looked_up_now_is_looked_up_later(it):
 async def test_the_answer_that_brings_the_room_says_it_before_its_first_words_are_read(tmp_path):
     """No further question is needed, so the owner's first words are private, and a liar's are not."""
     server = ScriptedHomeserver()
-    (tmp_path / "session.json").write_text(
-        json.dumps({"homeserver": "http://hs", "user_id": BOT, "device_id": "DEV", "access_token": "t"})
-    )
-    config = MatrixConfig(
-        homeserver="http://hs", user_id=BOT, password="pw", allow_from=[OWNER], group_policy="open"
-    )
-
-    async def connect(_):
-        return server
-
-    channel = matrix_channel("matrix", config, state_dir=tmp_path, clock=LoopClock(), connect=connect)
+    channel = scripted_channel(server, tmp_path, settings={"allow_from": [OWNER], "group_policy": "open"})
     inbox = MemoryInbox()
     inbox.positions["next_batch"] = "s0"
     server.on("POST", "/join$", failure(502))  # it was done, and its answer was lost

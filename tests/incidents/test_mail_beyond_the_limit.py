@@ -5,7 +5,6 @@ own as well, with the default settings.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from email.message import EmailMessage
 from functools import partial
@@ -21,7 +20,7 @@ from channels.email.config import EmailConfig, MailAnswerLimits
 from channels.email.loop_guard import LoopGuard
 from channels.email.receive.mail_intake import MailIntake, read_arrival
 from channels.email.reply_limits import MAX_WAITING, MAX_WAITING_IN_ALL, AnswerLimiter, AnswerSlot
-from devservers import MailPeer, MailServer, ToolsMissing
+from devservers import MailPeer, MailServer
 from gateway.app import Overrides, build
 from gateway.settings import Settings
 from gateway.store.states import InboxState
@@ -31,21 +30,14 @@ from gateway.turns.failure_and_deferral import left_s, notice_text
 from tests.clock import LoopClock, ManualClock
 from tests.daemon import email_settings
 from tests.integration.test_email_loops import Gateway, gateway, own
+from tests.servers import own_mail_server
 
 pytestmark = pytest.mark.slow
 
 DEFAULTS: dict[str, Any] = {"limits": MailAnswerLimits().model_dump()}
 
 
-@pytest.fixture(scope="module")
-def mail_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MailServer]:
-    users = {f"{name}{number}": "pw" for name in ("bot", "guest", "owner") for number in range(4)}
-    try:
-        server = MailServer.start(tmp_path_factory.mktemp("mail"), users=users)
-    except ToolsMissing as missing:
-        pytest.skip(str(missing))
-    with server:
-        yield server
+mail_server = own_mail_server("bot", "guest", "owner", count=4)
 
 
 async def write(peer: MailPeer, bot: str, count: int) -> None:

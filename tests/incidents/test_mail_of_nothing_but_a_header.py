@@ -6,7 +6,6 @@ same mail: nobody's mail was received any more.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import anyio
@@ -15,15 +14,12 @@ import pytest
 from channels.email.imap import imap_syntax
 from channels.email.receive import mail_fetching, mail_receiver
 from devservers import MailServer
-from tests.integration.mail_bot import make_bot, open_server, raw_mail, refused, wanted
+from tests.integration.mail_bot import make_bot, raw_mail, refused, server_of_bots, wanted
 
 SIZE = 3_000_000
 
 
-@pytest.fixture(scope="module")
-def mail_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MailServer]:
-    with open_server(tmp_path_factory.mktemp("mail")) as server:
-        yield server
+mail_server = server_of_bots()
 
 
 async def test_the_next_mail_is_received(

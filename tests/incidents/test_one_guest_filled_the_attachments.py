@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agent_core.messages import InboundMessage, Sender, SessionKey
+from agent_core.messages import SessionKey
 from agent_core.storage.layout import Layout
 from channels.attachments import AttachmentsFull, AttachmentStore
 from gateway.app.agent import open_attachments
@@ -14,6 +14,7 @@ from gateway.routing.access import Access, Alias
 from gateway.settings import Settings
 from gateway.system.home import Home
 from tests.clock import EPOCH
+from tests.inbound import inbound
 
 OWNER, EVE, BOB = "olga@home.test", "eve@home.test", "bob@home.test"
 ACCESS = Access([Alias("email", OWNER)], {"email": ["*"]})
@@ -21,14 +22,13 @@ TOTAL = 4000
 
 
 def said_by(address, *, verified=True):
-    return InboundMessage(
-        channel="email",
+    return inbound(
+        SessionKey("email", "x"),
+        address,
+        "see the file",
+        f"of {address}",
         account="bot@home.test",
-        native_id=f"of {address}",
-        session=SessionKey("email", "x"),
-        sender=Sender(address=address, verified=verified),
-        text="see the file",
-        received_at=EPOCH,
+        verified=verified,
     )
 
 

@@ -5,7 +5,6 @@ poll of 30 s, and the link counted as down until it returned, so what was ready 
 
 from __future__ import annotations
 
-import json
 import random
 
 import anyio
@@ -14,10 +13,8 @@ import pytest
 from agent_core.backoff import LINK_RETRY, Backoff
 from channels.base import LinkState
 from channels.matrix.client.homeserver import HttpAnswer, LinkBroken
-from channels.matrix.config import MatrixConfig
 from channels.matrix.receive.sync_loop import SYNC_RETRY
-from tests.clock import LoopClock
-from tests.doubles.accounts import matrix_channel
+from tests.doubles.accounts import scripted_channel
 from tests.doubles.homeserver import ScriptedHomeserver
 from tests.doubles.inbox import MemoryInbox, running
 
@@ -45,15 +42,7 @@ class HonestHomeserver(ScriptedHomeserver):
 async def test_the_link_is_up_within_two_seconds_of_the_homeserver(tmp_path, outage_s):
     """However long it was away, within the first minute: nothing that waits for the link waits longer."""
     server = HonestHomeserver()
-    (tmp_path / "session.json").write_text(
-        json.dumps({"homeserver": "http://hs", "user_id": BOT, "device_id": "DEV", "access_token": "t"})
-    )
-    config = MatrixConfig(homeserver="http://hs", user_id=BOT, password="pw", allow_from=["@alice:hs.test"])
-
-    async def connect(_):
-        return server
-
-    channel = matrix_channel("matrix", config, state_dir=tmp_path, clock=LoopClock(), connect=connect)
+    channel = scripted_channel(server, tmp_path, settings={"allow_from": ["@alice:hs.test"]})
     inbox = MemoryInbox()
     async with running(channel, inbox):
         await inbox.until_up()

@@ -15,10 +15,8 @@ import pytest
 from agent_core.messages import Audience
 from channels.attachments import AttachmentStore
 from channels.matrix.client.homeserver import Download, HttpAnswer, LinkBroken
-from channels.matrix.config import MatrixConfig
 from channels.matrix.receive.deferred_reading import FETCHING
-from tests.clock import LoopClock
-from tests.doubles.accounts import matrix_channel
+from tests.doubles.accounts import scripted_channel
 from tests.doubles.homeserver import ScriptedHomeserver, member, text
 from tests.doubles.inbox import MemoryInbox, running
 
@@ -67,33 +65,14 @@ class Setup:
         self.server = SlowHomeserver()
         self.inbox = MemoryInbox()
         self.inbox.positions["next_batch"] = "s0"
-        (folder / "session.json").write_text(
-            json.dumps({"homeserver": "http://hs", "user_id": BOT, "device_id": "DEV", "access_token": "t"})
-        )
 
     def store(self):
         return AttachmentStore(self.folder / "home")
 
-    def channel(self, **settings):
-        config = MatrixConfig(
-            homeserver="http://hs",
-            user_id=BOT,
-            password="pw",
-            allow_from=[OWNER, GUEST, *self.others],
-            group_policy="open",
-            **settings,
-        )
-
-        async def connect(_):
-            return self.server
-
-        return matrix_channel(
-            "matrix",
-            config,
-            state_dir=self.folder,
-            clock=LoopClock(),
-            connect=connect,
-            attachments=self.store(),
+    def channel(self, *, allow_from=None, is_owner=lambda _: False, **settings):
+        allowed = {"allow_from": allow_from or [OWNER, GUEST, *self.others], "group_policy": "open"}
+        return scripted_channel(
+            self.server, self.folder, settings=allowed | settings, attachments=self.store(), is_owner=is_owner
         )
 
     def says(self, *events, room=THEIRS):

@@ -6,16 +6,12 @@ the owner's memory was opened in it. The same with somebody who was invited at t
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from agent_core.messages import Audience, SessionKey
 from channels.base import ChannelUnavailable
 from channels.matrix.client.homeserver import HttpAnswer, LinkBroken
-from channels.matrix.config import MatrixConfig
-from tests.clock import LoopClock
-from tests.doubles.accounts import matrix_channel
+from tests.doubles.accounts import scripted_channel
 from tests.doubles.homeserver import ScriptedHomeserver, failure, member, text
 from tests.doubles.inbox import MemoryInbox, running
 
@@ -34,15 +30,7 @@ def server():
 
 @pytest.fixture
 def channel(server, tmp_path):
-    (tmp_path / "session.json").write_text(
-        json.dumps({"homeserver": "http://hs", "user_id": BOT, "device_id": "DEV", "access_token": "t"})
-    )
-    config = MatrixConfig(homeserver="http://hs", user_id=BOT, password="pw", allow_from=[ALICE])
-
-    async def connect(_):
-        return server
-
-    return matrix_channel("matrix", config, state_dir=tmp_path, clock=LoopClock(), connect=connect)
+    return scripted_channel(server, tmp_path, settings={"allow_from": [ALICE]})
 
 
 def room_of_two(*events, direct=True, counted=True):

@@ -9,13 +9,14 @@ from datetime import datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
 
-from agent_core.messages import InboundMessage, Sender, SessionKey
+from agent_core.messages import SessionKey
 from agent_core.provenance import since, untrusted_origin
 from gateway.store.stores import Turn
 from gateway.turns.commands.asked import CommandContext
 from gateway.turns.commands.command_parsing import Command
 from gateway.turns.commands.trust_command import TrustCommand
 from tests.clock import EPOCH, ManualClock
+from tests.inbound import inbound
 
 PLACE = SessionKey("matrix", "dm")
 
@@ -33,15 +34,7 @@ async def trusted_until(*, taken: datetime, done: datetime) -> datetime:
     state = State()
     nothing: Any = None
     store: Any = SimpleNamespace(state=state)
-    message = InboundMessage(
-        channel="matrix",
-        account="@bot:hs.test",
-        native_id="1",
-        session=PLACE,
-        sender=Sender(address="@ann:hs.test", verified=True),
-        text="!trust",
-        received_at=taken,
-    )
+    message = inbound(PLACE, "@ann:hs.test", "!trust", account="@bot:hs.test", received_at=taken)
     row = SimpleNamespace(id=1, message=message, accepted_at=taken)
     turn = Turn("t", PLACE, 1, (row,), 1, 0)  # type: ignore[arg-type]
     asked = CommandContext(Command("trust", ""), turn, message, SimpleNamespace(), owner=True, is_owner=True)  # type: ignore[arg-type]

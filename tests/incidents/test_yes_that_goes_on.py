@@ -9,23 +9,21 @@ from typing import Any
 
 import pytest
 
-from agent_core.messages import Attachment, Audience, InboundMessage, Sender, SessionKey
+from agent_core.messages import Attachment, Audience, SessionKey
 from gateway.turns.commands.worded_answers import WordedAnswers
 from gateway.turns.questions.review_questions import CommandReply, ReviewQuestions
 from gateway.turns.questions.yes_and_no import Sign, yes_or_no
-from tests.clock import EPOCH
+from tests.inbound import inbound
 
 
 def heard(text: str, channel: str, *files: Attachment) -> Sign | None:
-    message = InboundMessage(
-        channel=channel,
+    message = inbound(
+        SessionKey(channel, "room"),
+        "ann@mail.test",
+        text,
         account="@bot:hs.test",
-        native_id="1",
-        sender=Sender(address="ann@mail.test"),
-        session=SessionKey(channel, "room"),
+        verified=False,
         audience=Audience.DIRECT,
-        text=text,
-        received_at=EPOCH,
         kind="message",
         attachments=files,
     )
@@ -96,14 +94,12 @@ async def written(text: str) -> CommandReply | None:
 
     approvals = object.__new__(ReviewQuestions)
     approvals._store = Store()  # type: ignore[assignment]
-    message = InboundMessage(
-        channel="email",
+    message = inbound(
+        SessionKey("email", "thread"),
+        "ann@example.org",
+        text,
         account="bot@example.org",
-        native_id="1",
-        sender=Sender(address="ann@example.org"),
-        session=SessionKey("email", "thread"),
-        text=text,
-        received_at=EPOCH,
+        verified=False,
         context={"outbound": "key"},
     )
     return await approvals.decide_by_reply(message)

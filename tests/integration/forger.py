@@ -7,7 +7,8 @@ import secrets
 from contextlib import contextmanager
 from urllib.parse import quote
 
-from devservers import Synapse, ToolsMissing
+from devservers import Synapse
+from tests.servers import skipped_without_tools
 
 
 class Forger:
@@ -62,13 +63,9 @@ def forging_synapse(folder):
             }
         )
     )
-    try:
+    with skipped_without_tools():
         server = Synapse.start(
             folder / "hs", overrides={"app_service_config_files": [str(registration)]}, say=print
         )
-    except ToolsMissing as missing:
-        import pytest
-
-        pytest.skip(str(missing))
     with server:
         yield server, lambda: Forger(server.url, token, f"forger-{secrets.token_hex(4)}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -11,7 +11,6 @@ from email.message import EmailMessage
 from pathlib import Path
 from typing import Any
 
-import pytest
 from anyio.to_thread import run_sync
 
 from agent_core.messages import InboundMessage, OutboundMessage, SessionKey
@@ -20,10 +19,11 @@ from channels.email.channel import EmailChannel
 from channels.email.config import EmailConfig
 from channels.email.imap.imap_connect import Timing
 from channels.email.smtp.submission import SubmitTiming
-from devservers import MailPeer, MailServer, ToolsMissing
+from devservers import MailPeer, MailServer
 from tests.clock import LoopClock
 from tests.doubles.accounts import email_channel
 from tests.doubles.inbox import MemoryInbox, running
+from tests.servers import own_mail_server, skipped_without_tools
 
 USERS = 120
 _numbers = itertools.count()
@@ -122,10 +122,13 @@ def settings(server: MailServer, bot: str, person: str) -> dict[str, Any]:
 def open_server(folder: Path) -> MailServer:
     """A server that begins with users for all tests, because a new one takes a second."""
     users = {f"{name}{number}": f"{name}-pw" for name in ("bot", "alice") for number in range(USERS)}
-    try:
+    with skipped_without_tools():
         return MailServer.start(folder, users=users)
-    except ToolsMissing as missing:
-        pytest.skip(str(missing))
+
+
+def server_of_bots() -> Callable[..., Iterator[MailServer]]:
+    """`open_server` as a fixture of a module."""
+    return own_mail_server("bot", "alice", count=USERS, password="{name}-pw")
 
 
 def make_bot(server: MailServer, folder: Path, **changes: Any) -> Bot:

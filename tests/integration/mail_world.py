@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from email.message import EmailMessage
@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import anyio
-import pytest
 from anyio.to_thread import run_sync
 
 from channels.base import LinkState
-from devservers import MailPeer, MailServer, ToolsMissing
+from devservers import MailPeer, MailServer
 from gateway.app import Overrides, build
 from gateway.settings import Settings
 from gateway.store.states import InboxState
@@ -24,6 +23,7 @@ from gateway.supervision.gateway import Gateway
 from gateway.system.home import open_home
 from tests.daemon import email_settings
 from tests.running_gateway import running
+from tests.servers import own_mail_server
 
 USERS = 60
 """For all tests of a run that share the numbers, whichever file they are in."""
@@ -31,13 +31,9 @@ _numbers = itertools.count()
 NO_BRAKE = dict.fromkeys(("answers_per_hour", "thread_answers_per_hour"), 0)
 
 
-def open_mail_server(folder: Path, *, users: int = USERS) -> MailServer:
-    """A server with people ``bot0 …``, ``alice0 …`` and ``bob0 …``."""
-    people = {f"{name}{number}": "pw" for name in ("bot", "alice", "bob") for number in range(users)}
-    try:
-        return MailServer.start(folder, users=people)
-    except ToolsMissing as missing:
-        pytest.skip(str(missing))
+def server_of_people() -> Callable[..., Iterator[MailServer]]:
+    """A server with people ``bot0 …``, ``alice0 …`` and ``bob0 …``, as a fixture of a module."""
+    return own_mail_server("bot", "alice", "bob", count=USERS)
 
 
 @dataclass(slots=True)

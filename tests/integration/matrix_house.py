@@ -9,6 +9,7 @@ import anyio
 from gateway.app import Overrides, build
 from gateway.settings import Settings
 from gateway.system.home import open_home
+from tests.daemon import one_model
 from tests.doubles.agent import ModelScript
 from tests.integration.matrix_bot import call
 from tests.integration.matrix_talk import shown
@@ -70,12 +71,7 @@ async def open_house(
     """Run a gateway in a folder for the length of the block; then drain it."""
     model = model or ModelScript(*answers)
     settings = {
-        "llm": {
-            "providers": {"p": {"api_base": "http://127.0.0.1:9/v1", "api_key": "x"}},
-            "models": {"m": {"provider": "p", "model": "openai/m"}},
-            "pools": {"main": ["m"]},
-            "default_pool": "main",
-        },
+        "llm": one_model("m"),
         "agents": {"heartbeat": {"enabled": False}},
         "tools": approvals or {},
         "owner": {"aliases": [owner.user_id] if owner is not None else []},

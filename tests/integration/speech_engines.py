@@ -9,8 +9,8 @@ from typing import Literal
 
 import pytest
 
-from devservers import ToolsMissing
 from devservers.environment import cache_folder, prepare_tools
+from tests.servers import skipped_without_tools
 
 WITHIN_S = 180.0
 ROOM_BYTES = 4_000_000_000
@@ -31,10 +31,8 @@ def engine(tools: Literal["speech", "listen"]) -> Path:
     free = shutil.disk_usage(folder).free
     if free < ROOM_BYTES:
         pytest.skip(f"needs 4 GB of disk, there are {free // 10**6} MB")
-    try:
+    with skipped_without_tools():
         return prepare_tools(tools, say=print, limit_s=WITHIN_S)
-    except ToolsMissing as missing:
-        pytest.skip(str(missing))
 
 
 def piper_engine() -> tuple[str, Path]:

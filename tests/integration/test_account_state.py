@@ -32,6 +32,7 @@ from tests.doubles.loopback import LoopbackChannel, LoopbackServer
 from tests.integration.test_moving import filled
 from tests.integration.test_postgres_lease import keeper
 from tests.postgres_server import PostgresServer
+from tests.running_gateway import running
 
 pytestmark = [pytest.mark.integration]
 BOT, DEVICE, ROOM = "@bot:hs.test", "DEV", "!room"
@@ -363,12 +364,10 @@ async def daemon_at(url: str, home: Path, address: str, *, name: str = "club"):
     settings = Settings.model_validate({"gateway": {"store": url, "state_key": KEY}})
     channel = LoopbackChannel(LoopbackServer(), name=name, account=address)
     built = await build(settings, open_home(home), Overrides(channels={name: (channel, "each")}))
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(built.run)
+    async with running(built):
         with anyio.fail_after(60):
             await built.settled.wait()
         yield built
-        built.stop()
 
 
 @pytest.mark.parametrize("active", [True, False], ids=["beside the active machine", "alone"])

@@ -21,6 +21,7 @@ from gateway.turns.commands import worded_answers
 from gateway.turns.questions.review_questions import OWNER_QUESTIONS
 from tests.doubles.agent import StreamingModel
 from tests.doubles.loopback import Delivered, LoopbackChannel, LoopbackServer
+from tests.inbound import inbound
 from tests.integration.gateway_world import Scenario, world
 
 ANN, BOB, EVE = "@ann:hs.test", "@bob:hs.test", "@eve:hs.test"
@@ -88,13 +89,11 @@ async def greeted(one: Scenario) -> None:
 
 
 def reaction(notice: Delivered, sign: str, *, person: str = ANN, number: int = 1) -> InboundMessage:
-    return InboundMessage(
-        channel="matrix",
-        account="bot",
-        native_id=f"$reaction-{number}",
-        session=SessionKey("matrix", f"dm-{person}"),
-        sender=Sender(address=person, verified=True),
-        text=sign,
+    return inbound(
+        SessionKey("matrix", f"dm-{person}"),
+        person,
+        sign,
+        f"$reaction-{number}",
         received_at=SystemClock().now(),
         kind="reaction",
         context={"outbound": notice.key},

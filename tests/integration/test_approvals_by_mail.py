@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from email.message import EmailMessage
 from functools import partial
@@ -14,30 +14,23 @@ import anyio
 import pytest
 from anyio.to_thread import run_sync
 
-from channels.base import LinkState
-from devservers import MailPeer, MailServer, ToolsMissing
+from devservers import MailPeer, MailServer
 from gateway.app import Overrides, build
 from gateway.settings import Settings
 from gateway.store.states import InboxState
 from gateway.supervision.gateway import Gateway
 from gateway.system.home import open_home
-from tests.daemon import email_settings
+from tests.daemon import email_settings, one_model
 from tests.doubles.agent import StreamingModel, call
 from tests.integration.test_email_loops import own
 from tests.integration.test_tool_approval import Writer
+from tests.running_gateway import connected, running
+from tests.servers import own_mail_server
 
 NAMED = re.compile(r"\b(a[0-9a-f]{6}|d\d+)\b")
 
 
-@pytest.fixture(scope="module")
-def mail_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MailServer]:
-    users = {f"{name}{number}": "pw" for name in ("bot", "guest", "eve", "owner") for number in range(20)}
-    try:
-        server = MailServer.start(tmp_path_factory.mktemp("mail"), users=users)
-    except ToolsMissing as missing:
-        pytest.skip(str(missing))
-    with server:
-        yield server
+mail_server = own_mail_server("bot", "guest", "eve", "owner", count=20)
 
 
 class Wishful(StreamingModel):
@@ -80,27 +73,14 @@ class Harness:
                 "approval_timeout_minutes": self.minutes,
                 **self.more_tools,
             },
-            "llm": {
-                "default_pool": "main",
-                "providers": {"p": {"api_base": "http://127.0.0.1:9/v1", "api_key": "x"}},
-                "models": {"demo": {"provider": "p", "model": "openai/x"}},
-                "pools": {"main": ["demo"]},
-            },
+            "llm": one_model("demo"),
             "channels": {"email": email_settings(self.server, self.bot, "pw", *allow, **email)},
         }
         overrides = Overrides(models={"demo": self.model}, tools=[self.tool])
         built = await build(Settings.model_validate(settings), open_home(self.folder), overrides)
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(built.run)
-            with anyio.fail_after(60):
-                await built.supervisor.wait(lambda: built.supervisor.status("email").state is LinkState.UP)
-            try:
-                yield built
-            finally:
-                built.stop()
-                with anyio.CancelScope(shield=True):
-                    await anyio.sleep(1)
-                tasks.cancel_scope.cancel()
+        async with running(built):
+            await connected(built)
+            yield built
 
     async def mails(self, name: str, wanted: Callable[[str], bool], count: int = 1) -> list[EmailMessage]:
         """What somebody got from the bot, as soon as so many fit."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -31,15 +31,11 @@ from gateway.system.clock import SystemClock
 from tests.clock import EPOCH, ManualClock
 from tests.doubles.object_server import Gate, ObjectServer
 from tests.home_world import ALICE, BOB, fill
-from tests.integration.mail_bot import Marks, answer_to, open_server, raw_mail
+from tests.integration.mail_bot import Marks, answer_to, raw_mail, server_of_bots
 from tests.integration.mail_bot import make_bot as make_mail_bot
 from tests.integration.matrix_bot import Bot, call, joined_room
 
-
-@pytest.fixture(scope="module")
-def mail_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MailServer]:
-    with open_server(tmp_path_factory.mktemp("mail")) as server:
-        yield server
+mail_server = server_of_bots()
 
 
 # ── messages ──

@@ -8,7 +8,7 @@ from functools import partial
 
 import pytest
 
-from agent_core.messages import InboundMessage, Sender, SessionKey
+from agent_core.messages import SessionKey
 from agent_core.models import Message
 from agent_core.storage.jsonl_memory import JsonlMemory
 from agent_core.storage.session_files import named_in_files
@@ -20,6 +20,7 @@ from gateway.store.stores import NewOutbound, Pending, StoreUnavailable
 from gateway.system.clock import SystemClock
 from tests.clock import EPOCH, ManualClock
 from tests.doubles.loopback import LoopbackChannel, LoopbackServer
+from tests.inbound import inbound
 from tests.integration.gateway_world import world
 from tests.pictures import png
 
@@ -31,13 +32,11 @@ SETTINGS = {
 
 
 def said(text, *attachments, sender=OWNER, number=0):
-    return InboundMessage(
-        channel="matrix",
-        account="bot",
-        native_id=f"{sender}-{number}",
-        session=SessionKey("matrix", f"dm-{sender}"),
-        sender=Sender(address=sender, verified=True),
-        text=text,
+    return inbound(
+        SessionKey("matrix", f"dm-{sender}"),
+        sender,
+        text,
+        f"{sender}-{number}",
         received_at=datetime.now(UTC),
         attachments=attachments,
     )

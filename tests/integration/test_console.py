@@ -16,7 +16,7 @@ import anyio
 import pytest
 from yarl import URL
 
-from agent_core.messages import InboundMessage, Sender, SessionKey
+from agent_core.messages import InboundMessage, SessionKey
 from gateway.app.daemon import make_operations
 from gateway.operations.http import console as console_package
 from gateway.operations.http.console.console_server import Console
@@ -33,6 +33,7 @@ from gateway.system.console_logins import LINK_S, SESSION_S, ConsoleLogins
 from gateway.system.home import Home
 from tests.clock import ManualClock
 from tests.doubles.loopback import LoopbackServer
+from tests.inbound import inbound
 from tests.integration.gateway_world import Scenario
 from tests.integration.test_approvals import ANN, BOB, BOBS, SETTINGS, deciding, held, notices
 from tests.integration.test_questions_together import three_tools
@@ -142,13 +143,11 @@ async def test_a_draft_is_edited_and_sent_by_a_click_and_only_once(tmp_path: Pat
 
 def stranger_with_script() -> InboundMessage:
     """A mail whose name, subject, file and address would be script."""
-    return InboundMessage(
-        channel="matrix",
-        account="bot",
-        native_id=f"<{BAD}>",
-        session=SessionKey("matrix", f"dm-{BAD}"),
-        sender=Sender(address=f"{BAD}@hs.test", verified=True),
-        text=BAD,
+    return inbound(
+        SessionKey("matrix", f"dm-{BAD}"),
+        f"{BAD}@hs.test",
+        BAD,
+        f"<{BAD}>",
         received_at=SystemClock().now(),
         context={"subject": BAD, "doubt": BAD, "route": {"display_name": BAD}},
     )

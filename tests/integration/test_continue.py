@@ -12,7 +12,7 @@ import pytest
 
 from agent_core.memory.manager import MemoryManager
 from agent_core.memory.scopes import OWNER
-from agent_core.messages import Audience, InboundMessage, Sender, SessionKey
+from agent_core.messages import Audience, SessionKey
 from agent_core.models import Message
 from agent_core.prompt import transcript_line, words_for_people
 from agent_core.provenance import untrusted_origin
@@ -27,6 +27,7 @@ from tests.clock import EPOCH
 from tests.daemon import matrix_settings
 from tests.doubles.agent import StreamingModel
 from tests.doubles.loopback import LoopbackChannel, LoopbackServer
+from tests.inbound import inbound
 from tests.integration.command_world import ANN, BOB, Mind
 from tests.integration.gateway_world import Scenario, world
 from tests.integration.matrix_bot import call
@@ -272,16 +273,7 @@ async def test_who_joins_here_afterwards_is_not_shown_it(tmp_path):
 
         async def among_others(person: str, text: str, number: int) -> str:
             before = len(town.one.server.seen(HERE.conversation))
-            message = InboundMessage(
-                channel="matrix",
-                account="bot",
-                native_id=f"$later-{number}",
-                session=HERE,
-                sender=Sender(address=person, verified=True),
-                text=text,
-                received_at=EPOCH,
-                audience=Audience.GROUP,
-            )
+            message = inbound(HERE, person, text, f"$later-{number}", audience=Audience.GROUP)
             channels = town.one.built.supervisor._watched.values()
             (watched,) = (each for each in channels if each.channel.name == "matrix")
             await watched.inbox.accept([message], None, [])

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from agent_core.messages import Audience, InboundMessage, Sender, SessionKey
+from agent_core.messages import Audience, InboundMessage, SessionKey
 from agent_core.storage.search_index import SearchIndex
 from gateway.store.store_errors import StoreUnavailable
 from gateway.system.home import open_home
 from gateway.turns.commands.conversation_commands import as_markdown
 from gateway.turns.commit import TurnCommit
-from tests.clock import EPOCH
 from tests.doubles.loopback import LoopbackServer
+from tests.inbound import inbound
 from tests.integration.command_world import ANN, BOB, CID, SETTINGS, Mind, asked, talking
 from tests.integration.gateway_world import Scenario, world
 from tests.integration.matrix_bot import call
@@ -47,14 +47,11 @@ def with_pools(
 
 
 def in_group(person: str, text: str, number: int, **context: Any) -> InboundMessage:
-    return InboundMessage(
-        channel="matrix",
-        account="bot",
-        native_id=f"$group-{number}",
-        session=SessionKey("matrix", "group"),
-        sender=Sender(address=person, verified=True),
-        text=text,
-        received_at=EPOCH,
+    return inbound(
+        SessionKey("matrix", "group"),
+        person,
+        text,
+        f"$group-{number}",
         audience=Audience.GROUP,
         context=context,
     )

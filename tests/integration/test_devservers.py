@@ -21,6 +21,7 @@ from devservers import (
     dovecot,
     text_of,
 )
+from tests.servers import skipped_without_tools
 
 needs_dovecot = pytest.mark.skipif(
     dovecot.find_or_none() is None, reason="Dovecot 2.3 or newer is not installed"
@@ -31,10 +32,8 @@ needs_dovecot = pytest.mark.skipif(
 def own_mail(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[MailServer]:
-    try:
+    with skipped_without_tools():
         server = MailServer.start(tmp_path_factory.mktemp("own-mail"), flavour=request.param)
-    except ToolsMissing as missing:
-        pytest.skip(str(missing))
     with server:
         yield server
 

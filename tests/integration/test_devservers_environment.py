@@ -13,6 +13,7 @@ import pytest
 import devservers
 from devservers import ToolsMissing
 from devservers.environment import cache_folder, prepare_tools
+from tests.servers import skipped_without_tools
 
 PACKAGES = Path(devservers.__file__).parents[1]
 
@@ -21,10 +22,8 @@ PACKAGES = Path(devservers.__file__).parents[1]
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty cache; skips where the mail tools cannot be installed at all."""
     monkeypatch.setenv("SQUIDBOT_CACHE", str(tmp_path / "cache"))
-    try:
+    with skipped_without_tools():
         prepare_tools("mail")
-    except ToolsMissing as missing:
-        pytest.skip(str(missing))
     return tmp_path / "cache"
 
 

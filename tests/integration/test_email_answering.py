@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import anyio
@@ -17,16 +16,13 @@ from agent_core.storage.search_index import SearchIndex
 from devservers import MailServer, text_of
 from gateway.store.states import InboxState, OutboxState
 from gateway.store.stores import NewOutbound
-from tests.integration.mail_world import MailWorld, mail_world, open_mail_server
+from tests.integration.mail_world import MailWorld, mail_world, server_of_people
 
 SETTLED = InboxState.SETTLED
 QUIET_S = 1.5
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MailServer]:
-    with open_mail_server(tmp_path_factory.mktemp("mail")) as one:
-        yield one
+server = server_of_people()
 
 
 async def session_of(one: MailWorld, message_id: str) -> str:

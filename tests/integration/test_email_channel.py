@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import anyio
@@ -25,14 +24,10 @@ from tests.integration.mail_bot import (
     Marks,
     answer_to,
     make_bot,
-    open_server,
+    server_of_bots,
 )
 
-
-@pytest.fixture(scope="module")
-def mail_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MailServer]:
-    with open_server(tmp_path_factory.mktemp("mail")) as server:
-        yield server
+mail_server = server_of_bots()
 
 
 @pytest.fixture

@@ -19,11 +19,12 @@ from channels.email.config import EmailConfig
 from channels.email.imap.imap_connect import Timing
 from channels.email.parse.mail_threads import session_of, thread_tag
 from channels.email.smtp.submission import SubmitTiming
-from devservers import MailServer, ToolsMissing, text_of
+from devservers import MailServer, text_of
 from tests.clock import LoopClock
 from tests.contract import channel as contract
 from tests.doubles.accounts import email_channel
 from tests.doubles.inbox import running
+from tests.servers import skipped_without_tools
 
 ROOT = "<root@peer.test>"
 QUICK = Timing(connect_s=5, command_s=5, idle_refresh_s=2, idle_deadline_s=1)
@@ -40,10 +41,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MailServer]:
     A server of our own: it is killed. It begins with users for all tests, because a new one takes a second.
     """
     users = {f"{name}{number}": f"{name}-pw" for name in PEOPLE for number in range(USERS)}
-    try:
+    with skipped_without_tools():
         started = MailServer.start(tmp_path_factory.mktemp("mail"), users=users)
-    except ToolsMissing as missing:
-        pytest.skip(str(missing))
     with started:
         yield started
 

@@ -26,7 +26,7 @@ from gateway.store.states import InboxState, OutboxState
 from gateway.store.stores import InboxRow, Pending
 from tests.clock import EPOCH
 from tests.doubles.queue import wrapping
-from tests.integration.mail_world import MailWorld, mail_world, open_mail_server
+from tests.integration.mail_world import MailWorld, mail_world, server_of_people
 from tests.mail_corpus import corpus
 from tests.mail_writing import Case
 
@@ -66,10 +66,7 @@ def watching_the_reader() -> Iterator[list[int]]:
         yield found
 
 
-@pytest.fixture(scope="module")
-def mail_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MailServer]:
-    with open_mail_server(tmp_path_factory.mktemp("mail")) as server:
-        yield server
+mail_server = server_of_people()
 
 
 @pytest.fixture(scope="module")

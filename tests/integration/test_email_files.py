@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import anyio
@@ -16,13 +15,9 @@ from channels.attachments import AttachmentStore, AttachmentsUnavailable
 from channels.email.receive.mail_attachments import QUARANTINED_BYTES
 from channels.email.smtp.submission import SubmitTiming
 from devservers import MailServer, text_of
-from tests.integration.mail_bot import Bot, Marks, answer_to, make_bot, open_server, raw_mail
+from tests.integration.mail_bot import Bot, Marks, answer_to, make_bot, raw_mail, server_of_bots
 
-
-@pytest.fixture(scope="module")
-def mail_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MailServer]:
-    with open_server(tmp_path_factory.mktemp("mail")) as server:
-        yield server
+mail_server = server_of_bots()
 
 
 @pytest.fixture

@@ -39,14 +39,11 @@ from tests.integration.mail_bot import (
     make_bot,
     open_server,
     raw_mail,
+    server_of_bots,
     settings,
 )
 
-
-@pytest.fixture(scope="module")
-def mail_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MailServer]:
-    with open_server(tmp_path_factory.mktemp("mail")) as server:
-        yield server
+mail_server = server_of_bots()
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from email.message import EmailMessage
 from pathlib import Path
@@ -13,8 +13,7 @@ import anyio
 import pytest
 from anyio.to_thread import run_sync
 
-from channels.base import LinkState
-from devservers import MailPeer, MailServer, ToolsMissing
+from devservers import MailPeer, MailServer
 from gateway.app import build
 from gateway.errors import NotFound
 from gateway.operations.operation_context import OperationContext
@@ -23,6 +22,8 @@ from gateway.store.states import InboxState, OutboxState
 from gateway.supervision.gateway import Gateway
 from gateway.system.home import open_home
 from tests.daemon import email_settings
+from tests.running_gateway import connected, running
+from tests.servers import own_mail_server
 
 _numbers = itertools.count()
 QUIET_S = 4.0
@@ -33,15 +34,7 @@ NO_BRAKE = {
 NO_LIMITS = dict.fromkeys(("sender_per_hour", "sender_per_day"), 0)
 
 
-@pytest.fixture(scope="module")
-def mail_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MailServer]:
-    users = {f"{name}{number}": "pw" for name in ("bot", "peer") for number in range(12)}
-    try:
-        server = MailServer.start(tmp_path_factory.mktemp("mail"), users=users)
-    except ToolsMissing as missing:
-        pytest.skip(str(missing))
-    with server:
-        yield server
+mail_server = own_mail_server("bot", "peer", count=12)
 
 
 @asynccontextmanager
@@ -55,19 +48,9 @@ async def gateway(
         "channels": {"email": email_settings(server, server.address(bot), "pw", *allow, **email)},
     }
     built = await build(Settings.model_validate(settings), open_home(folder))
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(built.run)
-        with anyio.fail_after(60):
-            await built.supervisor.wait(lambda: built.supervisor.status("email").state is LinkState.UP)
-        try:
-            yield built
-        finally:
-            built.stop()
-            with anyio.move_on_after(20, shield=True):
-                while built.supervisor._scope is not None and not built.supervisor._scope.cancel_called:
-                    await anyio.sleep(0.05)
-                await anyio.sleep(1)
-            tasks.cancel_scope.cancel()
+    async with running(built):
+        await connected(built)
+        yield built
 
 
 def own(mails: list[EmailMessage], sender: str) -> list[EmailMessage]:

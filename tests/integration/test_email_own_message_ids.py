@@ -6,7 +6,6 @@ conversation.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import anyio
@@ -24,18 +23,15 @@ from tests.integration.mail_bot import (
     Marks,
     answer_to,
     make_bot,
-    open_server,
     raw_mail,
+    server_of_bots,
     wanted,
 )
 
 SES = "eu-west-1.amazonses.com"
 
 
-@pytest.fixture(scope="module")
-def mail_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MailServer]:
-    with open_server(tmp_path_factory.mktemp("mail")) as server:
-        yield server
+mail_server = server_of_bots()
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,9 @@ from tests.integration.mail_bot import (
     Bot,
     kept_back,
     make_bot,
-    open_server,
     raw_mail,
     refused,
+    server_of_bots,
     wanted,
 )
 from tests.name_server import NameServer, name_server
@@ -32,10 +32,7 @@ SIGNED = [b"from", b"to", b"subject", b"date", b"message-id"]
 SECRET = "k7f2m9q4x8z1w5t3"
 
 
-@pytest.fixture(scope="module")
-def mail_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MailServer]:
-    with open_server(tmp_path_factory.mktemp("mail")) as server:
-        yield server
+mail_server = server_of_bots()
 
 
 def sign(raw: bytes, domain: str = "mail.test", **how: Any) -> bytes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import anyio
@@ -11,13 +10,9 @@ from anyio.to_thread import run_sync
 
 from devservers import MailServer, text_of
 from gateway.store.states import UNINVITED, InboxState
-from tests.integration.mail_world import mail_world, open_mail_server
+from tests.integration.mail_world import mail_world, server_of_people
 
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MailServer]:
-    with open_mail_server(tmp_path_factory.mktemp("mail")) as server:
-        yield server
+server = server_of_people()
 
 
 @pytest.mark.smoke

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import smtplib
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,17 +15,13 @@ from tests.integration.mail_bot import (
     Bot,
     kept_back,
     make_bot,
-    open_server,
     raw_mail,
     refused,
+    server_of_bots,
     wanted,
 )
 
-
-@pytest.fixture(scope="module")
-def mail_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MailServer]:
-    with open_server(tmp_path_factory.mktemp("mail")) as server:
-        yield server
+mail_server = server_of_bots()
 
 
 @pytest.fixture

@@ -4,19 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 from devservers import MailServer
-from tests.integration.mail_bot import Bot, make_bot, open_server, raw_mail
+from tests.integration.mail_bot import Bot, make_bot, raw_mail, server_of_bots
 
-
-@pytest.fixture(scope="module")
-def mail_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MailServer]:
-    with open_server(tmp_path_factory.mktemp("mail")) as server:
-        yield server
+mail_server = server_of_bots()
 
 
 def _file_of(bot: Bot, words: bytes) -> Path:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from email import message_from_bytes, policy
 from email.message import EmailMessage
@@ -21,7 +21,7 @@ from anyio.to_thread import run_sync
 from devservers import MailServer, text_of
 from devservers.transcription import Reply, TranscriptionServer
 from gateway.app import Overrides
-from tests.integration.mail_world import MailWorld, mail_world, open_mail_server
+from tests.integration.mail_world import MailWorld, mail_world, server_of_people
 from tests.integration.test_everyday_on_a_phone import HonestModel
 from tests.integration.test_tool_approval import Writer
 from tests.mail_programs import PROGRAMS, File, MailProgram
@@ -74,10 +74,7 @@ class Assistant(HonestModel):
         return said if isinstance(said, str) else json.dumps(said, ensure_ascii=False)
 
 
-@pytest.fixture(scope="module")
-def mail_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MailServer]:
-    with open_mail_server(tmp_path_factory.mktemp("mail")) as server:
-        yield server
+mail_server = server_of_people()
 
 
 class Person:

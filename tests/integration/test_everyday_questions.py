@@ -17,7 +17,7 @@ from typing import Any
 import anyio
 import pytest
 
-from agent_core.messages import Attachment, Audience, InboundMessage, Sender, SessionKey
+from agent_core.messages import Attachment, Audience, SessionKey
 from agent_core.models import Message, ModelChunk, ToolCall, ToolDefinition, ToolResult
 from agent_core.provenance import untrusted_origin
 from agent_core.tools.effects import Effect, Wording
@@ -25,6 +25,7 @@ from channels.attachments.attachment_store import AttachmentStore
 from tests.clock import EPOCH
 from tests.doubles.agent import StreamingModel
 from tests.doubles.loopback import Delivered, LoopbackServer
+from tests.inbound import inbound
 from tests.integration.gateway_world import Scenario, world
 from tests.pictures import png
 
@@ -155,13 +156,11 @@ async def say(one: Scenario, text: str, *files: Attachment, who: str = ANN, plac
     """Say something, with files, and wait for what comes back."""
     place = place or f"dm-{who}"
     before = len(one.server.seen(place))
-    message = InboundMessage(
-        channel="matrix",
-        account="bot",
-        native_id=f"{who} {place} {before}",
-        session=SessionKey("matrix", place),
-        sender=Sender(address=who, verified=True),
-        text=text,
+    message = inbound(
+        SessionKey("matrix", place),
+        who,
+        text,
+        f"{who} {place} {before}",
         received_at=datetime.now(UTC),
         attachments=files,
         audience=Audience.GROUP if place in one.server.groups else Audience.DIRECT,

@@ -28,6 +28,7 @@ from gateway.settings import Settings
 from gateway.store.stores import StoreCorrupt
 from gateway.system.clock import SystemClock
 from gateway.system.home import open_home
+from tests.home_damage import fill
 from tests.integration.gateway_world import Scenario, world
 from tests.kill.oracle import problems
 from tests.kill.scenario import Nursery
@@ -37,19 +38,6 @@ ANN = SessionKey("loopback", "dm-ann")
 
 
 # ── the disk ──
-
-
-def fill(disk: Path) -> Path:
-    """A file that takes all that is left."""
-    ballast = disk / "ballast"
-    with ballast.open("wb", buffering=0) as file:
-        for size in (64 * 1024, 1024, 1):
-            try:
-                while True:
-                    file.write(b"x" * size)
-            except OSError:
-                continue
-    return ballast
 
 
 async def shown(there: Scenario) -> str:

@@ -6,32 +6,23 @@ What squidbot itself says to a German owner, at a real homeserver and by real ma
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from devservers import Credentials, MailServer, MatrixPeer, Synapse, ToolsMissing
+from devservers import Credentials, MailServer, MatrixPeer, Synapse
 from tests.daemon import Daemon
 from tests.integration.test_approvals_by_mail import Harness, text_of
 from tests.integration.test_everyday_on_a_phone import PHONE_COLUMNS, PHONE_LINES
 from tests.integration.test_questions_ring import bodies, settings
+from tests.servers import own_mail_server
 
 pytestmark = pytest.mark.integration
 
 
-@pytest.fixture(scope="module")
-def mail_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MailServer]:
-    try:
-        server = MailServer.start(
-            tmp_path_factory.mktemp("mail"),
-            users={f"{name}0": "pw" for name in ("bot", "guest", "eve", "owner")},
-        )
-    except ToolsMissing as missing:
-        pytest.skip(str(missing))
-    with server:
-        yield server
+mail_server = own_mail_server("bot", "guest", "eve", "owner", count=1)
 
 
 def german(synapse: Synapse, bot: Credentials, owner: str) -> dict[str, Any]:

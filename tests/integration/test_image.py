@@ -12,7 +12,7 @@ from typing import Any
 import anyio
 import pytest
 
-from agent_core.messages import Audience, InboundMessage, Sender, SessionKey
+from agent_core.messages import Audience, SessionKey
 from channels.base import LinkState
 from devservers import ImageServer, Trouble
 from devservers.images import png_of
@@ -20,10 +20,10 @@ from gateway.app import Overrides, build
 from gateway.settings import Settings
 from gateway.store.states import InboxState
 from gateway.system.home import open_home
-from tests.clock import EPOCH
 from tests.daemon import email_settings, matrix_settings
 from tests.doubles.agent import StreamingModel
 from tests.doubles.agent import call as use
+from tests.inbound import inbound
 from tests.integration.command_world import ANN, BOB
 from tests.integration.gateway_world import Scenario, world
 from tests.integration.matrix_bot import call
@@ -124,16 +124,7 @@ async def test_pictures_come_with_the_answer_and_are_paid(tmp_path, pictures):
 
 def wished(prompt, conversation, **more):
     """The owner's wish for a picture."""
-    return InboundMessage(
-        channel="matrix",
-        account="bot",
-        native_id="$wish",
-        session=SessionKey("matrix", conversation),
-        sender=Sender(address=ANN, verified=True),
-        text=wish({"prompt": prompt}),
-        received_at=EPOCH,
-        **more,
-    )
+    return inbound(SessionKey("matrix", conversation), ANN, wish({"prompt": prompt}), "$wish", **more)
 
 
 async def test_only_for_the_owner_and_only_where_it_is_configured(tmp_path, pictures):

@@ -22,11 +22,12 @@ from channels.matrix.assembly import connect_by_nio
 from channels.matrix.client.browser_login import log_in_by_browser, login_ways, token_store
 from channels.matrix.client.matrix_login import MatrixLogin
 from channels.matrix.config import MatrixConfig
-from devservers import Credentials, MatrixPeer, Synapse, ToolsMissing
+from devservers import Credentials, MatrixPeer, Synapse
 from tests.clock import LoopClock
 from tests.integration import init_world
 from tests.integration.matrix_bot import call
 from tests.integration.matrix_house import open_house
+from tests.servers import skipped_without_tools
 
 pytestmark = pytest.mark.integration
 
@@ -279,10 +280,8 @@ def single_sign_on(tmp_path_factory):
         "sso": {"client_whitelist": ["http://127.0.0.1:8913/"]},
         "password_config": {"enabled": False},
     }
-    try:
+    with skipped_without_tools():
         server = Synapse.start(tmp_path_factory.mktemp("sso"), overrides=overrides)
-    except ToolsMissing as missing:
-        pytest.skip(str(missing))
     with server:
         yield server
     cas.shutdown()

@@ -2,44 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-
-import pytest
-
 from channels.base import LinkState
+from tests.home_damage import fill
 from tests.integration.matrix_bot import Bot, bot_joined, call
 from tests.integration.secret_peer import SecretPeer
-
-SIZE = 2_000_000
-
-
-@pytest.fixture
-def small_disk(tmp_path):
-    """A disk of two megabytes."""
-    disk = tmp_path / "disk"
-    disk.mkdir(mode=0o700)
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", f"size={SIZE},mode=0700", "tmpfs", str(disk)],
-        capture_output=True,
-        check=False,
-    )
-    if mounted.returncode:
-        pytest.skip("only root may mount a small disk")
-    yield disk
-    subprocess.run(["umount", "-l", str(disk)], check=True)
-
-
-def fill(disk):
-    """Take the last byte."""
-    with (disk / "filler").open("wb", buffering=0) as file:
-        for size in (100_000, 4096, 512, 1):
-            try:
-                while True:
-                    file.write(b"x" * size)
-            except OSError:
-                pass
-    assert os.statvfs(disk).f_bavail == 0
 
 
 async def test_a_full_disk_under_the_crypto_store(synapse, fresh_credentials, tmp_path, small_disk):
@@ -63,7 +29,7 @@ async def test_a_full_disk_under_the_crypto_store(synapse, fresh_credentials, tm
         assert (
             any("cannot be" in detail for detail in bot.inbox.details) or channel.test_run.error is not None
         )
-        (small_disk / "filler").unlink()
+        (small_disk / "ballast").unlink()
         if not channel.test_run.ended.is_set():
             await bot.inbox.until_accepted(2, within_s=60)
     async with bot.up() as channel:

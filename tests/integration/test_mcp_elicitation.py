@@ -13,7 +13,7 @@ from typing import Any
 import anyio
 import pytest
 
-from agent_core.messages import Audience, InboundMessage, OutboundKind, Sender, SessionKey
+from agent_core.messages import Audience, InboundMessage, OutboundKind, SessionKey
 from gateway.errors import NotFound
 from gateway.operations.decision_operations import CallEnded
 from gateway.operations.operation_arguments import RequestInvalid
@@ -24,6 +24,7 @@ from gateway.turns.questions import server_questions
 from gateway.turns.questions.server_questions import OpenQuestions
 from tests.command_line import squidbot
 from tests.doubles.loopback import Delivered
+from tests.inbound import inbound
 from tests.integration.gateway_world import Scenario
 from tests.integration.test_mcp_hostile import alive
 from tests.integration.test_mcp_turns import ANN, BOB, Caller, house, receipts, server
@@ -67,13 +68,11 @@ async def reply(one: Scenario, place: str = PLACE) -> str:
 
 
 def in_reply(notice: Delivered, text: str, person: str = ANN) -> InboundMessage:
-    return InboundMessage(
-        channel="matrix",
-        account="bot",
-        native_id=f"$reply-{text}-{person}",
-        session=SessionKey("matrix", PLACE),
-        sender=Sender(address=person, verified=True),
-        text=text,
+    return inbound(
+        SessionKey("matrix", PLACE),
+        person,
+        text,
+        f"$reply-{text}-{person}",
         received_at=SystemClock().now(),
         audience=Audience.DIRECT,
         context={"outbound": notice.key},

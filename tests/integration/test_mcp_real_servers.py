@@ -20,11 +20,11 @@ from agent_core.models import MemoryScope, ScopeKind, Session
 from agent_core.tools.effects import Effect
 from agent_core.tools.mcp.config import McpSettings
 from agent_core.tools.mcp.servers import McpServers
-from devservers import ToolsMissing
 from devservers.environment import prepare_tools
 from gateway.system.clock import SystemClock
 from tests.command_line import free_port
 from tests.npm_packages import NodeMissing, install_packages, node_program
+from tests.servers import skipped_without_tools
 
 pytestmark = pytest.mark.integration
 BIN = Path(sys.executable).parent
@@ -45,10 +45,8 @@ NPM = (
 @pytest.fixture(scope="module")
 def pypi():
     """The folder of programs of the servers that need an environment of their own."""
-    try:
+    with skipped_without_tools():
         return prepare_tools("mcp", say=print).parent
-    except ToolsMissing as missing:
-        pytest.skip(str(missing))
 
 
 @pytest.fixture(scope="module")

@@ -21,6 +21,7 @@ from gateway.operations.operation_context import OperationContext
 from gateway.routing.access import Alias
 from gateway.system.clock import SystemClock
 from tests.doubles.loopback import LoopbackServer
+from tests.home_damage import fill
 from tests.integration.gateway_world import Scenario, world
 
 ANN = SessionKey("loopback", "dm-ann")
@@ -157,18 +158,7 @@ async def test_messages_of_a_megabyte_are_remembered_and_fit(tmp_path: Path) -> 
 async def test_a_disk_that_is_full_when_the_summary_is_saved_costs_one_call(small_disk: Path) -> None:
     """The summary is lost and nothing else: it is told, and made once more when there is room."""
     model = Obedient()
-    ballast = small_disk / "ballast"
-
-    def fill() -> None:
-        with ballast.open("wb", buffering=0) as file:
-            for size in (64 * 1024, 1024, 1):
-                try:
-                    while True:
-                        file.write(b"x" * size)
-                except OSError:
-                    continue
-
-    model.before_summary = fill
+    model.before_summary = lambda: fill(small_disk)
     async with world(small_disk / "home", settings=SMALL, models={"demo": model}) as there:
         for number in range(3):
             await there.asked(f"message {number}")
@@ -179,7 +169,7 @@ async def test_a_disk_that_is_full_when_the_summary_is_saved_costs_one_call(smal
         assert await there.built.memory.load_session_summary(str(ANN)) == ""
         told = {"version": "1", "work": {"inbox": {}, "outbox": {}}, **state()}
         assert "consolidation fails in 1 conversation (once" in render.status(told)
-        ballast.unlink()
+        (small_disk / "ballast").unlink()
         assert "message 0" in (await there.asked("message 3")).text  # still in the prompt, word for word
 
     async with world(

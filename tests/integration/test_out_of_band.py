@@ -7,13 +7,14 @@ from datetime import UTC, datetime
 import anyio
 import pytest
 
-from agent_core.messages import Audience, InboundMessage, Sender, SessionKey
+from agent_core.messages import Audience, SessionKey
 from gateway.store.sqlite.sqlite_queue import SqliteQueue
 from gateway.store.states import InboxState
 from gateway.store.stores import Pending
 from gateway.system.clock import SystemClock
 from gateway.system.home import open_home
 from tests.doubles.queue import wrapping
+from tests.inbound import inbound
 from tests.integration.command_world import ANN, DM, SETTINGS, Held, Mind, asked, settled, talking, texts
 
 
@@ -187,13 +188,6 @@ async def test_what_came_by_a_channel_that_is_off_now_waits_untouched(tmp_path):
 
 
 def _said(text):
-    return InboundMessage(
-        channel="matrix",
-        account="bot",
-        native_id=text,
-        session=SessionKey("matrix", DM),
-        sender=Sender(address=ANN, verified=True),
-        text=text,
-        received_at=datetime.now(UTC),
-        audience=Audience.DIRECT,
+    return inbound(
+        SessionKey("matrix", DM), ANN, text, text, received_at=datetime.now(UTC), audience=Audience.DIRECT
     )

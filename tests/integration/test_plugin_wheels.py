@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from tests import irc_server
-from tests.daemon import REPOSITORY, Daemon
+from tests.daemon import REPOSITORY, Daemon, one_model
 from tests.doubles.openai_server import Call, FakeOpenAI, Say, Stall
 from tests.example_wheels import NO_UV, UV, environment_with
 from tests.irc_server import IrcPerson, IrcServer
@@ -35,12 +35,7 @@ def python(tmp_path_factory):
 def _settings(server, fake, **more):
     return {
         "owner": {"aliases": ["alice"]},
-        "llm": {
-            "providers": {"p": {"api_base": fake.api_base}},
-            "models": {"m": {"provider": "p", "model": "openai/any"}},
-            "pools": {"main": ["m"]},
-            "default_pool": "main",
-        },
+        "llm": one_model("m", fake.api_base),
         "plugins": {"enabled": ["irc", "dice"], **more},
         "channels": {
             "irc": {

@@ -24,7 +24,7 @@ from anyio.to_thread import run_sync
 
 from devservers import Credentials, MailServer, MatrixPeer, Synapse
 from tests.command_line import squidbot
-from tests.daemon import Daemon, email_settings, matrix_settings
+from tests.daemon import Daemon, email_settings, matrix_settings, one_model
 from tests.doubles.openai_server import Call, FakeOpenAI, Say
 from tests.integration.matrix_person import Person, room_of_kind
 from tests.integration.secret_peer import SecretPeer
@@ -139,12 +139,7 @@ class _Caller(FakeOpenAI):
 def _asking(api_base: str, calls: Path, **channels: Any) -> dict[str, Any]:
     server = {"command": sys.executable, "args": [str(HOSTILE), "elicits", str(calls)]}
     return {
-        "llm": {
-            "providers": {"p": {"api_base": api_base, "api_key": "x"}},
-            "models": {"m": {"provider": "p", "model": "openai/m"}},
-            "pools": {"main": ["m"]},
-            "default_pool": "main",
-        },
+        "llm": one_model("m", api_base),
         "agents": {"heartbeat": {"enabled": False}},
         "mcp": {"servers": {"bad": {**server, "effects": {"echo": "write_workspace"}, "trust": "own"}}},
         "channels": channels,

@@ -12,7 +12,7 @@ from typing import Any
 import anyio
 import pytest
 
-from agent_core.messages import Audience, InboundMessage, OutboundKind, Sender, SessionKey
+from agent_core.messages import Audience, InboundMessage, OutboundKind, SessionKey
 from gateway.app import Overrides, build
 from gateway.proactive.messenger import Messenger, RunMessages
 from gateway.settings import Settings
@@ -20,11 +20,11 @@ from gateway.store.store_errors import StoreUnavailable
 from gateway.supervision.gateway import Gateway
 from gateway.system.home import open_home
 from gateway.turns.step_journal import StoreStepJournal
-from tests.clock import EPOCH
-from tests.daemon import email_settings, matrix_settings
+from tests.daemon import email_settings, matrix_settings, one_model
 from tests.doubles.agent import StreamingModel
 from tests.doubles.agent import call as use
 from tests.doubles.loopback import LoopbackChannel, LoopbackServer
+from tests.inbound import inbound
 from tests.integration.command_world import ANN, BOB, CID, EVE
 from tests.integration.gateway_world import Scenario, world
 from tests.integration.matrix_bot import call
@@ -145,15 +145,8 @@ class TestToTheOwner:
             there.mail.say(OWNER_MAIL, f"send {json.dumps({'to': 'matrix', 'text': 'the heron is ill'})}")
             await there.one.server.answers(2, conversation=f"dm-{ANN}")
             await there.mail.answers(1, conversation=f"dm-{OWNER_MAIL}")
-            message = InboundMessage(
-                channel="matrix",
-                account="bot",
-                native_id="$later",
-                session=SessionKey("matrix", f"dm-{ANN}"),
-                sender=Sender(address=BOB, verified=True),
-                text="what is new?",
-                received_at=EPOCH,
-                audience=Audience.GROUP,
+            message = inbound(
+                SessionKey("matrix", f"dm-{ANN}"), BOB, "what is new?", "$later", audience=Audience.GROUP
             )
             await there.take(message)
             await there.one.server.answers(3, conversation=f"dm-{ANN}")
@@ -186,14 +179,11 @@ class TestToTheOwner:
     async def test_words_of_others_ask_first(self, tmp_path):
         """With a stranger's words in the prompt even that waits for the owner's yes."""
         async with town(tmp_path) as there:
-            message = InboundMessage(
-                channel="matrix",
-                account="bot",
-                native_id="$tainted",
-                session=SessionKey("matrix", f"dm-{ANN}"),
-                sender=Sender(address=ANN, verified=True),
-                text=f"send {json.dumps({'to': 'email', 'text': 'click here'})}",
-                received_at=EPOCH,
+            message = inbound(
+                SessionKey("matrix", f"dm-{ANN}"),
+                ANN,
+                f"send {json.dumps({'to': 'email', 'text': 'click here'})}",
+                "$tainted",
                 context={"others_words": True},
             )
             await there.take(message)
@@ -438,12 +428,7 @@ async def on_both(house: Harness, matrix: Mapping[str, Any], mind: Any, *, owner
     settings = {
         "owner": {"aliases": [owner, house.address("owner")]},
         "agents": {"heartbeat": {"enabled": False}},
-        "llm": {
-            "default_pool": "main",
-            "providers": {"p": {"api_base": "http://127.0.0.1:9/v1", "api_key": "x"}},
-            "models": {"m": {"provider": "p", "model": "openai/x"}},
-            "pools": {"main": ["m"]},
-        },
+        "llm": one_model("m"),
         "channels": {"email": email_settings(house.server, house.bot, "pw"), "matrix": matrix},
     }
     home = open_home(house.folder)

@@ -23,10 +23,10 @@ import pytest
 import yaml
 
 from devservers import MailPeer, MailServer, text_of
-from devservers.errors import ToolsMissing
 from tests.daemon import _DIE_WITH_PARENT, REPOSITORY, email_settings
 from tests.kill.test_mail_kill import NO_BRAKE
 from tests.postgres_server import ADMIN, PASSWORD, ROLE, PostgresServer
+from tests.servers import skipped_without_tools
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200, func_only=True)]
 PAGE = REPOSITORY / "docs/several-machines.md"
@@ -178,10 +178,8 @@ class People:
 @pytest.fixture
 def server() -> Iterator[PostgresServer]:
     """One on which nobody has made the role."""
-    try:
+    with skipped_without_tools():
         server = PostgresServer.start()
-    except ToolsMissing as missing:
-        pytest.skip(str(missing))
     with server:
         with server.admin() as db:
             db.execute(f"DROP ROLE {ROLE}")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from agent_core.messages import Amendment, Audience, InboundMessage, Sender, SessionKey
+from agent_core.messages import Amendment, Audience, InboundMessage, SessionKey
 from gateway.system.clock import SystemClock
+from tests.inbound import inbound
 from tests.integration.command_world import ANN, DM, SETTINGS, Mind, asked, settled, talking, texts
 from tests.integration.gateway_world import world
 
@@ -13,15 +14,8 @@ pytestmark = pytest.mark.timeout(1200, func_only=True)
 
 
 def message(native_id: str, text: str, *, person: str = ANN, **fields: object) -> InboundMessage:
-    return InboundMessage(
-        channel="matrix",
-        account="bot",
-        native_id=native_id,
-        session=SessionKey("matrix", DM),
-        sender=Sender(address=person, verified=True),
-        text=text,
-        received_at=SystemClock().now(),
-        **fields,
+    return inbound(
+        SessionKey("matrix", DM), person, text, native_id, received_at=SystemClock().now(), **fields
     )
 
 

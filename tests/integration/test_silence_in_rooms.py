@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from agent_core.messages import Audience, InboundMessage, Sender, SessionKey
+from agent_core.messages import Audience, InboundMessage, SessionKey
 from gateway.turns.user_input import NO_REPLY
 from tests.doubles.agent import StreamingModel
+from tests.inbound import inbound
 from tests.integration.command_world import settled, talking
 
 pytestmark = pytest.mark.smoke
@@ -28,13 +29,11 @@ class Says(StreamingModel):
 
 
 def said(number: int, text: str, **context: object) -> InboundMessage:
-    return InboundMessage(
-        channel="matrix",
-        account="bot",
-        native_id=f"$n{number}",
-        session=ROOM,
-        sender=Sender(address="@bob:hs.test", verified=True),
-        text=f"say: {text}",
+    return inbound(
+        ROOM,
+        "@bob:hs.test",
+        f"say: {text}",
+        f"$n{number}",
         received_at=datetime(2026, 2, 1, tzinfo=UTC),
         audience=Audience.GROUP,
         context={**context, "route": {"event_id": f"$n{number}"}},

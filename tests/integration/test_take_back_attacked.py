@@ -12,8 +12,8 @@ from agent_core.models import ToolResult
 from gateway.routing.access import is_admitted
 from gateway.store.states import InboxState
 from gateway.turns.commands.retry_and_undo import TakeBack
-from tests.clock import EPOCH
 from tests.doubles.agent import StreamingModel, call
+from tests.inbound import inbound
 from tests.integration.command_world import ANN, BOB, DM, Mind, asked, settled, talking, texts
 from tests.integration.gateway_world import Scenario
 from tests.integration.test_taint import Notes
@@ -22,16 +22,7 @@ from tests.integration.test_taint import Notes
 async def among_others(one: Scenario, person: str, text: str, number: int) -> str:
     """Say something in the room that was a conversation of the owner alone, now that others are in it."""
     before = len(one.server.seen(DM))
-    message = InboundMessage(
-        channel="matrix",
-        account="bot",
-        native_id=f"$later-{number}",
-        session=SessionKey("matrix", DM),
-        sender=Sender(address=person, verified=True),
-        text=text,
-        received_at=EPOCH,
-        audience=Audience.GROUP,
-    )
+    message = inbound(SessionKey("matrix", DM), person, text, f"$later-{number}", audience=Audience.GROUP)
     await one.hand_over(message)
     return (await one.server.answers(before + 1, conversation=DM))[-1].text
 
@@ -117,15 +108,7 @@ class TestLater:
 
 
 def _said(text: str, number: int) -> InboundMessage:
-    return InboundMessage(
-        channel="matrix",
-        account="bot",
-        native_id=f"$device-{number}",
-        session=SessionKey("matrix", DM),
-        sender=Sender(address=ANN, verified=True),
-        text=text,
-        received_at=EPOCH,
-    )
+    return inbound(SessionKey("matrix", DM), ANN, text, f"$device-{number}")
 
 
 class Scarce(Notes):

@@ -11,12 +11,13 @@ from typing import Any
 import anyio
 import pytest
 
-from agent_core.messages import InboundMessage, OutboundKind, Sender, SessionKey
+from agent_core.messages import InboundMessage, OutboundKind, SessionKey
 from agent_core.models import ToolResult
 from agent_core.tools.effects import Effect
 from gateway.system.clock import SystemClock
 from tests.doubles.agent import StreamingModel, call
 from tests.doubles.loopback import Delivered, LoopbackChannel, LoopbackServer
+from tests.inbound import inbound
 from tests.integration.gateway_world import Scenario, world
 
 ANN, BOB, EVE = "@ann:hs.test", "@bob:hs.test", "@eve:hs.test"
@@ -101,13 +102,11 @@ async def question(one: Scenario, place: str, count: int = 1) -> tuple[Delivered
 
 
 def reaction(notice: Delivered, sign: str, person: str, *, place: str = "") -> InboundMessage:
-    return InboundMessage(
-        channel="matrix",
-        account="bot",
-        native_id=f"$reaction-{sign}-{person}",
-        session=SessionKey("matrix", place or f"dm-{person}"),
-        sender=Sender(address=person, verified=True),
-        text=sign,
+    return inbound(
+        SessionKey("matrix", place or f"dm-{person}"),
+        person,
+        sign,
+        f"$reaction-{sign}-{person}",
         received_at=SystemClock().now(),
         kind="reaction",
         context={"outbound": notice.key},

@@ -17,12 +17,11 @@ import pytest
 
 from agent_core.children.order import landlock_version
 from agent_core.llm.demo.demo_model import DemoModel
-from channels.base import LinkState
 from gateway.app import Overrides, build
 from gateway.settings import Settings
 from gateway.supervision.gateway import Gateway
 from gateway.system.home import open_home
-from tests.daemon import email_settings
+from tests.daemon import email_settings, one_model
 from tests.doubles.agent import StreamingModel
 from tests.doubles.agent import call as use
 from tests.integration.matrix_bot import call
@@ -31,6 +30,7 @@ from tests.integration.secret_peer import SecretPeer
 from tests.integration.test_approvals_by_mail import Harness, mail_server, text_of  # noqa: F401 - a fixture
 from tests.integration.test_matrix_gateway import house  # noqa: F401 - a fixture
 from tests.integration.test_taint import Notes
+from tests.running_gateway import connected, running
 from tests.web_world import http, server
 
 pytestmark = [
@@ -101,28 +101,15 @@ async def by_mail(there: Harness, **overrides: Any) -> AsyncIterator[Gateway]:
         "owner": {"aliases": [there.address("owner")]},
         "agents": {"heartbeat": {"enabled": False}},
         "tools": TOOLS,
-        "llm": {
-            "default_pool": "main",
-            "providers": {"p": {"api_base": "http://127.0.0.1:9/v1", "api_key": "x"}},
-            "models": {"demo": {"provider": "p", "model": "openai/x"}},
-            "pools": {"main": ["demo"]},
-        },
+        "llm": one_model("demo"),
         "channels": {"email": email_settings(there.server, there.bot, "pw", there.address("owner"))},
     }
     given = Overrides(**{"models": {"demo": DemoModel()}, **overrides})
     built = await build(Settings.model_validate(settings), open_home(there.folder), given)
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(built.run)
-        with anyio.fail_after(60):
-            await built.supervisor.wait(lambda: built.supervisor.status("email").state is LinkState.UP)
+    async with running(built):
+        await connected(built)
         await proved(built)
-        try:
-            yield built
-        finally:
-            built.stop()
-            with anyio.CancelScope(shield=True):
-                await anyio.sleep(1)
-            tasks.cancel_scope.cancel()
+        yield built
 
 
 async def test_by_mail_over_a_restart(mail_server, tmp_path: Path) -> None:  # noqa: F811 - the fixture

@@ -10,11 +10,12 @@ import anyio
 import pytest
 
 from agent_core.errors import ModelRefused
-from agent_core.messages import Amendment, InboundMessage, MessageContext, Sender, SessionKey
+from agent_core.messages import Amendment, MessageContext, SessionKey
 from channels.attachments import AttachmentStore
 from devservers.transcription import Reply, TranscriptionServer
 from gateway.supervision.turn_watchdog import allowed_seconds
 from tests.doubles.agent import StreamingModel
+from tests.inbound import inbound
 from tests.integration.gateway_world import world
 from tests.integration.test_person_data import holding
 from tests.integration.test_tool_approval import Wishful, Writer, answers, question
@@ -54,13 +55,11 @@ def configured(ears, **more):
 
 async def spoken(files, content, *, sender=OWNER, number=0, text=""):
     file = await files.save("Voice message.ogg", "audio/ogg", content)
-    return InboundMessage(
-        channel="matrix",
-        account="bot",
-        native_id=f"{sender}-{number}",
-        session=SessionKey("matrix", f"dm-{sender}"),
-        sender=Sender(address=sender, verified=True),
-        text=text,
+    return inbound(
+        SessionKey("matrix", f"dm-{sender}"),
+        sender,
+        text,
+        f"{sender}-{number}",
         received_at=datetime.now(UTC),
         attachments=(file,),
         context={"spoken": [file.sha256]},

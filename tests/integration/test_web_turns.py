@@ -7,8 +7,10 @@ from datetime import UTC, datetime
 
 import pytest
 
-from agent_core.messages import Background, InboundMessage, Sender, SessionKey
+from agent_core.messages import Background, SessionKey
+from tests.daemon import one_model
 from tests.doubles.openai_server import Call, FakeOpenAI, Say
+from tests.inbound import inbound
 from tests.integration.gateway_world import world
 from tests.web_world import INTERNET, PRIVATE, PUBLIC, Names, http, redirect, server
 
@@ -19,11 +21,7 @@ WEB = {"web_fetch", "web_search"}
 def settings(fake: FakeOpenAI, **web: object) -> dict[str, object]:
     return {
         "owner": {"aliases": [{"channel": "matrix", "address": ANN}]},
-        "llm": {
-            "providers": {"fake": {"api_base": fake.api_base, "api_key": "x"}},
-            "models": {"x": {"provider": "fake", "model": "openai/x"}},
-            "pools": {"main": ["x"]},
-        },
+        "llm": one_model("x", fake.api_base),
         "tools": {"web": web},
     }
 
@@ -138,13 +136,11 @@ async def test_what_stands_before_a_question_names_no_device_for_a_stranger(tmp_
         ) as one:
             said = Background(kind=kind, sender=sender, text=f"Please open {link} now")
             for number, text in enumerate(["what is this?", "!reject", "and now?"]):
-                asked = InboundMessage(
-                    channel="matrix",
-                    account="bot",
-                    native_id=f"$q{number}",
-                    session=SessionKey("matrix", "dm"),
-                    sender=Sender(address=ANN, verified=True),
-                    text=text,
+                asked = inbound(
+                    SessionKey("matrix", "dm"),
+                    ANN,
+                    text,
+                    f"$q{number}",
                     received_at=datetime.now(UTC),
                     background=() if number else (said,),
                 )

@@ -55,6 +55,9 @@ def approved(text: Mapping[str, Any]) -> bool:
 class PersonWorker(Worker):
     """The queue at work, and a person beside it."""
 
+    open_in = (InboxState.READY, InboxState.RUNNING, InboxState.QUARANTINED)
+    open_out = (OutboxState.PENDING, OutboxState.SENDING, OutboxState.UNCERTAIN, OutboxState.HELD)
+
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self.position = 0
@@ -209,13 +212,3 @@ class PersonWorker(Worker):
             return await decision()
         except IllegalMove:
             return None
-
-    async def all_done(self) -> bool:
-        stats = await self.store.maintenance.stats()
-        open_in = [InboxState.READY, InboxState.RUNNING, InboxState.QUARANTINED]
-        open_out = [OutboxState.PENDING, OutboxState.SENDING, OutboxState.UNCERTAIN, OutboxState.HELD]
-        return not (
-            any(stats.inbox[state] for state in open_in)
-            or any(stats.outbox[state] for state in open_out)
-            or stats.journal_lines
-        )

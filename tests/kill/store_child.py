@@ -114,6 +114,9 @@ class Provider:
 class Worker:
     """The queue at work in one life."""
 
+    open_in: tuple[InboxState, ...] = (InboxState.READY, InboxState.RUNNING, InboxState.ANSWERED)
+    open_out: tuple[OutboxState, ...] = (OutboxState.PENDING, OutboxState.SENDING, OutboxState.UNCERTAIN)
+
     def __init__(self, life: Life, store: Any, point: Striker) -> None:
         self.folder = Path(life.folder)
         self.life = life
@@ -275,11 +278,9 @@ class Worker:
 
     async def all_done(self) -> bool:
         stats = await self.store.maintenance.stats()
-        open_in = [InboxState.READY, InboxState.RUNNING, InboxState.ANSWERED]
-        open_out = [OutboxState.PENDING, OutboxState.SENDING, OutboxState.UNCERTAIN]
         return not (
-            any(stats.inbox[state] for state in open_in)
-            or any(stats.outbox[state] for state in open_out)
+            any(stats.inbox[state] for state in self.open_in)
+            or any(stats.outbox[state] for state in self.open_out)
             or stats.journal_lines
         )
 

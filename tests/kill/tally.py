@@ -7,9 +7,11 @@ What one run of the kill tests counts and remembers.
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import random
+import signal
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -26,6 +28,31 @@ TALLY: Counter[str] = Counter()
 def chance(name: str) -> random.Random:
     """Random numbers that depend on the seed of the run and on ``name`` alone."""
     return random.Random(f"{name} {SEED}")
+
+
+def die_at_call(owner: Any, name: str, count: int, *, before: bool) -> None:
+    """Replace a method by one at whose call of that number the process dies, before or after it."""
+    real, calls = getattr(owner, name), iter(range(1, 1000))
+
+    def die(*, now: bool) -> None:
+        if now:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def call(*arguments: Any, **more: Any) -> Any:
+        number = next(calls)
+        die(now=before and number == count)
+        found = real(*arguments, **more)
+        die(now=number == count)
+        return found
+
+    async def call_async(*arguments: Any, **more: Any) -> Any:
+        number = next(calls)
+        die(now=before and number == count)
+        found = await real(*arguments, **more)
+        die(now=number == count)
+        return found
+
+    setattr(owner, name, call_async if inspect.iscoroutinefunction(real) else call)
 
 
 @dataclass(frozen=True, slots=True)

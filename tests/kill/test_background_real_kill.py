@@ -23,7 +23,7 @@ from devservers import Credentials, MailPeer, MailServer, Synapse, text_of
 from gateway.store.sqlite.sqlite_queue import SqliteQueue
 from gateway.system.clock import SystemClock
 from gateway.system.home import open_home
-from tests.daemon import Daemon, email_settings, matrix_settings
+from tests.daemon import Daemon, email_settings, matrix_settings, one_model
 from tests.doubles.openai_server import Call, FakeOpenAI, Say
 from tests.integration.secret_peer import SecretPeer
 from tests.kill.conftest import random_kills
@@ -126,12 +126,7 @@ def world(
     nia = SecretPeer(synapse.url, fresh_credentials("nia"), tmp_path / "nia")
     settings = {
         "owner": {"aliases": [nia.user_id, mail.address]},
-        "llm": {
-            "providers": {"own": {"api_base": model.api_base, "api_key": "x"}},
-            "models": {"one": {"provider": "own", "model": "openai/one"}},
-            "pools": {"main": ["one"]},
-            "default_pool": "main",
-        },
+        "llm": one_model("one", model.api_base),
         "agents": {"heartbeat": {"enabled": False}},
         "channels": {
             "matrix": matrix_settings(synapse, bot.user_id, bot.password, batching="each"),

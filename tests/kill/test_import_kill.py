@@ -18,7 +18,7 @@ from gateway.operations.migration import import_operation
 from gateway.operations.migration.import_sources import ForeignHome
 from gateway.store.sql.job_store import JobStore
 from tests import foreign_homes
-from tests.kill.tally import TALLY
+from tests.kill.tally import TALLY, die_at_call
 from tests.unit.gateway.operations.test_import import NewHome
 
 pytestmark = [pytest.mark.kill, pytest.mark.timeout(600)]
@@ -52,31 +52,6 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, str, An
     return empty.home.root, old, code, whole.all("openclaw")
 
 
-def die(owner: Any, name: str, count: int, *, before: bool) -> None:
-    """Replace a method by one at whose call of that number the process dies."""
-    real, calls = getattr(owner, name), iter(range(1, 1000))
-
-    def call(*arguments: Any, **more: Any) -> Any:
-        number = next(calls)
-        if before and number == count:
-            os.kill(os.getpid(), signal.SIGKILL)
-        found = real(*arguments, **more)
-        if number == count:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return found
-
-    async def call_async(*arguments: Any, **more: Any) -> Any:
-        number = next(calls)
-        if before and number == count:
-            os.kill(os.getpid(), signal.SIGKILL)
-        found = await real(*arguments, **more)
-        if number == count:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return found
-
-    setattr(owner, name, call_async if owner is JobStore else call)
-
-
 def life(home: NewHome, old: Path, code: str, moment: tuple[Any, str, int, bool] | None) -> int:
     """Import in a process of its own; return the signal that ended it, 0 for none."""
     pid = os.fork()
@@ -85,7 +60,7 @@ def life(home: NewHome, old: Path, code: str, moment: tuple[Any, str, int, bool]
             import_operation._PAGE = 1
             if moment is not None:
                 owner, name, count, before = moment
-                die(owner, name, count, before=before)
+                die_at_call(owner, name, count, before=before)
             home.bring("openclaw", old, code)
             os._exit(0)
         finally:

@@ -15,7 +15,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from tests.daemon import Daemon, matrix_settings
+from tests.daemon import Daemon, matrix_settings, one_model
 from tests.doubles.openai_server import FakeOpenAI, Say
 from tests.integration.matrix_bot import call
 from tests.kill.conftest import random_kills
@@ -72,12 +72,7 @@ def test_the_oracle_sees_what_is_wrong():
 def streaming_settings(model, matrix, **more):
     """A daemon that shows its answers while they are written."""
     return {
-        "llm": {
-            "providers": {"p": {"api_base": model.api_base, "api_key": "x"}},
-            "models": {"m": {"provider": "p", "model": "openai/m"}},
-            "pools": {"main": ["m"]},
-            "default_pool": "main",
-        },
+        "llm": one_model("m", model.api_base),
         "agents": {"heartbeat": {"enabled": False}},
         "channels": {
             "matrix": {**matrix, "streaming": {"enabled": True, "min_interval_s": 0.2}, **more},
@@ -97,12 +92,7 @@ async def test_a_stream_that_is_killed_ends_as_one_answer(
     async with FakeOpenAI() as model:
         model.plan(*[Say(*WORDS, pause_s=0.05) for _ in range(40 * (KILLS + 2))])
         settings = {
-            "llm": {
-                "providers": {"p": {"api_base": model.api_base, "api_key": "x"}},
-                "models": {"m": {"provider": "p", "model": "openai/m"}},
-                "pools": {"main": ["m"]},
-                "default_pool": "main",
-            },
+            "llm": one_model("m", model.api_base),
             "agents": {"heartbeat": {"enabled": False}},
             "channels": {
                 "matrix": matrix_settings(

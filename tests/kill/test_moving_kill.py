@@ -35,7 +35,7 @@ from tests.clock import EPOCH
 from tests.integration.test_moving import command
 from tests.kill.gateway_child import STATE_KEY
 from tests.kill.scenario import Nursery, Scenario
-from tests.kill.tally import TALLY
+from tests.kill.tally import TALLY, die_at_call
 from tests.kill.tally import chance as chance_of
 from tests.kill.test_gateway_kill import judged, talk
 from tests.postgres_server import PostgresServer
@@ -59,22 +59,6 @@ STEPS: list[tuple[Any, str, int, bool]] = [
 ]
 """What is called, at which of its calls the process dies, and whether before it."""
 IDS = [f"{name}-{count}-{'before' if before else 'after'}" for _, name, count, before in STEPS]
-
-
-def dying(owner: Any, name: str, count: int, *, before: bool) -> None:
-    """Die at a call."""
-    real, calls = getattr(owner, name), iter(range(1, 1000))
-
-    def call(*arguments: Any, **more: Any) -> Any:
-        number = next(calls)
-        if before and number == count:
-            os.kill(os.getpid(), signal.SIGKILL)
-        found = real(*arguments, **more)
-        if number == count:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return found
-
-    setattr(owner, name, call)
 
 
 def move(
@@ -153,7 +137,7 @@ def test_killed_at_a_step(
     world, url = Scenario(tmp_path, gateways, consolidate_above=4), url_of(postgres)
     moments = ["outbox.sending.after#2", "turns.complete.before#3", "memory.append_message.after#2"]
     home = left_behind(world, moments)
-    assert move(home, url, lambda: dying(owner, name, count, before=before)), "it was never passed"
+    assert move(home, url, lambda: die_at_call(owner, name, count, before=before)), "it was never passed"
     assert not move(home, url)
     goes_on(world, home, url)
 
@@ -194,7 +178,10 @@ def test_killed_on_the_way_back(
         made = Version(MemoryDocument("- tea", 1), EPOCH).line().decode().rstrip()
         db.execute("INSERT INTO squidbot.all_memory VALUES (1, 'owner', 1, %s)", (made,))
     assert move(
-        home, url, lambda: dying(owner, name, count, before=before), how=migrate_operation.move_to_embedded
+        home,
+        url,
+        lambda: die_at_call(owner, name, count, before=before),
+        how=migrate_operation.move_to_embedded,
     ), "not passed"
     assert not move(home, url, how=migrate_operation.move_to_embedded)
     with pytest.raises(ConfigInvalid, match="was moved to"):
@@ -212,7 +199,10 @@ def test_killed_on_the_way_back_and_finished_as_a_restore(gateways, postgres: Po
     world = Scenario(tmp_path, gateways, consolidate_above=4, store=url)
     home = left_behind(world, ["outbox.sending.after#2"])
     assert move(
-        home, url, lambda: dying(Path, "rename", 2, before=False), how=migrate_operation.move_to_embedded
+        home,
+        url,
+        lambda: die_at_call(Path, "rename", 2, before=False),
+        how=migrate_operation.move_to_embedded,
     )
     code, said = command(home, "status")
     assert code != 0 and "squidbot restore --finish" in said, said

@@ -29,7 +29,7 @@ from gateway.store.model import JobKind, LedgerEntry, RunOutcome
 from gateway.store.sqlite.sqlite_queue import SqliteQueue
 from gateway.system.clock import SystemClock
 from gateway.system.home import open_home
-from tests.daemon import email_settings, matrix_settings
+from tests.daemon import email_settings, matrix_settings, one_model
 from tests.doubles.openai_server import FakeOpenAI, Say
 from tests.kill.conftest import random_kills
 from tests.kill.late_daemon import SHIFT_VARIABLE
@@ -68,12 +68,7 @@ def model() -> Iterator[Items]:
 def settings_of(model: Items, owner: str, channels: dict, **heartbeat: object) -> dict:
     return {
         "owner": {"aliases": [owner]},
-        "llm": {
-            "providers": {"own": {"api_base": model.api_base, "api_key": "x"}},
-            "models": {"items": {"provider": "own", "model": "openai/items"}},
-            "pools": {"main": ["items"]},
-            "default_pool": "main",
-        },
+        "llm": one_model("items", model.api_base),
         "agents": {
             "heartbeat": {"interval_minutes": EVERY, "alert_after_missed": 0, "timezone": "UTC", **heartbeat},
             "schedule": {"misfire": "plain", "timezone": "UTC"},

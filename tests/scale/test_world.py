@@ -2,29 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import pytest
 
-from devservers.errors import ToolsMissing
 from tests.scale.world import Cost, Scenario
+from tests.servers import skipped_without_tools
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
-
-
-@contextmanager
-def _skipped_without_tools() -> Iterator[None]:
-    try:
-        yield
-    except ToolsMissing as missing:
-        pytest.skip(str(missing))
 
 
 @pytest.mark.parametrize("control", ["", "doubles"])
 async def test_a_daemon_answers_everybody_once(control: str) -> None:
     """What is counted is there, too: round trips, statements, WAL. The control sends each answer under two keys."""
-    with _skipped_without_tools():
+    with skipped_without_tools():
         async with Scenario.opened(accounts=2, model_s=0.05, turns=4) as world:
             async with world.daemons(1, control=control):
                 before = await world.snapshot()

@@ -237,7 +237,7 @@ def _after_tools(messages: Sequence[Message], text: str, tools: Sequence[str]) -
     if _failed(messages) and (_FILE_WORD.search(text) or _REMIND.search(text)):
         return DemoReply(f"That did not work. The tool said: {result}")
     if _failed(messages):
-        if facts and "changed the memory" in result and _tool_runs(messages) < _MERGES:
+        if facts and "changed the memory" in result and len(_results(messages)) < _MERGES:
             return _remember(facts, result.partition("memory_write again.\n\n")[2].strip(), tools)
         return DemoReply(f"I could not change my memory. The tool said: {result}")
     if facts:
@@ -250,10 +250,6 @@ def _results(messages: Sequence[Message]) -> list[str]:
     """Return the results of the tools that ran since the last question."""
     newest = _since_question(messages)
     return [message.content for message in messages[len(messages) - newest :] if message.role == "tool"]
-
-
-def _tool_runs(messages: Sequence[Message]) -> int:
-    return len(_results(messages))
 
 
 def _since_question(messages: Sequence[Message]) -> int:

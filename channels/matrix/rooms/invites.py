@@ -216,9 +216,6 @@ class Invites:
             return 0.0
         return self._clock.now().timestamp()
 
-    def _is_waiting(self, invite: _Invite) -> bool:
-        return self._clock.now().timestamp() - invite.kept_at < _KEPT_S
-
     def _is_own_membership(self, event: JsonObject) -> bool:
         return event.get("type") == "m.room.member" and event.get("state_key") == self._user_id
 
@@ -276,7 +273,7 @@ class Invites:
         while (invite := self._open.get(room_id)) is not None:
             news, progress = self._news, self._progress[room_id]
             wait_s = progress.due_at - self._clock.monotonic()
-            if invite.kept_at and self._is_waiting(invite):
+            if invite.kept_at and (self._clock.now().timestamp() - invite.kept_at < _KEPT_S):
                 wait_s = 3600.0
             if wait_s > 0:
                 with anyio.move_on_after(wait_s):

@@ -56,7 +56,7 @@ def is_unavailable(error: psycopg.Error) -> bool:
 def unavailable(error: psycopg.Error, where: str, operation: str) -> Exception:
     """Return the error for the caller, a defect's unchanged; ``where`` has no password."""
     if error.sqlstate == _NO_RIGHTS:
-        return _may_not(error, where)
+        return may_not(where, " ".join(str(error.diag.message_primary or error).split()))
     if not is_unavailable(error):
         return error
     said = " ".join(str(error.diag.message_primary or error).split())
@@ -91,10 +91,6 @@ _MISSPELT = (
     " no parameter of libpq. Did you mean {}?"
 )
 _READ_ONLY = re.compile(r"session is read-only|hot standby|not in read-write")
-
-
-def _may_not(error: psycopg.Error, where: str) -> StoreUnusable:
-    return may_not(where, " ".join(str(error.diag.message_primary or error).split()))
 
 
 def may_not(where: str, said: str) -> StoreUnusable:

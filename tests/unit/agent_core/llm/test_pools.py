@@ -22,35 +22,23 @@ from agent_core.errors import (
 from agent_core.llm.pools import ModelPool, cool_down_s, most_informative
 from agent_core.models import Message, ToolCall, Usage
 from tests.clock import LoopClock, ManualClock
+from tests.doubles.agent import ModelScript
 
 ASK = [Message(role="user", content="hi")]
 
 
-class ScriptedModel:
+class ScriptedModel(ModelScript):
     """Does what it is told, in order; answers with its name when nothing is left."""
 
     def __init__(self, name, *script):
+        super().__init__(*script)
         self.name = name
-        self.script = deque(script)
         self.asked = 0
-        self.open = 0
 
     async def chat(self, messages, tools, *, stream=True):
         self.asked += 1
-        return self._answer(self.script.popleft() if self.script else [self.name])
-
-    async def _answer(self, steps):
-        self.open += 1
-        try:
-            for step in steps if isinstance(steps, list) else [steps]:
-                if isinstance(step, Exception):
-                    raise step
-                if isinstance(step, float):
-                    await anyio.sleep(step)
-                else:
-                    yield step
-        finally:
-            self.open -= 1
+        self.answers = self.answers or deque([self.name])
+        return await super().chat(messages, tools, stream=stream)
 
 
 def pool_of(clock, *members):
@@ -252,7 +240,7 @@ class TestCoolDown:
             assert pool.state()[0].cooling_s == expected
         clock.advance(1000)
         await ask(pool)
-        member.script.append(ModelUnavailable("x"))
+        member.answers.append(ModelUnavailable("x"))
         with pytest.raises(ModelUnavailable):
             await ask(pool)
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 import anyio
 import pytest
 
-from agent_core.messages import Audience, InboundMessage, MessageContext, Sender, SessionKey
+from agent_core.messages import Audience, InboundMessage, MessageContext, SessionKey
 from channels.attachments import AttachmentStore, AttachmentsUnavailable
 from channels.matrix.client.homeserver import Download, HttpAnswer, LinkBroken
 from channels.matrix.events.inbound_events import Me, read_event
@@ -20,6 +20,7 @@ from channels.matrix.rooms.room_state import Rooms
 from tests.clock import EPOCH
 from tests.doubles.away_folder import AwayFolder, store_over
 from tests.doubles.homeserver import failure, text
+from tests.inbound import inbound
 from tests.pictures import png
 
 pytestmark = pytest.mark.virtual_time
@@ -97,14 +98,12 @@ def store(tmp_path):
 def message(media_id, *, name="a.bin", number=0, sender=ALICE, addressed=True, **content):
     """A message as `read_event` leaves it."""
     content = {"msgtype": "m.file", "body": name, "url": f"mxc://hs.test/{media_id}", **content}
-    return InboundMessage(
-        channel="matrix",
+    return inbound(
+        SessionKey("matrix", "!r:hs.test"),
+        sender,
+        f'[A file is attached: "{name}"]',
+        f"$e{number}",
         account="@bot:hs.test",
-        native_id=f"$e{number}",
-        session=SessionKey("matrix", "!r:hs.test"),
-        sender=Sender(address=sender, verified=True),
-        text=f'[A file is attached: "{name}"]',
-        received_at=EPOCH,
         audience=Audience.DIRECT,
         addressed=addressed,
         context={

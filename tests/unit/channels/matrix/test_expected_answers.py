@@ -7,12 +7,13 @@ from types import SimpleNamespace
 import anyio
 import pytest
 
-from agent_core.messages import Audience, InboundMessage, Sender, SessionKey
+from agent_core.messages import Audience, SessionKey
 from channels.base import ChannelUnavailable
 from channels.matrix.receive.decryption import Decryption
 from channels.matrix.receive.sync_loop import SyncReceiver
 from tests.clock import ManualClock
 from tests.doubles.homeserver import ANYBODY
+from tests.inbound import inbound
 
 BOT, ANN, FAR = "@bot:hs.test", "@ann:hs.test", "@far:other.test"
 
@@ -80,14 +81,14 @@ async def test_people_of_other_servers_are_left_to_the_sending(reading, keys):
 
 
 def said(text, room="!secret", **more):
-    return InboundMessage(
-        native_id=text,
-        channel="matrix",
+    return inbound(
+        SessionKey("matrix", room),
+        ANN,
+        text,
+        text,
         account=BOT,
         received_at=ManualClock().now(),
-        session=SessionKey("matrix", room),
-        sender=Sender(address=ANN),
-        text=text,
+        verified=False,
         audience=Audience.DIRECT,
         **more,
     )

@@ -10,7 +10,7 @@ from channels.matrix.client.homeserver import HttpAnswer, LinkBroken, MatrixCred
 from channels.matrix.config import MatrixConfig
 from channels.matrix.receive.deferred_reading import GAP_TRIES
 from tests.clock import LoopClock
-from tests.doubles.accounts import matrix_channel
+from tests.doubles.accounts import matrix_channel, scripted_channel
 from tests.doubles.homeserver import ScriptedHomeserver, failure, member, text
 from tests.doubles.inbox import MemoryInbox, running
 
@@ -25,18 +25,7 @@ def server():
 
 @pytest.fixture
 def channel(server, tmp_path):
-    (tmp_path / "session.json").write_text(
-        json.dumps({"homeserver": "http://hs", "user_id": BOT, "device_id": "DEV", "access_token": "token-1"})
-    )
-    config = MatrixConfig(
-        homeserver="http://hs", user_id=BOT, password="pw", allow_from=[ALICE], group_policy="open"
-    )
-
-    async def connect(_):
-        server.credentials = None
-        return server
-
-    return matrix_channel("matrix", config, state_dir=tmp_path, clock=LoopClock(), connect=connect)
+    return scripted_channel(server, tmp_path, settings={"allow_from": [ALICE], "group_policy": "open"})
 
 
 @pytest.fixture

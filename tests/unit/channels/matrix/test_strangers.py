@@ -19,7 +19,7 @@ from channels.matrix.config import MatrixConfig
 from channels.matrix.crypto.encryption_engine import EncryptionEngine
 from channels.matrix.crypto.key_types import Device
 from tests.clock import EPOCH, LoopClock
-from tests.doubles.accounts import matrix_channel
+from tests.doubles.accounts import scripted_channel
 from tests.doubles.homeserver import ScriptedHomeserver, member, text
 from tests.doubles.inbox import MemoryInbox, running
 
@@ -38,16 +38,7 @@ def server():
 
 @pytest.fixture
 def channel(server, tmp_path):
-    (tmp_path / "session.json").write_text(
-        json.dumps({"homeserver": "http://hs", "user_id": BOT, "device_id": "DEV", "access_token": "token-1"})
-    )
-    config = MatrixConfig(homeserver="http://hs", user_id=BOT, password="pw", allow_from=[ALICE])
-
-    async def connect(_):
-        server.credentials = None
-        return server
-
-    return matrix_channel("matrix", config, state_dir=tmp_path, clock=LoopClock(), connect=connect)
+    return scripted_channel(server, tmp_path, settings={"allow_from": [ALICE]})
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from datetime import datetime
 import anyio
 import pytest
 
-from agent_core.messages import InboundMessage, Sender, SessionKey
+from agent_core.messages import SessionKey
 from agent_core.models import Purpose, Usage
 from gateway.operations.render.schedule_text import summary_lines
 from gateway.store.model import LedgerEntry, RunOutcome
@@ -20,6 +20,7 @@ from gateway.store.stores import Pending
 from gateway.system.clock import SystemClock
 from gateway.system.home import open_home
 from tests.clock import EPOCH
+from tests.inbound import inbound
 
 CONFIG = "owner: {aliases: ['@a:hs.test']}\nagents: {heartbeat: {enabled: false}}\n"
 PLACE = SessionKey("matrix", "!dm:hs.test")
@@ -60,15 +61,7 @@ def home(tmp_path):
     opened = open_home(tmp_path / "home")
     (opened.root / "squidbot.yaml").write_text(CONFIG)
     (opened.root / "squidbot.yaml").chmod(0o600)
-    message = InboundMessage(
-        channel="matrix",
-        account="@bot:hs.test",
-        native_id="$1",
-        session=PLACE,
-        sender=Sender(address="@a:hs.test", verified=True),
-        text="hello",
-        received_at=EPOCH,
-    )
+    message = inbound(PLACE, "@a:hs.test", "hello", "$1", account="@bot:hs.test")
 
     async def fill() -> None:
         async with await SqliteQueue.open(opened.database, clock=SystemClock()) as store:

@@ -43,12 +43,13 @@ from tests.doubles.openai_server import FakeOpenAI, Say, Status
 NOTHING = Settings()
 
 
-def squidbot(home, *arguments, **environ):
+def squidbot(home, *arguments, types="", **environ):
+    """``squidbot init``, as a person types it."""
     usual = {name: value for name, value in os.environ.items() if not name.endswith("_API_KEY")}
     return subprocess.run(
         [sys.executable, "-m", "gateway", "init", "--home", str(home), *arguments],
         env={**usual, **environ},
-        stdin=subprocess.DEVNULL,
+        input=types,
         capture_output=True,
         text=True,
         timeout=60,

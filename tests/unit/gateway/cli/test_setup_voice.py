@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from types import SimpleNamespace
 
@@ -26,10 +23,14 @@ from gateway.cli.setup.options import Given, parse_options
 from gateway.cli.setup.owner_questions import ask_voice
 from gateway.settings import Settings
 from gateway.system.clock import SystemClock
+from tests.unit.gateway.cli.test_setup import squidbot
 
 OPENAI = ModelOffer("openai/gpt-5-mini", "openai", api_key="k4n4ry")
 GROQ = ModelOffer("groq/llama-3.3-70b-versatile", "groq", api_key="k")
 BOTH = VoiceAnswers("openai", "openai/whisper-1", "groq/spoken-by-the-stand-in")
+
+
+_NO_CHANNEL = ("--no-matrix", "--no-email")
 
 
 class Asked(Silent):
@@ -112,41 +113,17 @@ async def test_what_is_written_works(servers, tmp_path):
     assert not plan(read_existing(path, {}), answers, {}).lacks
 
 
-def squidbot(home, *arguments, types="", **environ):
-    """``squidbot init`` without a channel, as a person types it."""
-    usual = {name: value for name, value in os.environ.items() if not name.endswith("_API_KEY")}
-    return subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "gateway",
-            "init",
-            "--home",
-            str(home),
-            "--no-matrix",
-            "--no-email",
-            *arguments,
-        ],
-        env={**usual, **environ},
-        input=types,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-
-
 def test_the_command_asks_once_and_writes_it(tmp_path):
     """Typed by a person, it stands in the file; where nobody can, that is said and nothing is written."""
     one, two = tmp_path / "one", tmp_path / "two"
-    first = squidbot(one, "--no-probe", types="UTC\n1\n2\ny\nn\n", OPENAI_API_KEY="k4n4ry")
+    first = squidbot(one, *_NO_CHANNEL, "--no-probe", types="UTC\n1\n2\ny\nn\n", OPENAI_API_KEY="k4n4ry")
     assert first.returncode == 0, first.stderr + first.stdout
     assert first.stdout.count("Should squidbot understand voice messages?") == 1
     assert "docs/voice.md" not in first.stdout.partition("Next:")[2]
     assert yaml.safe_load((one / "squidbot.yaml").read_text())["voice"] == {
         "transcribe": {"provider": "openai", "model": "openai/whisper-1"}
     }
-    refused = squidbot(two, "--yes", "--model", "demo", "--voice", "listen")
+    refused = squidbot(two, *_NO_CHANNEL, "--yes", "--model", "demo", "--voice", "listen")
     assert refused.returncode == 1
     assert "--voice listen: squidbot knows no voice model" in refused.stderr
     assert not two.exists()

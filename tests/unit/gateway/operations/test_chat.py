@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from agent_core.messages import Audience, InboundMessage, Sender, SessionKey
+from agent_core.messages import Audience, SessionKey
 from agent_core.operation import Who
 from gateway.operations.chat_operations import ChatOperations, chat_forms
 from gateway.operations.operation_context import OperationContext
@@ -20,7 +20,7 @@ from gateway.turns.commands import COMMANDS, Command
 from gateway.turns.commands.asked import NOT_HERE, CommandContext
 from gateway.turns.commands.command_table import Takes
 from gateway.turns.commands.command_text import help_text
-from tests.clock import EPOCH
+from tests.inbound import inbound
 
 FORMS = [(word, form, each) for word in IN_CHATS for form, each in chat_forms(word)]
 
@@ -37,14 +37,11 @@ class Untouchable:
 async def answered(text: str, *, owner: bool) -> str:
     """The answer to a command, where no part of the gateway may be used."""
     word, _, argument = text.partition(" ")
-    message = InboundMessage(
-        channel="matrix",
+    message = inbound(
+        SessionKey("matrix", "!r"),
+        "@bob:hs.test",
+        f"!{text}",
         account="@bot:hs.test",
-        native_id="1",
-        session=SessionKey("matrix", "!r"),
-        sender=Sender(address="@bob:hs.test", verified=True),
-        text=f"!{text}",
-        received_at=EPOCH,
         audience=Audience.DIRECT,
     )
     turn: Any = SimpleNamespace(id="t", session=message.session, place=message.session)

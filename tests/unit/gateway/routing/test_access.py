@@ -10,6 +10,7 @@ from agent_core.messages import InboundMessage, MessageContext, Sender, SessionK
 from gateway.plugins import channel_kinds
 from gateway.routing.access import Access, Alias, Role, kind_of, normalise
 from tests.clock import EPOCH
+from tests.inbound import inbound
 
 OWNER = [Alias("matrix", "@alice:hs.test"), Alias("email", "Alice@Mail.Test")]
 
@@ -177,14 +178,13 @@ def test_a_rule_of_the_room_counts_instead_of_the_list():
     access = Access([Alias("matrix", "@owner:hs.test")], {"matrix": ("@ann:hs.test",)})
 
     def decided(address, here, *, verified=True):
-        one = InboundMessage(
-            channel="matrix",
+        one = inbound(
+            SessionKey("matrix", "!r"),
+            address,
+            "hi",
+            "$1",
             account="@bot:hs.test",
-            native_id="$1",
-            session=SessionKey("matrix", "!r"),
-            sender=Sender(address=address, verified=verified),
-            text="hi",
-            received_at=EPOCH,
+            verified=verified,
             context=MessageContext(allowed_here=here),
         )
         return access.decide(one)

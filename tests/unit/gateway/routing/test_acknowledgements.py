@@ -5,12 +5,12 @@ from __future__ import annotations
 import anyio
 import pytest
 
-from agent_core.messages import InboundMessage, MessageContext, Sender, SessionKey
+from agent_core.messages import InboundMessage, MessageContext, SessionKey
 from channels.base import AckState, Capabilities, Redelivery, SupportsAcknowledgements
 from gateway.observability.metrics import REGISTRY
 from gateway.routing.acknowledgements import Acknowledgements
-from tests.clock import EPOCH
 from tests.doubles.loopback import LoopbackChannel, LoopbackServer
+from tests.inbound import inbound
 
 pytestmark = pytest.mark.virtual_time
 
@@ -33,14 +33,12 @@ class StagingChannel(LoopbackChannel):
 
 
 def message(number: int, *, conversation: str = "one", kind: str = "message") -> InboundMessage:
-    return InboundMessage(
-        channel="matrix",
-        account="bot",
-        native_id=f"${number}",
-        session=SessionKey("matrix", conversation),
-        sender=Sender(address="ann"),
-        text="hello",
-        received_at=EPOCH,
+    return inbound(
+        SessionKey("matrix", conversation),
+        "ann",
+        "hello",
+        f"${number}",
+        verified=False,
         kind=kind,
         context={"route": {"id": number}},
     )

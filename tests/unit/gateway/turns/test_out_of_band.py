@@ -7,29 +7,21 @@ from types import SimpleNamespace
 import anyio
 import pytest
 
-from agent_core.messages import Audience, InboundMessage, Sender, SessionKey
+from agent_core.messages import Audience, InboundMessage, SessionKey
 from gateway.store.sqlite.sqlite_queue import SqliteQueue
 from gateway.store.stores import Completion, Pending
 from gateway.store.wakeups import Wakeups
 from gateway.turns.dispatcher import SessionDispatcher
 from gateway.turns.out_of_band import OutOfBandTurns
-from tests.clock import EPOCH, LoopClock
+from tests.clock import LoopClock
+from tests.inbound import inbound
 
 pytestmark = pytest.mark.virtual_time
 PLACE = SessionKey("matrix", "!room:hs.test")
 
 
 def said(text: str) -> InboundMessage:
-    return InboundMessage(
-        channel="matrix",
-        account="bot",
-        native_id=text,
-        session=PLACE,
-        sender=Sender(address="@ann:hs.test", verified=True),
-        text=text,
-        received_at=EPOCH,
-        audience=Audience.DIRECT,
-    )
+    return inbound(PLACE, "@ann:hs.test", text, text, audience=Audience.DIRECT)
 
 
 async def test_a_command_that_was_put_back_beside_a_running_turn_is_due_in_its_time(tmp_path):

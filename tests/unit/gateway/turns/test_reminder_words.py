@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from agent_core.language import speaking
-from agent_core.messages import Audience, InboundMessage, Sender, SessionKey
+from agent_core.messages import Audience, SessionKey
 from gateway.proactive.jobs.config import ScheduleConfig
 from gateway.proactive.jobs.job_service import JobPlace, JobService
 from gateway.proactive.jobs.time_grammar import read_when
@@ -18,6 +18,7 @@ from gateway.proactive.jobs.triggers import Cron, TriggerInvalid, checked_cron
 from gateway.store.model import Job, JobKind
 from gateway.turns.commands.reminder_command import ReminderCommand, read_argument, reminder_of
 from tests.clock import EPOCH, ManualClock
+from tests.inbound import inbound
 
 
 @pytest.mark.parametrize(
@@ -323,15 +324,7 @@ async def test_a_refusal_is_said_to_its_end(language: str) -> None:
     )
     asked = SimpleNamespace(
         command=command,
-        message=InboundMessage(
-            channel="matrix",
-            account="bot",
-            native_id="1",
-            session=SessionKey("matrix", "!r"),
-            sender=Sender(address="@ann:hs.test", verified=True),
-            text=f"!remind {command.argument}",
-            received_at=EPOCH,
-        ),
+        message=inbound(SessionKey("matrix", "!r"), "@ann:hs.test", f"!remind {command.argument}"),
         turn=SimpleNamespace(id="t", place=SessionKey("matrix", "!r")),
         session=SimpleNamespace(since=0),
         is_owner=False,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from agent_core.messages import InboundMessage, Sender, SessionKey
+from agent_core.messages import SessionKey
 from agent_core.models import MemoryScope, ModelAnswer, ScopeKind, ToolCall, ToolResult, Usage
 from agent_core.provenance import untrusted_origin
 from agent_core.tools.attachment_tools import ReadAttachmentTool, SendFileTool
@@ -20,9 +20,10 @@ from agent_core.tools.search_history import SearchHistoryTool
 from gateway.store.sqlite.sqlite_queue import SqliteQueue
 from gateway.store.stores import Completion, Pending, Turn
 from gateway.turns.step_journal import Resumable, StoreStepJournal
-from tests.clock import EPOCH, ManualClock
+from tests.clock import ManualClock
 from tests.doubles.in_memory_storage import InMemoryMemory
 from tests.file_tools_world import FileDesk
+from tests.inbound import inbound
 from tests.unit.gateway.turns.test_tool_questions import asking
 
 SESSION = SessionKey("loopback", "dm-ann")
@@ -43,15 +44,7 @@ async def store(tmp_path: Path) -> AsyncIterator[SqliteQueue]:
 
 
 async def claimed(store: SqliteQueue) -> Turn:
-    said = InboundMessage(
-        channel="loopback",
-        account="bot",
-        native_id="1",
-        session=SESSION,
-        sender=Sender(address="ann", verified=True),
-        text="remember tea",
-        received_at=EPOCH,
-    )
+    said = inbound(SESSION, "ann", "remember tea")
     await store.inbox.accept("loopback", "bot", [Pending(said)], {})
     turn = await store.turns.claim(SESSION)
     assert turn is not None

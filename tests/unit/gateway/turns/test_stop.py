@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import pytest
 
-from agent_core.messages import Audience, InboundMessage, Sender, SessionKey
+from agent_core.messages import Audience, InboundMessage, SessionKey
 from gateway.turns.commands import parse_command
 from gateway.turns.commands.command_parsing import is_stop
 from gateway.turns.commands.command_text import stopped_text
-from tests.clock import EPOCH
+from tests.inbound import inbound
 
 
 def message(text: str, audience: Audience = Audience.DIRECT, **notes: object) -> InboundMessage:
-    return InboundMessage(
-        channel="matrix",
+    return inbound(
+        SessionKey("matrix", "!r"),
+        "@ann:hs.test",
+        text,
+        "$1",
         account="@bot:hs.test",
-        native_id="$1",
-        session=SessionKey("matrix", "!r"),
-        sender=Sender(address="@ann:hs.test"),
-        text=text,
-        received_at=EPOCH,
+        verified=False,
         audience=audience,
         context={"notes": notes},
     )

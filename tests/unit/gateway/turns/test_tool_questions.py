@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from agent_core.errors import AwaitsApproval
-from agent_core.messages import InboundMessage, MessageContext, MessageNotes, Sender, SessionKey
+from agent_core.messages import MessageContext, MessageNotes, Sender, SessionKey
 from agent_core.models import ToolCall, ToolResult
 from agent_core.provenance import Trust, person, untrusted_origin
 from agent_core.tools.attachment_tools import ReadAttachmentTool, SendFileTool
@@ -35,6 +35,7 @@ from gateway.turns.questions.decisions import Terms, ToolDecisions, clean_name, 
 from gateway.turns.questions.tool_questions import ApprovalPending, ToolQuestions
 from tests.clock import EPOCH, ManualClock
 from tests.doubles.agent import FakeTool, Journey, call
+from tests.inbound import inbound
 
 DAV = (CalendarTool, ContactsTool, TasksTool)
 CALL = ToolCall(id="c", name="effect", arguments={"number": 1})
@@ -42,16 +43,7 @@ PROPOSAL = Proposal(CALL, Effect.EXECUTE, guarded=True)
 
 
 def turn_of(kind: str = "message") -> Turn:
-    said = InboundMessage(
-        channel="loopback",
-        account="bot",
-        native_id="1",
-        session=SessionKey("loopback", "dm-ann"),
-        sender=Sender(address="ann", verified=True),
-        text="do it",
-        received_at=EPOCH,
-        kind=kind,  # type: ignore[arg-type]
-    )
+    said = inbound(SessionKey("loopback", "dm-ann"), "ann", "do it", kind=kind)
     return Turn("1-x", said.session, 1, (SimpleNamespace(id=1, message=said),), 1, 0)  # type: ignore[arg-type]
 
 
