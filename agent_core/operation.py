@@ -40,7 +40,8 @@ class InChat:
     A command of conversations that an operation answers.
 
     Args:
-        words: As it is typed after its ``!``; words in capitals are the arguments, in their order.
+        words: As it is typed after its ``!``; words in capitals are the arguments, in their order; with … at
+            its end, the last takes all words that are left.
         render: The answer as Markdown, for the owner in private or for anybody.
         arguments: Arguments that are always the same.
     """

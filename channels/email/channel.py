@@ -18,7 +18,7 @@ import anyio.to_thread
 import structlog
 from anyio.abc import TaskGroup
 
-from agent_core.language import _
+from agent_core.language import _, for_owner
 from agent_core.messages import OutboundKind, OutboundMessage, SessionKey
 from channels.base import (
     Capabilities,
@@ -269,14 +269,7 @@ class EmailChannel(EmailDirectMessages):
             mail, said = await self._posting.post(message, past_return)
         except DeliveryUncertain as exc:
             if not self._can_look:
-                self._services.alert(
-                    f"unknown {message.id}",
-                    _(
-                        "It is not known whether a mail on {name} was sent: {error}",
-                        name=self.name,
-                        error=exc,
-                    ),
-                )
+                self._never_known(message, exc)
             raise
         except ChannelError as exc:
             self._went_out.note_rejection(message.id)
@@ -304,6 +297,11 @@ class EmailChannel(EmailDirectMessages):
     def _can_look(self) -> bool:
         """Return True if the Sent folder can be searched for copies of our mails."""
         return self._config.sent_copy != "none"
+
+    @for_owner
+    def _never_known(self, message: OutboundMessage, error: DeliveryUncertain) -> None:
+        told = _("It is not known whether a mail on {name} was sent: {error}", name=self.name, error=error)
+        self._services.alert(f"unknown {message.id}", told)
 
     def _never_came(self, which: str, about: str) -> None:
         """Note that a mail is given up that the server lists and has not handed out for a day."""

@@ -15,7 +15,7 @@ import anyio.to_thread
 import structlog
 
 from agent_core.backoff import BackoffPolicy
-from agent_core.language import _
+from agent_core.language import ENGLISH, _, for_owner, speaking
 from agent_core.messages import OutboundKind, OutboundMessage
 from agent_core.state_folder import StateAway, StateFolder, state_in
 from channels.base import ChannelAuthFailed, ChannelClock, ChannelUnavailable
@@ -120,10 +120,11 @@ class LoopGuard:
         tripped = self._breaker.may_send(str(message.session), now, owner=owner)
         if tripped is None:
             return
-        self._note_tripped(tripped, now)
+        self._note_tripped(tripped, _recipient(message), now)
         wait_s = min(tripped.until - now, LOOK_AGAIN_S)
-        raise ChannelUnavailable(f"the circuit breaker is open: {tripped.why}", retry_after_s=wait_s)
+        raise ChannelUnavailable(f"the circuit breaker is open: {_english(tripped)}", retry_after_s=wait_s)
 
+    @for_owner
     def note_login_refusal(self, error: ChannelAuthFailed) -> None:
         """Note that a mail did not go out; the link may be up: the mailbox has a login of its own."""
         if self.patience.count_refusal(error):
@@ -162,26 +163,28 @@ class LoopGuard:
         self._breaker.all_let_in()
         self._breaker_urgent = True
 
-    def _note_tripped(self, tripped: BreakerOpen, now: float) -> None:
+    @for_owner
+    def _note_tripped(self, tripped: BreakerOpen, whom: str, now: float) -> None:
         if not self._breaker.is_new(tripped):
             return
         self._breaker_urgent = True
         minutes = round((tripped.until - now) / 60)
-        where = _("In the thread {thread} nothing", thread=tripped.thread) if tripped.thread else _("No mail")
-        _log.error("mail.breaker_opened", channel=self._name, why=tripped.why, minutes=minutes)
+        _log.error("mail.breaker_opened", channel=self._name, why=_english(tripped), minutes=minutes)
+        if tripped.thread:
+            stopped = _("I answer `{whom}` no more in one thread for {n} minutes", whom=whom, n=minutes)
+        else:
+            stopped = _("I answer no mail on {name} for {n} minutes", name=self._name, n=minutes)
         self._alert(
             "brake",
             _(
-                "{where} is answered on {name} for {n} minutes: {why}. It looks like a loop. Mails that "
-                "arrive meanwhile wait and are handled afterwards. To end this sooner: squidbot email "
-                "reset-breaker.",
-                where=where,
-                name=self._name,
-                n=minutes,
+                "{stopped}: {why}. It looks like a loop. Mails that arrive meanwhile wait and are handled "
+                "afterwards. To end this sooner: squidbot email reset-breaker.",
+                stopped=stopped,
                 why=tripped.why,
             ),
         )
 
+    @for_owner
     def is_over_limit(self, sender: str, wait_s: float) -> None:
         """Alert the owner that a sender's mail waits over an hour: the sender may be a program."""
         _log.warning("mail.sender_waits", channel=self._name, wait_s=round(wait_s))
@@ -204,11 +207,10 @@ class LoopGuard:
         if not tripped:
             return ""
         until = self._clock.now() + timedelta(seconds=max(one.until for one in tripped) - now)
-        why = "; ".join(one.why for one in tripped[:MOST_TOLD])
+        why = "; ".join(map(_english, tripped[:MOST_TOLD]))
         more = f" (and {len(tripped) - MOST_TOLD} threads more)" if len(tripped) > MOST_TOLD else ""
-        return (
-            f"the circuit breaker is open until {until:%H:%M} UTC (squidbot email reset-breaker): {why}{more}"
-        )
+        at = f"{until.astimezone():%H:%M %Z}"
+        return f"the circuit breaker is open until {at} (squidbot email reset-breaker): {why}{more}"
 
     async def reset_breaker(self) -> list[str]:
         """Reset the circuit breaker on a person's request; returns why it was open."""
@@ -217,7 +219,7 @@ class LoopGuard:
         self._breaker_urgent = True
         await self.save()
         _log.warning("mail.breaker_reset", channel=self._name, tripped=len(found))
-        return [one.why for one in found]
+        return list(map(_english, found))
 
     async def load(self) -> None:
         """Load, once, the counts of an earlier run."""
@@ -276,3 +278,8 @@ def _is_answer(message: OutboundMessage) -> bool:
     # What is said once more by voice was counted as text.
     again = message.context.speech is not None
     return message.kind in (OutboundKind.REPLY, OutboundKind.APOLOGY) and not at_a_time and not again
+
+
+def _english(tripped: BreakerOpen) -> str:
+    with speaking(ENGLISH):
+        return tripped.why

@@ -24,13 +24,20 @@ EVERYWHERE = ""
 @dataclass(frozen=True, slots=True)
 class BreakerOpen:
     """
-    An open circuit breaker: the reason, the place (a thread, or `EVERYWHERE`), and the end on the monotonic
-    clock.
+    An open circuit breaker: the place (a thread, or `EVERYWHERE`), the answers that went out there within an
+    hour, and the end on the monotonic clock.
     """
 
     thread: str
-    why: str
+    answers: int
     until: float
+
+    @property
+    def why(self) -> str:
+        """The reason, in the language of its reader."""
+        if self.thread == EVERYWHERE:
+            return _("{others} answers went out within an hour", others=self.answers)
+        return _("{count} answers went into one thread within an hour", count=self.answers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,11 +101,9 @@ class CircuitBreaker:
         others = sum(not sent.owner for sent in self._sent)
         most_here = settings.answers_per_hour if owner else settings.thread_answers_per_hour
         if 0 < most_here <= len(here):
-            return self._trip(
-                thread, _("{count} answers went into one thread within an hour", count=len(here)), now
-            )
+            return self._trip(thread, len(here), now)
         if not owner and 0 < settings.answers_per_hour <= others:
-            return self._trip(EVERYWHERE, _("{others} answers went out within an hour", others=others), now)
+            return self._trip(EVERYWHERE, others, now)
         return None
 
     def count_answer(self, thread: str, now: float, *, owner: bool = False) -> None:
@@ -115,10 +120,10 @@ class CircuitBreaker:
         self._untold.discard(tripped.thread)
         return True
 
-    def _trip(self, thread: str, why: str, now: float) -> BreakerOpen:
+    def _trip(self, thread: str, answers: int, now: float) -> BreakerOpen:
         if len(self._tripped) >= MAX_KEPT:
             self._tripped = {place: one for place, one in self._tripped.items() if now < one.until}
-        tripped = self._tripped[thread] = BreakerOpen(thread, why, now + self._settings.open_minutes * 60)
+        tripped = self._tripped[thread] = BreakerOpen(thread, answers, now + self._settings.open_minutes * 60)
         self._untold = {place for place in (*self._untold, thread) if place in self._tripped}
         self.changed = self.keeps_back = True
         # Otherwise the first answer afterwards would open it again.
@@ -134,7 +139,7 @@ class CircuitBreaker:
         since = wall - now
         return json.dumps(
             {
-                "pulled": [[one.thread, one.why, one.until + since] for one in self.all_open(now)],
+                "pulled": [[one.thread, one.answers, one.until + since] for one in self.all_open(now)],
                 "sent": [[one.at + since, one.thread, one.owner] for one in self._sent],
                 "keeps_back": self.keeps_back,
             }
@@ -146,9 +151,10 @@ class CircuitBreaker:
         longest = now + self._settings.open_minutes * 60
         try:
             kept = json.loads(text)
+            # Earlier versions kept the sentence, which begins with the number.
             tripped = [
-                BreakerOpen(str(thread), str(why), min(float(until) - since, longest))
-                for thread, why, until in kept["pulled"]
+                BreakerOpen(str(thread), int(str(answers).split()[0]), min(float(until) - since, longest))
+                for thread, answers, until in kept["pulled"]
             ]
             sent = [
                 _Sent(min(float(at) - since, now), str(thread), owner[-1] is True)

@@ -66,7 +66,8 @@ class ChatOperations:
 
 def _arguments(form: InChat, operation: Operation, typed: str) -> dict[str, Any] | None:
     """The arguments of what was typed after the command; None: it is not this form."""
-    pattern, words = form.words.split()[1:], typed.split()
+    pattern = form.words.split()[1:]
+    words = typed.split(maxsplit=len(pattern) - 1) if form.words.endswith("…") else typed.split()
     names = iter(list(inspect.signature(operation.run, eval_str=True).parameters.values())[1:])
     found: dict[str, Any] = {}
     if len(pattern) != len(words):

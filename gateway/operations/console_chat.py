@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
+from agent_core.messages import OutboundKind, OutboundMessage, SessionKey
+from agent_core.models import Message
 from agent_core.operation import operation
 from gateway.errors import GatewayError
 from gateway.operations.operation_arguments import RequestInvalid
@@ -21,7 +23,7 @@ _NAME = "console"
 _ANSWER_S = 20.0
 """So long a form waits for the answer; one that takes longer appears on the page."""
 _MOST_CHARS = 100_000
-_SHOWN, _PREVIEW = 50, 2000
+_SHOWN, _LOOKED_THROUGH = 50, 200
 
 
 class NotSent(GatewayError):
@@ -33,11 +35,13 @@ class NotSent(GatewayError):
 @operation("chat conversation", writes=False)
 async def show_chat(context: OperationContext) -> dict[str, Any]:
     """
-    Show the newest messages of the owner's conversation in the console, and what is not answered yet.
+    Show the newest messages of the owner's conversation in the console, as they were said: with commands,
+    questions about tools, apologies and reminders, which the history does not have, and, ``open``, those that
+    are not answered yet.
 
     ``after`` changes whenever something is said. Raises ConfigInvalid: there is no endpoint.
     """
-    from gateway.operations.operation_views import inbox_row, message_line
+    from gateway.operations.operation_views import message_line
     from gateway.store.states import InboxState
 
     channel, person = await _endpoint_and_owner(context)
@@ -48,14 +52,41 @@ async def show_chat(context: OperationContext) -> dict[str, Any]:
     page = await context.memory.load_segment(str(key), start=max(0, total - _SHOWN), max_messages=_SHOWN)
     filed = {message.id for message in page.messages}
     said = [*page.messages, *(message for message in late if message.id not in filed)]
-    open_states = [InboxState.READY, InboxState.RUNNING]
-    waiting = await context.store.inbox.rows(states=open_states, session=key, limit=_SHOWN)
+    rows = await context.store.inbox.rows(session=key, limit=_SHOWN)
+    filed_turns = {message.turn for message in said}
+    beside = [row for row in rows if row.turn not in filed_turns]
+    filed_rows = {row.id for row in rows} - {row.id for row in beside}
+    sent = [
+        row
+        for row in await context.store.outbox.rows(limit=_LOOKED_THROUGH)
+        if _has_no_line(row.message, key) and row.inbox_id not in filed_rows
+    ]
+    answered = {row.inbox_id for row in sent}
+    waiting = {row.id for row in beside if row.state in (InboxState.READY, InboxState.RUNNING)}
+    said += [
+        Message(role="user", content=row.message.text, timestamp=row.accepted_at, id=str(row.id))
+        for row in beside
+        if row.id in answered | waiting
+    ]
+    said += [
+        Message(role="assistant", content=each.message.text, timestamp=each.message.created_at)
+        for each in sent
+    ]
+    said.sort(key=lambda message: message.timestamp or datetime.min.replace(tzinfo=UTC))
+    shown = [each for each in said if each.role in ("user", "assistant")][-_SHOWN:]
+    open_ids = set(map(str, waiting))
+    newest = [each[0].id if each else 0 for each in (rows, sent)]
     return {
         "session": str(key),
-        "messages": [message_line(each) for each in said if each.role in ("user", "assistant")],
-        "waiting": [inbox_row(row, preview=_PREVIEW) for row in waiting],
-        "after": f"{page.total}.{len(said)}.{len(waiting)}",
+        "messages": [{**message_line(each), "open": each.id in open_ids} for each in shown],
+        "after": ".".join(map(str, (page.total, *newest, len(waiting)))),
     }
+
+
+def _has_no_line(message: OutboundMessage, session: SessionKey) -> bool:
+    """Return True for what was said in a conversation besides the answers of its history."""
+    is_answer = message.kind is OutboundKind.REPLY and not message.notes.is_command
+    return message.session == session and bool(message.text) and not is_answer and not message.remembered
 
 
 @operation("chat say", writes=True, done="Sent.")

@@ -169,7 +169,7 @@ async def _added(
     render=schedule_text.render_new_watch,
     chats=[
         InChat("watch ADDRESS", Who.OWNER, chat_text.watch_text),
-        InChat("watch ADDRESS every TIME", Who.OWNER, chat_text.watch_text),
+        InChat("watch ADDRESS every TIME…", Who.OWNER, chat_text.watch_text),
     ],
 )
 async def add_watch(

@@ -343,9 +343,9 @@ def _lines(rows: list[InboxRow]) -> list[str]:
     lines = []
     for row in rows[:MAX_LINES]:
         subject = _plain(row.message.context.subject or row.message.text)
-        doubt = _plain(row.message.context.doubt)
-        why = _((row.error or "").replace("_", " ")) + (f": {doubt}" if doubt else "")
-        at = show_time(row.message.received_at, gettext_noop("%Y-%m-%d %H:%M"))
+        doubt = row.message.context.doubt
+        why = _((row.error or "").replace("_", " ")) + (f": {_plain(doubt)}" if doubt else "")
+        at = show_time(row.message.received_at.astimezone(), gettext_noop("%Y-%m-%d %H:%M %Z"))
         lines.append(f"- **m{row.id}**, {at}, `{_plain(row.message.sender.address)}` ({why}): `{subject}`")
     return [*lines, _("- and {n} more", n=len(rows) - MAX_LINES)] if len(rows) > MAX_LINES else lines
 

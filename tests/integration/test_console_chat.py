@@ -18,6 +18,7 @@ from anyio.to_thread import run_sync
 
 from tests.command_line import squidbot
 from tests.daemon import Daemon
+from tests.doubles.openai_server import Call, FakeOpenAI, Say, Status
 from tests.integration.test_console_browser import PICTURE, browsing
 from tests.openai_endpoint import CountingModel, endpoint_settings
 
@@ -90,6 +91,57 @@ async def test_the_owner_talks_in_a_browser(tmp_path):
             with_console(daemon, api={})
             await run_sync(daemon.up)
             await run_sync(partial(talks, daemon, model))
+
+
+def shown(client: httpx.Client) -> str:
+    """The conversation on the page, without marks."""
+    page = client.get("/console/chat").text.partition("<main")[2].partition("<form")[0]
+    return html.unescape(re.sub(r"<[^>]+>", " ", page))
+
+
+def sends(daemon: Daemon, client: httpx.Client, text: str) -> str:
+    """The conversation on the page after a message."""
+    said(daemon, client, {**form_of(client.get("/console/chat").text), "text": text}).raise_for_status()
+    return shown(client)
+
+
+def asks_and_says(daemon: Daemon) -> None:
+    with entered(daemon) as client:
+        page = sends(daemon, client, "put milk on the list")
+        assert "I need your approval to write a file" in page
+        assert page.index("being answered") < page.index("I need your approval")
+        page = sends(daemon, client, "what else?")
+        assert "I need your approval to write a file" in page
+        for count in (1, 2):  # a command twice is two commands: they change what the page showed
+            page = sends(daemon, client, "!status")
+            assert page.count("!status") == page.count("I have been running for") == count
+        page = sends(daemon, client, f"!approve {re.findall(r'!approve (a[0-9a-f]{6})', page)[0]}")
+        assert "is approved" in page
+        daemon.wait_until(lambda: "Milk is on the list." in shown(client))
+        page = shown(client)
+        assert page.count("Milk is on the list.") == page.count("put milk on the list") == 1
+        assert "being answered" not in page
+        page = sends(daemon, client, "this goes wrong")
+        assert page.count("this goes wrong") == 1
+        assert "Sorry, I could not answer this." in page
+        assert (daemon.home / "workspace" / "list.txt").read_text() == "milk"
+
+
+async def test_what_the_history_has_not(tmp_path):
+    """Questions, commands with their answers and apologies are on the page; each answer is there once."""
+    write = Call("write_file", json.dumps({"path": "list.txt", "content": "milk"}))
+    async with FakeOpenAI() as model:
+        model.plan(
+            Say(calls=[write]),
+            Say("Bread."),
+            Say("Milk is on the list."),
+            *[Status(400, "no such model")] * 9,
+        )
+        more = {"tools": {"require_approval": ["write_file"]}}
+        with Daemon(tmp_path / "home", endpoint_settings(model.api_base, **more)) as daemon:
+            with_console(daemon, api={})
+            await run_sync(daemon.up)
+            await run_sync(partial(asks_and_says, daemon))
 
 
 def test_without_the_endpoint_the_page_says_what_to_do(tmp_path):

@@ -248,3 +248,31 @@ async def test_in_the_chat(tmp_path):
         assert "must begin with https" in await home.asked(ANN, "!watch somewhere")
         assert "do not look" in await home.asked(ANN, f"!watch remove {job.id}")
         assert "I watch nothing" in await home.asked(ANN, "!watch")
+
+
+@pytest.mark.parametrize(
+    ("typed", "read"),
+    [
+        ("every 10 minutes", "every 10 minutes"),
+        ("every 2 hours", "every 2 hours"),
+        ("Every day", "every day"),
+        ("every 1 minute", "every minute"),
+    ],
+)
+async def test_how_often_in_several_words(tmp_path, typed, read):
+    """As people write it: only `every 10m` was understood, and the answer did not say why."""
+    async with server() as site, scheduled(tmp_path, ManualClock(START)) as home:
+        site.answers["/feed"] = feed(1)
+        url = site.url("/feed")
+        assert f"looks at {url} {read}" in await home.asked(ANN, f"!watch {url} {typed}")
+        assert len(await home.plans.jobs()) == 1
+
+
+async def test_a_time_that_is_none_says_why(tmp_path):
+    """The reason, not the list of all forms; another word than `every` is no form."""
+    async with scheduled(tmp_path, ManualClock(START)) as home:
+        why = await home.asked(ANN, "!watch https://x.example/ every so often")
+        assert "so often" in why
+        assert "!watch ADDRESS" not in why
+        assert "Write `!watch ADDRESS`" in await home.asked(ANN, "!watch https://x.example/ at 9")
+        assert await home.plans.jobs() == []

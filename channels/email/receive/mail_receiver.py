@@ -268,7 +268,8 @@ class MailReceiver:
         about = f"from {sender_of(header) or 'an unknown sender'}"
         about += f" about {one_line(header.subject(), 80)!r}" if header.subject() else ""
         _log.error("mail.unfetchable", uid=uid)
-        self._never_came(f"{self.position.uidvalidity}-{uid}", f"{about}, received {at:%Y-%m-%d %H:%M} UTC")
+        about += f", received {at.astimezone():%Y-%m-%d %H:%M %Z}"
+        self._never_came(f"{self.position.uidvalidity}-{uid}", about)
         self._withheld.forget_after_grace(uid, self._now())
         return self._intake.unfetchable(uid, at, uidvalidity=self.position.uidvalidity)
 

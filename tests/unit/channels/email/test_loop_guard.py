@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from agent_core.language import speaking, use_language
 from agent_core.messages import OutboundKind, OutboundMessage, SessionKey
-from channels.base import ChannelUnavailable
+from channels.base import ChannelAuthFailed, ChannelUnavailable
 from channels.email.config import EmailConfig, MailAnswerLimits
 from channels.email.loop_guard import LOOK_AGAIN_S, LoopGuard
 from channels.email.parse.dsn import BounceReport, DeliveryStatus
@@ -76,6 +77,29 @@ class TestSafety:
         assert "looks like a loop" in told[0]
         clock.advance(3600)
         safety.before_sending(answer())
+
+    async def test_the_owner_reads_it_in_their_language(self, tmp_path: Path) -> None:
+        """Not in that of the person whose answer is stopped; what an operator reads is English for everybody."""
+        safety, clock, told = self.make(tmp_path, thread_answers_per_hour=1)
+        await safety.load()
+        safety.count_sent_mail(answer(), "<id>")
+        with speaking("de"):
+            with pytest.raises(ChannelUnavailable, match="1 answers went into one thread"):
+                safety.before_sending(answer())
+            safety.is_over_limit("alice@mail.test", 7200)
+            safety.note_login_refusal(ChannelAuthFailed("no"))
+            detail = safety.describe()
+        assert "1 answers went into one thread within an hour" in detail
+        assert "`alice@mail.test`" in told[0]
+        assert [text.split()[0] for text in told] == ["I", "`alice@mail.test`", "No"]
+        await safety.save()
+        with use_language("de"):  # the control: a home that is German
+            told.clear()
+            clock.advance(3601)
+            safety.count_sent_mail(answer(), "<id>")
+            with pytest.raises(ChannelUnavailable):
+                safety.before_sending(answer())
+        assert "1 Antworten gingen innerhalb einer Stunde" in told[0]
 
     def test_what_comes_at_a_time_is_no_loop(self, tmp_path: Path) -> None:
         """A reminder every quarter of an hour is the same text again and again; answers stop, it does not."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
@@ -45,6 +46,24 @@ class TestOwnerNotes:
         assert "2 messages are quarantined" in first.message.text
         assert "`Bill '2' **now**`" in first.message.text
         assert "3 messages are quarantined" in second.message.text
+
+    async def test_its_times_are_those_of_the_home(
+        self, store: SqliteQueue, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """With their zone; and a reason without more to say of it has no colon."""
+        monkeypatch.setenv("TZ", "Asia/Tokyo")
+        time.tzset()
+        try:
+            owner = Owner(store)
+            await owner.learn()
+            at = (owner.clock.now() + timedelta(hours=9)).strftime("%Y-%m-%d %H:%M JST")
+            await owner.keep(1)
+            (row,) = await owner.told()
+        finally:
+            monkeypatch.undo()
+            time.tzset()
+        assert f"- **m1**, {at}, `" in row.message.text
+        assert ": -)" not in row.message.text
 
     async def test_without_a_place_to_tell_it_waits(self, store: SqliteQueue) -> None:
         """The owner has never written: nothing is lost, and it is told as soon as he has."""
