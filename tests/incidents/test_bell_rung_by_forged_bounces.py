@@ -5,6 +5,7 @@ an alert for each, and alerts that meant something were dropped because fifty wa
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -39,7 +40,7 @@ async def test_one_alert_for_one_person(mail_server: MailServer, tmp_path: Path,
     ) as built:
         told: dict[str, str] = {}
         channel: Any = built.channels["email"]
-        channel._alert = told.setdefault
+        channel._services = replace(channel._services, alert=told.setdefault)
         for name in ("guest", "friend"):
             peer = mail_server.peer(f"{name}{number}")
             await write(peer, bot, "Question")
