@@ -109,7 +109,7 @@ class XmppChannel:
         async def follow(place: str) -> None:
             try:
                 await self._follow(link, inbox, place, caught_up)
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 - raised below, and not wrapped in a group
                 failures.append(error)
                 group.cancel_scope.cancel()
 
@@ -119,7 +119,7 @@ class XmppChannel:
         raise failures[0]
 
     async def _follow(self, link: Link, inbox: Inbox, place: str, caught_up: Callable[[str], None]) -> None:
-        """Take over what is new in one archive until the connection is lost. A refused room is tried again."""
+        """Take over what is new in one archive until the connection is lost; try a refused room again."""
         while True:
             try:
                 if place != self.account and place not in link.joined:
