@@ -518,3 +518,33 @@ async def test_a_room_on_a_server_that_is_gone_holds_up_nobody(tmp_path):
             await far.inbox.until(lambda _: channel._link is not None)
             await channel.deliver(far.outbound("k1", "hi"), uncertain=Mark(far))
             assert await far.until_seen(1) == ["hi"]
+
+
+async def test_who_is_the_first_to_speak_when_a_room_shows_its_people_is_known(tmp_path):
+    """Nothing was said before, so nothing is in doubt."""
+    async with in_room(tmp_path, HIDING_ROOM, shows_addresses=False) as (far, alice, bob):
+        async with running(far.channel(), far.inbox):
+            await until_up(far)
+        await alice.configure(HIDING_ROOM, shows_addresses=True)
+        async with running(far.channel(), far.inbox):
+            await until_up(far)
+            await bob.say(HIDING_ROOM, "squid: hello", room=True)
+            (message,) = await accepted(far, 1)
+            assert message.sender.verified
+
+
+async def test_a_room_that_hides_its_people_for_a_moment_makes_nobody_of_them_known(tmp_path):
+    """Also if it shows them again before the bot has read what was said; later words are known again."""
+    async with in_room(tmp_path) as (far, alice, bob):
+        async with running(far.channel(), far.inbox):
+            await until_up(far)
+            await alice.configure(ROOM, shows_addresses=False)
+            await bob.say(ROOM, "squid: it is me", alice_note(), room=True)
+            await alice.configure(ROOM, shows_addresses=True)
+            (message,) = await accepted(far, 1)
+            assert not message.sender.verified
+            for count in range(2, 100):
+                await bob.say(ROOM, "squid: and now?", room=True)
+                if (await accepted(far, count))[-1].sender.address == "bob@localhost":
+                    break
+            assert far.inbox.accepted[-1].sender.verified

@@ -122,6 +122,10 @@ class XmppChannel:
         """Take over what is new in one archive until the connection is lost; try a refused room again."""
         while True:
             try:
+                if place in link.changed:
+                    link.changed.discard(place)
+                    link.joined.pop(place, None)
+                    await inbox.accept([], {f"shown {place}": "no"})
                 if place != self.account and place not in link.joined:
                     await link.join(place, self._config.nick)
                 await self._read_archive(link, inbox, place)
@@ -149,7 +153,8 @@ class XmppChannel:
         position = await inbox.position(f"archive {place}")
         shows = "yes" if link.joined.get(place) else "no"
         # What was said while a room hid its addresses is not believed when it shows them.
-        believed = shows == await inbox.position(f"shown {place}") == "yes"
+        shown = await inbox.position(f"shown {place}") or "no"
+        believed = shows == shown == "yes"
         if position is None and place != self.account:
             end = await self._end_of(link, place)
             await inbox.accept([], {f"archive {place}": end, f"shown {place}": shows})
@@ -167,14 +172,18 @@ class XmppChannel:
                 )
                 position = _EMPTY
                 continue
-            if page.entries or position is None:
-                position = page.entries[-1].id if page.entries else _EMPTY
+            done = page.whole or not page.entries
+            if page.entries or position is None or (done and shown != shows):
+                position = page.entries[-1].id if page.entries else position or _EMPTY
                 batch = await self._reader.read(place, page.entries, inbox, shows_addresses=believed)
-                positions = {f"archive {place}": position, f"shown {place}": shows}
+                positions = {
+                    f"archive {place}": position,
+                    f"shown {place}": shows if done else min(shows, shown),
+                }
                 await inbox.accept(batch.messages, positions, batch.amendments)
                 for to, key in batch.receipts:
                     link.send_hint(to, f"{xml.RECEIPTS}received", id=key)
-            if page.whole or not page.entries:
+            if done:
                 return
 
     async def _end_of(self, link: Link, place: str) -> str:

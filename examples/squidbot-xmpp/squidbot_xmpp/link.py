@@ -73,6 +73,8 @@ class Link:
         self.unarchived: deque[Element] = deque(maxlen=_UNARCHIVED)
         self.joined: dict[str, bool] = {}
         """The rooms in which the bot is, and whether they show everybody's address."""
+        self.changed: set[str] = set()
+        """The rooms whose rules have changed since their archive was read."""
         self.subscriptions: deque[str] = deque(maxlen=_UNARCHIVED)
         self._news = {place: asyncio.Event() for place in (config.jid, *config.rooms)}
         self._pages: dict[str, tuple[str, Page]] = {}
@@ -377,11 +379,12 @@ class Link:
             return
         room = xml.bare(sender)
         if stanza.get("type") == "groupchat":
-            if room not in self.joined:
+            if room not in self._config.rooms:
                 return
             self._take_answer(stanza, sender, None)
             if sender == room and xml.status_codes(stanza) & _ROOM_CHANGED:
-                self.join_again(room)
+                self.changed.add(room)
+                self._wake(room)
             if xml.stanza_id(stanza, room):
                 self._wake(room)
         elif xml.stanza_id(stanza, me):
