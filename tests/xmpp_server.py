@@ -238,9 +238,11 @@ class XmppPerson:
         with anyio.fail_after(60):
             await self._ask("set", room, query)
 
-    async def say(self, to: str, text: str, *extra: Element, key: str = "", room: bool = False) -> str:
+    async def say(
+        self, to: str, text: str, *extra: Element, key: str = "", room: bool = False, kind: str = "chat"
+    ) -> str:
         """Say something, with more elements; returns the id of the stanza."""
-        message = self._client.make_message(mto=to, mbody=text or None, mtype="groupchat" if room else "chat")
+        message = self._client.make_message(mto=to, mbody=text or None, mtype="groupchat" if room else kind)
         message["id"] = key or self._client.new_id()
         for element in extra:
             message.append(element)

@@ -15,7 +15,7 @@ pytest.importorskip("slixmpp")
 from agent_core.messages import Audience, MessageContext, Sender, SessionKey
 from agent_core.state_folder import DiskFolder
 from channels.attachments import AttachmentStore
-from channels.base import AckState, DeliveryFailed
+from channels.base import AckState, DeliveryFailed, LinkState
 from channels.plugin import ChannelServices
 from tests import xmpp_server
 from tests.clock import ManualClock
@@ -475,3 +475,76 @@ async def test_an_archive_that_has_forgotten_the_last_message_is_read_from_its_b
         async with running(far.channel(), far.inbox):
             await until_up(far)
             assert far.inbox.texts == ["one", "two"]
+
+
+async def test_only_who_was_written_to_says_that_nothing_arrived(tmp_path):
+    """A bounce that comes later is told; one of somebody else is not."""
+    async with far_side_in(tmp_path) as far:
+        far.inbox.delivered["key"], far.inbox.outbound["k1"] = "k1", far.outbound("k1", "hello")
+        error = element("{jabber:client}error", type="cancel")
+        error.append(element("{urn:ietf:params:xml:ns:xmpp-stanzas}service-unavailable"))
+        async with running(far.channel(), far.inbox):
+            await until_up(far)
+            for name in ("bob", "alice"):
+                await far.people[name].say(f"squid@localhost/{RESOURCE}", "", error, key="key", kind="error")
+                await far.people[name].say("squid@localhost", "done")
+            await accepted(far, 2)
+            assert [(one.kind, one.native_id, one.text) for one in far.inbox.amendments] == [
+                ("bounce", "key", "service-unavailable")
+            ]
+
+
+async def test_a_room_whose_rules_change_is_looked_at_again(tmp_path):
+    """From then on nobody there is known any more, and the bot stays connected."""
+    async with in_room(tmp_path) as (far, alice, bob):
+        async with running(far.channel(), far.inbox):
+            await until_up(far)
+            await bob.say(ROOM, "squid: one", room=True)
+            await accepted(far, 1)
+            await alice.configure(ROOM, shows_addresses=False)
+            await bob.say(ROOM, "squid: two", room=True)
+            await accepted(far, 2)
+            assert [one.sender.verified for one in far.inbox.accepted] == [True, False]
+            assert LinkState.DOWN not in far.inbox.states
+
+
+async def test_a_room_on_a_server_that_is_gone_holds_up_nobody(tmp_path):
+    """People alone with the bot are answered meanwhile."""
+    async with far_side_in(tmp_path, rooms=["team@rooms.example.invalid"]) as far:
+        channel = far.channel()
+        async with running(channel, far.inbox):
+            await far.say("hello")
+            await accepted(far, 1)
+            await far.inbox.until(lambda _: channel._link is not None)
+            await channel.deliver(far.outbound("k1", "hi"), uncertain=Mark(far))
+            assert await far.until_seen(1) == ["hi"]
+
+
+async def test_who_is_the_first_to_speak_when_a_room_shows_its_people_is_known(tmp_path):
+    """Nothing was said before, so nothing is in doubt."""
+    async with in_room(tmp_path, HIDING_ROOM, shows_addresses=False) as (far, alice, bob):
+        async with running(far.channel(), far.inbox):
+            await until_up(far)
+        await alice.configure(HIDING_ROOM, shows_addresses=True)
+        async with running(far.channel(), far.inbox):
+            await until_up(far)
+            await bob.say(HIDING_ROOM, "squid: hello", room=True)
+            (message,) = await accepted(far, 1)
+            assert message.sender.verified
+
+
+async def test_a_room_that_hides_its_people_for_a_moment_makes_nobody_of_them_known(tmp_path):
+    """Also if it shows them again before the bot has read what was said; later words are known again."""
+    async with in_room(tmp_path) as (far, alice, bob):
+        async with running(far.channel(), far.inbox):
+            await until_up(far)
+            await alice.configure(ROOM, shows_addresses=False)
+            await bob.say(ROOM, "squid: it is me", alice_note(), room=True)
+            await alice.configure(ROOM, shows_addresses=True)
+            (message,) = await accepted(far, 1)
+            assert not message.sender.verified
+            for count in range(2, 100):
+                await bob.say(ROOM, "squid: and now?", room=True)
+                if (await accepted(far, count))[-1].sender.address == "bob@localhost":
+                    break
+            assert far.inbox.accepted[-1].sender.verified

@@ -73,7 +73,6 @@ class XmppChannel:
         self._files = Files(config, services)
         self._reader = Reader(config, services, self._search)
         self._link: Link | None = None
-        self._sending = anyio.Lock()
 
     # ── receiving ──
 
@@ -84,14 +83,8 @@ class XmppChannel:
         try:
             await link.open()
             inbox.report(LinkState.CATCHING_UP)
-            await self._join_rooms(link)
             self._link = link
-            await self._read(link, inbox, {self.account, *link.joined})
-            inbox.report(LinkState.UP)
-            while True:
-                news = await link.wait_for_news(LOOK_S)
-                await self._join_rooms(link)
-                await self._read(link, inbox, news)
+            await self._follow_all(link, inbox)
         except (ChannelAuthFailed, ChannelMisconfigured) as error:
             inbox.report(LinkState.FAILED, str(error))
             raise
@@ -102,20 +95,52 @@ class XmppChannel:
             self._link = None
             await link.close()
 
-    async def _join_rooms(self, link: Link) -> None:
-        """Join what is missing; a room that cannot be joined holds up nothing, and its reason is told."""
-        for room in self._config.rooms:
-            if room in link.joined:
-                continue
-            try:
-                await link.join(room, self._config.nick)
-            except Refused as error:
-                self._services.alert(f"xmpp {room}", f"I am not in the room {room}: {error.condition}.")
+    async def _follow_all(self, link: Link, inbox: Inbox) -> None:
+        """Read each archive at its own pace: a server that is slow or gone holds up its own rooms alone."""
+        places, failures = {self.account, *self._config.rooms}, list[Exception]()
+        waiting = set(places)
 
-    async def _read(self, link: Link, inbox: Inbox, places: set[str]) -> None:
-        for place in sorted(places):
-            if place == self.account or place in link.joined:
+        def caught_up(place: str) -> None:
+            if place in waiting:
+                waiting.discard(place)
+                if not waiting:
+                    inbox.report(LinkState.UP)
+
+        async def follow(place: str) -> None:
+            try:
+                await self._follow(link, inbox, place, caught_up)
+            except Exception as error:  # noqa: BLE001 - raised below, and not wrapped in a group
+                failures.append(error)
+                group.cancel_scope.cancel()
+
+        async with anyio.create_task_group() as group:
+            for place in sorted(places):
+                group.start_soon(follow, place)
+        raise failures[0]
+
+    async def _follow(self, link: Link, inbox: Inbox, place: str, caught_up: Callable[[str], None]) -> None:
+        """Take over what is new in one archive until the connection is lost; try a refused room again."""
+        while True:
+            try:
+                if place in link.changed:
+                    link.changed.discard(place)
+                    link.joined.pop(place, None)
+                    await inbox.accept([], {f"shown {place}": "no"})
+                if place != self.account and place not in link.joined:
+                    await link.join(place, self._config.nick)
                 await self._read_archive(link, inbox, place)
+            except Refused as error:
+                if place == self.account:
+                    raise
+                link.joined.pop(place, None)
+                self._services.alert(f"xmpp {place}", f"I am not in the room {place}: {error.condition}.")
+            if place == self.account:
+                await self._read_rest(link, inbox)
+            caught_up(place)
+            await link.wait_for_news(place, LOOK_S)
+
+    async def _read_rest(self, link: Link, inbox: Inbox) -> None:
+        """What is in no archive: messages that shall not be kept, and requests to see the bot's presence."""
         while link.unarchived:
             await self._read_unarchived(link, inbox, link.unarchived.popleft())
         while link.subscriptions:
@@ -128,7 +153,8 @@ class XmppChannel:
         position = await inbox.position(f"archive {place}")
         shows = "yes" if link.joined.get(place) else "no"
         # What was said while a room hid its addresses is not believed when it shows them.
-        believed = shows == await inbox.position(f"shown {place}") == "yes"
+        shown = await inbox.position(f"shown {place}") or "no"
+        believed = shows == shown == "yes"
         if position is None and place != self.account:
             end = await self._end_of(link, place)
             await inbox.accept([], {f"archive {place}": end, f"shown {place}": shows})
@@ -146,14 +172,18 @@ class XmppChannel:
                 )
                 position = _EMPTY
                 continue
-            if page.entries or position is None:
-                position = page.entries[-1].id if page.entries else _EMPTY
+            done = page.whole or not page.entries
+            if page.entries or position is None or (done and shown != shows):
+                position = page.entries[-1].id if page.entries else position or _EMPTY
                 batch = await self._reader.read(place, page.entries, inbox, shows_addresses=believed)
-                positions = {f"archive {place}": position, f"shown {place}": shows}
+                positions = {
+                    f"archive {place}": position,
+                    f"shown {place}": shows if done else min(shows, shown),
+                }
                 await inbox.accept(batch.messages, positions, batch.amendments)
                 for to, key in batch.receipts:
                     link.send_hint(to, f"{xml.RECEIPTS}received", id=key)
-            if page.whole or not page.entries:
+            if done:
                 return
 
     async def _end_of(self, link: Link, place: str) -> str:
@@ -219,29 +249,28 @@ class XmppChannel:
 
     async def deliver(self, message: OutboundMessage, *, uncertain: Callable[[], Awaitable[None]]) -> Receipt:
         """Send a message, and each of its files as a message of its own."""
-        async with self._sending:
-            link = self._connected()
-            to, nick = self._target(message, link)
-            parts = await self._parts(link, message)
-            # Of several parts an earlier try may have left some behind.
-            there = await self._sent(link, message, _keys(message)) if message.attachments else set()
-            await uncertain()  # from here on the server may have it
-            try:
-                for number, part in enumerate(parts):
-                    if part.key not in there:
-                        edits = message.context.edits if number == 0 else ""
-                        await link.send_message(
-                            to, part.text, part.key, group_nick=nick, edits=edits, file=part.file
-                        )
-            except ChannelUnavailable as error:
-                raise DeliveryUncertain(str(error)) from error
-            except Refused as error:
-                if nick and error.condition.startswith("not-acceptable"):
-                    link.end(f"the bot is not in {to} any more")
-                    raise ChannelUnavailable(f"the bot is not in {to}") from error
-                if error.temporary:
-                    raise ChannelUnavailable(error.condition) from error
-                raise DeliveryFailed(error.condition) from error
+        link = self._connected()
+        to, nick = self._target(message, link)
+        parts = await self._parts(link, message)
+        # Of several parts an earlier try may have left some behind.
+        there = await self._sent(link, message, _keys(message)) if message.attachments else set()
+        await uncertain()  # from here on the server may have it
+        try:
+            for number, part in enumerate(parts):
+                if part.key not in there:
+                    edits = message.context.edits if number == 0 else ""
+                    await link.send_message(
+                        to, part.text, part.key, group_nick=nick, edits=edits, file=part.file
+                    )
+        except ChannelUnavailable as error:
+            raise DeliveryUncertain(str(error)) from error
+        except Refused as error:
+            if nick and error.condition.startswith("not-acceptable"):
+                link.join_again(to)
+                raise ChannelUnavailable(f"the bot is not in {to}") from error
+            if error.temporary:
+                raise ChannelUnavailable(error.condition) from error
+            raise DeliveryFailed(error.condition) from error
         return Receipt(provider_id=parts[0].key)
 
     async def _parts(self, link: Link, message: OutboundMessage) -> list[_Part]:

@@ -73,9 +73,10 @@ class Link:
         self.unarchived: deque[Element] = deque(maxlen=_UNARCHIVED)
         self.joined: dict[str, bool] = {}
         """The rooms in which the bot is, and whether they show everybody's address."""
+        self.changed: set[str] = set()
+        """The rooms whose rules have changed since their archive was read."""
         self.subscriptions: deque[str] = deque(maxlen=_UNARCHIVED)
-        self._news: set[str] = set()
-        self._woken = asyncio.Event()
+        self._news = {place: asyncio.Event() for place in (config.jid, *config.rooms)}
         self._pages: dict[str, tuple[str, Page]] = {}
         self._sent: dict[tuple[str, str], asyncio.Future[Element | None]] = {}
         self._joining: dict[str, asyncio.Future[Element]] = {}
@@ -189,6 +190,8 @@ class Link:
             temporary = error.etype == "wait" or condition in ("remote-server-timeout", "resource-constraint")
             raise Refused(condition, temporary=temporary) from error
         except (IqTimeout, XMPPError) as error:
+            if xml.bare(whom) not in (self._config.jid, self._config.domain):
+                raise Refused("its server does not answer", temporary=True) from error
             raise ChannelUnavailable("the server does not answer") from error
         finally:
             answer.cancel()
@@ -204,22 +207,20 @@ class Link:
 
     # ── archives ──
 
-    async def wait_for_news(self, at_most_s: float) -> set[str]:
+    async def wait_for_news(self, place: str, at_most_s: float) -> None:
         """
-        The archives with something new: rooms, and the account itself. After ``at_most_s`` all of them.
+        Wait until there may be something new in an archive, but not for ever.
 
         Raises:
             ChannelUnavailable: The connection is lost.
         """
-        waiting = asyncio.ensure_future(self._woken.wait())
+        waiting = asyncio.ensure_future(self._news[place].wait())
         try:
             await self._wait(waiting, at_most_s)
         finally:
             waiting.cancel()
         self._check()
-        self._woken.clear()
-        news, self._news = self._news, set()
-        return news or {self._config.jid, *self.joined}
+        self._news[place].clear()
 
     async def page(
         self,
@@ -283,6 +284,11 @@ class Link:
         self.joined.pop(room, None)
         if "urn:xmpp:mam:2" in features:
             self.joined[room] = "muc_nonanonymous" in features
+
+    def join_again(self, room: str) -> None:
+        """What is known of a room is not true any more."""
+        self.joined.pop(room, None)
+        self._wake(room)
 
     # ── sending ──
 
@@ -373,11 +379,12 @@ class Link:
             return
         room = xml.bare(sender)
         if stanza.get("type") == "groupchat":
-            if room not in self.joined:
+            if room not in self._config.rooms:
                 return
             self._take_answer(stanza, sender, None)
             if sender == room and xml.status_codes(stanza) & _ROOM_CHANGED:
-                self.end(f"the rules of {room} have changed")
+                self.changed.add(room)
+                self._wake(room)
             if xml.stanza_id(stanza, room):
                 self._wake(room)
         elif xml.stanza_id(stanza, me):
@@ -417,8 +424,8 @@ class Link:
         if joining is not None and not joining.done() and (kind == "error" or "110" in codes):
             joining.set_result(stanza)
         elif kind == "unavailable" and "110" in codes and xml.bare(sender) in self.joined:
-            self.end(f"the bot was removed from {xml.bare(sender)}")
+            self.joined.pop(xml.bare(sender))  # it tries again after a while
 
     def _wake(self, place: str) -> None:
-        self._news.add(place)
-        self._woken.set()
+        if place in self._news:
+            self._news[place].set()
