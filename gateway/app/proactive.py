@@ -14,7 +14,7 @@ from typing import Any
 from agent_core.messages import InboundMessage, SessionKey
 from agent_core.models import ScopeKind, Session
 from agent_core.ports import ToolPort
-from agent_core.tools.attachment_tools import ConversationFiles
+from agent_core.tools.attachment_tools import ConversationFiles, ReadAttachmentTool
 from agent_core.tools.schedule_tool import ScheduleTool
 from agent_core.tools.send_message import SendMessageTool
 from agent_core.tools.web.plugin import web_client
@@ -198,7 +198,11 @@ class _RunTools:
         who = message.sender.name or message.sender.address
         files = sendable_files(session, known, self.agent.attachments, settings=settings, home=home)
         sender = RunMessages(self.messenger, message.session, session.turn, who)
-        return [SendMessageTool(sender, known, files)]
+        received = ReadAttachmentTool(known, self.agent.attachments, self.env.clock).read_whole
+        return [
+            SendMessageTool(sender, known, files),
+            *self.agent.dav.invitation_tools(session, received, sender),
+        ]
 
 
 async def _people_in(channels: Mapping[str, Channel], session: SessionKey) -> Mapping[str, str]:

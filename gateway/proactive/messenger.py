@@ -9,7 +9,8 @@ request, and become a line of the recipient's history with their origins.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import anyio
 import structlog
@@ -36,6 +37,9 @@ from gateway.routing.access import Access, Role, is_admitted, kinds_of, normalis
 from gateway.routing.conversations import addresses_for, scope_at
 from gateway.store.stores import NewOutbound, Queue, StoreUnavailable
 
+if TYPE_CHECKING:
+    from agent_core.tools.dav.invitation_tool import InvitationReply  # only with a calendar
+
 PER_TURN, PER_HOUR = 5, 20
 """Messages at most; they count from the start of the daemon."""
 _LOOKED_AT = 200
@@ -48,6 +52,12 @@ _TOO_MANY = (
     "Nothing was sent: there were {count} messages to others or elsewhere {when}, which is the limit. "
     "Tell the person so once, and do not try again in this turn."
 )
+_NO_REPLY = "The calendar has the answer, but the organizer was not told: the disk accepts no writes now."
+_ANSWERS: Mapping[str, Callable[[str, str], str]] = {
+    "accept": lambda who, title: _("{who} accepts: {title}", who=who, title=title),
+    "decline": lambda who, title: _("{who} declines: {title}", who=who, title=title),
+    "tentative": lambda who, title: _("{who} may come: {title}", who=who, title=title),
+}
 _log = structlog.get_logger(__name__)
 
 
@@ -229,30 +239,79 @@ class Messenger:
             session, person = await self._place(to, name, place, topic=_topic(text, files))
             if session == here:
                 raise ToolDenied("Nothing was sent: that is this conversation. Just answer.")
-            channel = self._channels[name]
-            scope = scope_at(self._access, session, place)
-            notes = MessageNotes(scope=scope, origins=to_json(origins) or None)
-            outbound = [
-                NewOutbound(
-                    name,
-                    channel.account,
-                    session,
-                    part,
-                    OutboundKind.MESSAGE,
-                    MessageContext(person=person, notes=notes),
-                    attachments=attached,
-                    remembered=True,
-                )
-                for part, attached in message_parts(text, files, channel.capabilities)
-            ]
-            async with self._posting:
-                self._check_limits(turn)  # another turn may have posted meanwhile
-                await self._store.outbox.post(outbound, once=once)
-                self._posted.append((turn, self._clock.monotonic()))
+            notes = MessageNotes(
+                scope=scope_at(self._access, session, place), origins=to_json(origins) or None
+            )
+            await self._post(
+                session, turn, text, files, MessageContext(person=person, notes=notes), once=once
+            )
         except StoreUnavailable as error:
             raise ToolFailed("Nothing was sent: the disk accepts no writes now.") from error
         _log.info("message.posted", channel=name, own=self.own_channel(to) is not None, files=len(files))
         return f"It is on its way to {recipient}."
+
+    async def _post(
+        self,
+        session: SessionKey,
+        turn: str,
+        text: str,
+        files: Sequence[Attachment],
+        context: MessageContext,
+        *,
+        once: tuple[str, str],
+    ) -> None:
+        """Put a message into the outbox. Raises `ToolDenied`, `StoreUnavailable`."""
+        channel = self._channels[session.channel]
+        outbound = [
+            NewOutbound(
+                session.channel,
+                channel.account,
+                session,
+                part,
+                OutboundKind.MESSAGE,
+                context,
+                attachments=attached,
+                remembered=True,
+            )
+            for part, attached in message_parts(text, files, channel.capabilities)
+        ]
+        async with self._posting:
+            self._check_limits(turn)  # another turn may have posted meanwhile
+            await self._store.outbox.post(outbound, once=once)
+            self._posted.append((turn, self._clock.monotonic()))
+
+    def mail_account(self, here: SessionKey) -> str:
+        """The name of the mail account for replies: that of the conversation, if it is one; empty: none."""
+        found = [
+            name
+            for name, channel in self._channels.items()
+            if channel.capabilities.email_style and isinstance(channel, SupportsDirectMessages)
+        ]
+        return here.channel if here.channel in found else next(iter(found), "")
+
+    def mail_addresses(self, here: SessionKey) -> tuple[str, Sequence[str]]:
+        """The address that replies to invitations come from (empty: none), and the owner's own."""
+        name = self.mail_account(here)
+        return (self._channels[name].account, self._access.owner_on(name)) if name else ("", ())
+
+    async def reply_to_invitation(
+        self, here: SessionKey, turn: str, who: str, reply: InvitationReply, *, key: str, origins: Origins
+    ) -> None:
+        """Post a reply by mail, once per turn and ``key``. Raises ToolError."""
+        name, place = self.mail_account(here), reply.organizer
+        with speaking(self.language_of(f"{name}:{place}")):
+            text = _ANSWERS[reply.answer](who, reply.title)
+        try:
+            self._check_limits(turn)
+            session, _person = await self._place("", name, place, topic=text)
+            notes = MessageNotes(
+                scope=scope_at(self._access, session, place), origins=to_json(origins) or None
+            )
+            context = MessageContext(notes=notes, headline=text, itip=reply.content)
+            await self._post(session, turn, text, (), context, once=_once(here, turn, key))
+        except StoreUnavailable as error:
+            raise ToolFailed(_NO_REPLY) from error
+        _log.info("invitation.answered", channel=name)
 
     async def is_posted(self, here: SessionKey, turn: str, key: str) -> bool:
         """Return True if a message was posted for a turn and a ``key``. Raises `ToolError`."""
@@ -318,6 +377,16 @@ class RunMessages:
     def describe(self, recipient: str) -> str:
         """Return the recipient as people know it."""
         return self._messenger.describe(recipient)
+
+    def mail_addresses(self) -> tuple[str, Sequence[str]]:
+        """See `agent_core.tools.dav.invitation_tool.InvitationMailPort`."""
+        return self._messenger.mail_addresses(self._session)
+
+    async def reply_to_invitation(self, reply: InvitationReply, *, key: str, origins: Origins) -> None:
+        """Post it."""
+        await self._messenger.reply_to_invitation(
+            self._session, self._turn, self._who, reply, key=key, origins=origins
+        )
 
     async def is_posted(self, key: str) -> bool:
         """Return True if this turn has posted a message for ``key``."""

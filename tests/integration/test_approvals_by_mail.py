@@ -59,8 +59,10 @@ class Harness:
         self.server, self.number, self.folder = server, number, folder
         self.bot = server.address(f"bot{number}")
         self.tool = Writer()
+        self.model: StreamingModel = Wishful()
+        self.more_tools: dict[str, Any] = {}
         self.minutes = 30.0
-        self.language = "en"
+        self.language, self.zone = "en", "local"
         self.people = {name: server.peer(f"{name}{number}") for name in ("guest", "eve", "owner")}
 
     def address(self, name: str) -> str:
@@ -72,8 +74,12 @@ class Harness:
         settings = {
             "owner": {"aliases": [self.address("owner")]},
             "language": self.language,
-            "agents": {"heartbeat": {"enabled": False}},
-            "tools": {"require_approval": ["write_down"], "approval_timeout_minutes": self.minutes},
+            "agents": {"heartbeat": {"enabled": False, "timezone": self.zone}},
+            "tools": {
+                "require_approval": ["write_down"],
+                "approval_timeout_minutes": self.minutes,
+                **self.more_tools,
+            },
             "llm": {
                 "default_pool": "main",
                 "providers": {"p": {"api_base": "http://127.0.0.1:9/v1", "api_key": "x"}},
@@ -82,7 +88,7 @@ class Harness:
             },
             "channels": {"email": email_settings(self.server, self.bot, "pw", *allow, **email)},
         }
-        overrides = Overrides(models={"demo": Wishful()}, tools=[self.tool])
+        overrides = Overrides(models={"demo": self.model}, tools=[self.tool])
         built = await build(Settings.model_validate(settings), open_home(self.folder), overrides)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(built.run)

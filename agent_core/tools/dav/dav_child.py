@@ -161,6 +161,30 @@ def _tasks(request: Mapping[str, Any]) -> dict[str, Any]:
     return list_tasks(_objects(request, "calendar-data"), _times(request)[0])
 
 
+def _find(request: Mapping[str, Any]) -> dict[str, str]:
+    from agent_core.tools.dav.invitations import find_by_uid  # noqa: PLC0415 - after the process was confined
+
+    return {"id": find_by_uid(_objects(request, "calendar-data"), request["uid"])}
+
+
+def _answer(request: Mapping[str, Any]) -> dict[str, Any]:
+    from agent_core.tools.dav import invitations  # noqa: PLC0415 - after the process was confined
+
+    zone, now = _times(request)
+    data, stored = (b64decode(request[name]).decode("utf-8", "replace") for name in ("data", "stored"))
+    if request["only_uid"]:
+        return {"uid": invitations.uid_in(data)}
+    return invitations.answer_invitation(
+        data,
+        stored,
+        request["answer"],
+        mine=request["mine"],
+        sent_by=request["sent_by"],
+        zone=zone,
+        now=now,
+    )
+
+
 _OPERATIONS: Mapping[str, Callable[[Mapping[str, Any]], Any]] = {
     "responses": lambda request: responses_in(b64decode(request["body"])),
     "list": _list,
@@ -169,6 +193,8 @@ _OPERATIONS: Mapping[str, Callable[[Mapping[str, Any]], Any]] = {
     "span": _span,
     "make": _make,
     "change": _change,
+    "find": _find,
+    "answer": _answer,
 }
 
 

@@ -8,6 +8,7 @@ an answer is lost the object is read again.
 from __future__ import annotations
 
 import json
+import re
 from base64 import b64encode
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -33,6 +34,7 @@ _PROPFIND = (
     "<c:calendar-home-set/><a:addressbook-home-set/><resourcetype/><displayname/>"
     "<c:supported-calendar-component-set/><current-user-privilege-set/></prop></propfind>"
 )
+_FOLD = re.compile(rb"\r?\n[ \t]")
 _WRITES = {"all", "write", "write-content", "bind"}
 
 
@@ -112,12 +114,13 @@ class DavClient:
     ) -> list[Any]:
         """Ask each collection of a kind; of events those that touch the time. Returns answers for `read`."""
         span = f'<c:time-range start="{_stamp(first)}" end="{_stamp(last)}"/>' if first and last else ""
-        report = (
-            f'<c:calendar-query xmlns="DAV:" xmlns:c="{_CALENDAR}"><prop><c:calendar-data/></prop><c:filter>'
-            f'<c:comp-filter name="VCALENDAR"><c:comp-filter name="{kind}">{span}</c:comp-filter>'
-            "</c:comp-filter></c:filter></c:calendar-query>"
-        )
-        return await self._reports(kind, report)
+        return await self._reports(kind, _calendar_query(kind, span))
+
+    async def find(self, uid: str) -> str:
+        """The id of the appointment with this UID; empty: there is none. Raises ToolFailed, ToolRetry."""
+        match = f'<c:prop-filter name="UID"><c:text-match>{escape(uid)}</c:text-match></c:prop-filter>'
+        answers = await self._reports("VEVENT", _calendar_query("VEVENT", match))
+        return str((await self.read("find", answers=answers, uid=uid))["id"])
 
     async def query_cards(self, words: str) -> list[Any]:
         """Ask each address book for cards with the first of the words."""
@@ -151,7 +154,7 @@ class DavClient:
         headers = {"Content-Type": "text/calendar; charset=utf-8", "If-None-Match": "*"}
 
         async def is_done(found: StoredObject | None) -> bool:
-            return found is not None and uid.encode() in found.content
+            return found is not None and uid.encode() in _FOLD.sub(b"", found.content)
 
         return await self._settle(
             lambda: self._request("PUT", url, headers=headers, body=data.encode()), url, is_done
@@ -313,6 +316,14 @@ _UNKNOWN = (
 
 def _hrefs(props: Mapping[str, Any], name: str) -> list[str]:
     return [href for href in props.get(name, {}).get("hrefs", []) if href]
+
+
+def _calendar_query(kind: str, condition: str) -> str:
+    return (
+        f'<c:calendar-query xmlns="DAV:" xmlns:c="{_CALENDAR}"><prop><c:calendar-data/></prop><c:filter>'
+        f'<c:comp-filter name="VCALENDAR"><c:comp-filter name="{kind}">{condition}</c:comp-filter>'
+        "</c:comp-filter></c:filter></c:calendar-query>"
+    )
 
 
 def _stamp(moment: datetime) -> str:

@@ -26,7 +26,7 @@ from agent_core.tools.execution import step_of_call
 from agent_core.tools.web.urls import host_of
 
 _MOST_SHOWN = 60
-_CHANGED_SINCE = "It has changed since it was approved, so nothing was done. Look at it again."
+CHANGED_SINCE = "It has changed since it was approved, so nothing was done. Look at it again."
 _TEXT = {"type": "string"}
 
 
@@ -74,7 +74,7 @@ class _DavTool:
         url, found = await self._found(arguments)
         change = await self._change(found, arguments)
         text = f"{change['before']}\n→\n{change['after'] or '(gone)'}"
-        return Review(text, _state(url, found), changes_nothing=bool(change["same"]))
+        return Review(text, state_of(url, found), changes_nothing=bool(change["same"]))
 
     async def _write(self, arguments: Mapping[str, Any]) -> ToolResult:
         try:
@@ -111,8 +111,8 @@ class _DavTool:
             change = await self._change(found, arguments)
         if found is None or change["same"]:
             return ToolResult(content="It is so already.")
-        if (approved := approved_state()) and approved != _state(url, found):
-            raise ToolFailed(_CHANGED_SINCE)
+        if (approved := approved_state()) and approved != state_of(url, found):
+            raise ToolFailed(CHANGED_SINCE)
         if not found.etag:
             raise ToolFailed("The server does not say which version this is, so it cannot be changed safely.")
 
@@ -350,5 +350,6 @@ def _place(place: tuple[str, str], settings: DavSettings) -> str:
     return f"New in {place[1]!r} ({host_of(settings.url)}):"
 
 
-def _state(url: str, found: StoredObject) -> str:
+def state_of(url: str, found: StoredObject) -> str:
+    """A version of an object, as `Review.state`."""
     return hashlib.sha256(f"{url} {found.etag}".encode() + found.content).hexdigest()

@@ -100,17 +100,19 @@ def _occurrences_of(
         yield {
             "id": each["id"],
             "calendar": each["calendar"],
-            "summary": _text(event, "SUMMARY", _TITLE_CHARS) or "(no title)",
-            "location": _text(event, "LOCATION", _TITLE_CHARS),
-            "notes": _text(event, "DESCRIPTION", _NOTES_CHARS),
-            "status": _text(event, "STATUS", 20).upper(),
+            "summary": text_of(event, "SUMMARY", _TITLE_CHARS) or "(no title)",
+            "location": text_of(event, "LOCATION", _TITLE_CHARS),
+            "notes": text_of(event, "DESCRIPTION", _NOTES_CHARS),
+            "status": text_of(event, "STATUS", 20).upper(),
             "start": as_time(start, zone).isoformat(),
             "end": as_time(end, zone).isoformat(),
             "when": span_in_words(start, end, zone),
-            "free": _text(event, "TRANSP", 20).upper() == "TRANSPARENT",
+            "free": text_of(event, "TRANSP", 20).upper() == "TRANSPARENT",
             "repeats": repeats,
             "unexpanded": bool(endless),
-            "people": [_text({"X": who}, "X", 100).removeprefix("mailto:") for who in _attendees(event)][:10],
+            "people": [text_of({"X": who}, "X", 100).removeprefix("mailto:") for who in attendees_of(event)][
+                :10
+            ],
         }
 
 
@@ -131,12 +133,14 @@ def _rules(event: Component) -> list[vRecur]:
     return rules if start.year >= _OLDEST else [vRecur({"FREQ": ["SECONDLY"]})]
 
 
-def _attendees(event: Component) -> list[Any]:
+def attendees_of(event: Component) -> list[Any]:
+    """The people who are invited, as the library has them."""
     found = event.get("ATTENDEE", [])
     return found if isinstance(found, list) else [found]
 
 
-def _text(component: Mapping[str, Any], name: str, chars: int) -> str:
+def text_of(component: Mapping[str, Any], name: str, chars: int) -> str:
+    """A property on one line, of so many characters at most; empty if there is none."""
     return one_line(str(component.get(name, "")), chars)
 
 
@@ -197,10 +201,11 @@ def _whole(component: Component) -> str:
     calendar.add("prodid", "-//squidbot//EN")
     calendar.add("version", "2.0")
     calendar.add_component(component)
-    return _serialised(calendar)
+    return serialised(calendar)
 
 
-def _serialised(calendar: Calendar) -> str:
+def serialised(calendar: Calendar) -> str:
+    """A calendar as a server stores it, with the time zones that it names."""
     calendar.add_missing_timezones()
     return str(calendar.to_ical().decode())
 
@@ -248,7 +253,7 @@ def change_event(
     if not same:
         _stamp(target, now)
     return {
-        "data": _serialised(calendar),
+        "data": serialised(calendar),
         "before": before[1],
         "after": _in_words(target, zone),
         "same": same,
@@ -332,7 +337,7 @@ def _without(calendar: Calendar, master: Component, found: Component, zone: Zone
     kept = [each for each in calendar.subcomponents if not _is_at(each, at)]
     calendar.subcomponents = kept
     master.add("exdate", at.dt)
-    return {"data": _serialised(calendar), "before": _in_words(found, zone), "after": "", "same": False}
+    return {"data": serialised(calendar), "before": _in_words(found, zone), "after": "", "same": False}
 
 
 def _is_at(component: Component, at: vDDDTypes) -> bool:
@@ -340,20 +345,25 @@ def _is_at(component: Component, at: vDDDTypes) -> bool:
 
 
 def _stamp(component: Component, now: datetime) -> None:
-    number = int(component.get("SEQUENCE", 0)) + 1
+    # Of what somebody else organizes, the number is theirs: their next version has to be newer.
+    is_theirs = "SCHEDULE-AGENT" in getattr(component.get("ORGANIZER"), "params", ())
+    number = int(component.get("SEQUENCE", 0)) + (not is_theirs)
     for name, value in (("DTSTAMP", now), ("LAST-MODIFIED", now), ("SEQUENCE", number)):
         component.pop(name, None)
         component.add(name, value)
 
 
-def _in_words(component: Component, zone: ZoneInfo) -> str:
+def in_words(component: Component, zone: ZoneInfo) -> str:
     """A short text of an appointment, for the person who approves a change."""
-    start, end = component.start, component.end
-    lines = [_text(component, "SUMMARY", _TITLE_CHARS), span_in_words(start, end, zone)]
-    lines += [_text(component, name, _NOTES_CHARS) for name in ("LOCATION", "DESCRIPTION")]
-    people = len(_attendees(component))
-    lines += [f"{people} people are invited; the server may write to them"] if people else []
+    lines = [text_of(component, "SUMMARY", _TITLE_CHARS), span_in_words(component.start, component.end, zone)]
+    lines += [text_of(component, name, _NOTES_CHARS) for name in ("LOCATION", "DESCRIPTION")]
     return "\n".join(line for line in lines if line)
+
+
+def _in_words(component: Component, zone: ZoneInfo) -> str:
+    people = len(attendees_of(component))
+    told = f"\n{people} people are invited; the server may write to them" if people else ""
+    return in_words(component, zone) + told
 
 
 def span_in_words(start: Moment, end: Moment, zone: ZoneInfo) -> str:
@@ -377,15 +387,15 @@ def list_tasks(objects: Iterable[Mapping[str, str]], zone: ZoneInfo) -> dict[str
     for each in list(objects)[:MOST_OBJECTS]:
         try:
             for task in Calendar.from_ical(each["data"]).walk("VTODO"):
-                if _text(task, "STATUS", 20).upper() in ("COMPLETED", "CANCELLED") or "COMPLETED" in task:
+                if text_of(task, "STATUS", 20).upper() in ("COMPLETED", "CANCELLED") or "COMPLETED" in task:
                     continue
                 due = task["DUE"].dt if "DUE" in task else None
                 told = "" if due is None else _written(due, zone)[:16].replace("T", " ")
                 found.append(
                     {
                         "id": each["id"],
-                        "summary": _text(task, "SUMMARY", _TITLE_CHARS) or "(no title)",
-                        "notes": _text(task, "DESCRIPTION", _NOTES_CHARS),
+                        "summary": text_of(task, "SUMMARY", _TITLE_CHARS) or "(no title)",
+                        "notes": text_of(task, "DESCRIPTION", _NOTES_CHARS),
                         "due": told,
                     }
                 )
@@ -414,14 +424,14 @@ def finish_task(data: str, *, now: datetime) -> dict[str, Any]:
         raise Unusable("This is no task.")
     if "RRULE" in task:
         raise Unusable("A task that repeats cannot be finished from here.")
-    before = _text(task, "SUMMARY", _TITLE_CHARS)
-    same = _text(task, "STATUS", 20).upper() == "COMPLETED"
+    before = text_of(task, "SUMMARY", _TITLE_CHARS)
+    same = text_of(task, "STATUS", 20).upper() == "COMPLETED"
     if not same:
         for name, value in (("STATUS", "COMPLETED"), ("COMPLETED", now), ("PERCENT-COMPLETE", 100)):
             task.pop(name, None)
             task.add(name, value)
         _stamp(task, now)
-    return {"data": _serialised(calendar), "before": before, "after": before, "same": same}
+    return {"data": serialised(calendar), "before": before, "after": before, "same": same}
 
 
 def show_object(data: str, zone: ZoneInfo) -> dict[str, str]:
@@ -433,4 +443,4 @@ def show_object(data: str, zone: ZoneInfo) -> dict[str, str]:
         rule = event["RRULE"].to_ical().decode() if "RRULE" in event else ""
         return {"after": "\n".join(filter(None, (_in_words(event, zone), rule)))}
     due = f"due {_written(task['DUE'].dt, zone)[:16]}" if "DUE" in task else ""
-    return {"after": "\n".join(filter(None, (_text(task, "SUMMARY", _TITLE_CHARS), due)))}
+    return {"after": "\n".join(filter(None, (text_of(task, "SUMMARY", _TITLE_CHARS), due)))}

@@ -15,6 +15,8 @@ from agent_core.tools.policy import is_available
 if TYPE_CHECKING:
     from agent_core.tools.dav.config import DavSettings
     from agent_core.tools.dav.dav_client import DavClient  # loads aiohttp
+    from agent_core.tools.dav.invitation_tool import InvitationMailPort
+    from agent_core.tools.files.change_tools import Received
 
 NO_LIBRARY = "squidbot is installed without its extra 'dav', which reads calendars"
 _IDLE_S = 120.0
@@ -45,6 +47,17 @@ class DavTools:
             kind(self.client, settings, session, clock=self._clock, zone=self._zone)
             for kind in (CalendarTool, TasksTool, ContactsTool)
         ]
+
+    def invitation_tools(
+        self, session: Session, received: Received, mail: InvitationMailPort
+    ) -> list[ToolPort]:
+        """The tool of the owner's runs that answers invitations; none where there is no calendar."""
+        settings = self._settings
+        if settings is None or not is_available(settings.allow, session, in_rooms=False):
+            return []
+        from agent_core.tools.dav.invitation_tool import InvitationTool  # noqa: PLC0415 - if wanted
+
+        return [InvitationTool(self.client, received, mail)]
 
     def client(self) -> DavClient:
         """The client of the account, which exists once. Raises ToolFailed: the library is missing."""

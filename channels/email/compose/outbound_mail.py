@@ -124,6 +124,8 @@ def compose(
     head["MIME-Version"] = "1.0"
     boundary = hashlib.sha256(message_id.encode()).hexdigest()[:32]
     texts = _alternative(*texts_of(message, missing=missing, formatted=formatted), f"=_{boundary}")
+    if message.context.itip:  # RFC 6047: programs look for it among the versions of the text
+        texts.attach(_part("calendar", message.context.itip, method="REPLY"))
     local, _, domain = address.rpartition("@")
     copies = (f"{local}+{SEND_COPY_TAG}@{domain}", address) if self_copy else ()
     raw = _assembled(head, texts, files, f"=_m{boundary}")

@@ -214,7 +214,7 @@ class _Reading:
     def _attach(self, part: MimePart) -> None:
         if _is_text(part) and not self.named:
             self.named.append(self._text(part))
-        if part.media_type == "text/calendar":
+        if part.media_type in ("text/calendar", "application/ics"):
             event = self._text(part)
             self.wants_no_answer = self.wants_no_answer or _IS_REPLY.search(event) is not None
             told = in_words(event)
