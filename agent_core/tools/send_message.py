@@ -66,7 +66,8 @@ class SendMessageTool:
     repeatable = True
     description = (
         "Write to the owner on another channel of theirs (to: 'email' or 'matrix'), or to another person "
-        "or room (to: 'matrix:@bob:server', 'email:bob@domain', or a name, 'Bob'); the owner is asked first. "
+        "or room (to: 'matrix:@bob:server', 'email:bob@domain', or the name of a person or contact); the "
+        "owner is asked first. "
         "To others 'NAME says: ' is put in front of text. Your answer here does not need it."
     )
     parameters: Mapping[str, Any] = {
@@ -116,10 +117,10 @@ class SendMessageTool:
             return _failed("'text' is missing.")
         if len(text) > _LONGEST or len(paths) > _MOST_FILES:
             return _failed(f"At most {_LONGEST} characters and {_MOST_FILES} files go into one message.")
-        recipient = await self._messenger.recipient(to)
         key = _key(to, text, paths)
-        if await self._messenger.is_posted(key):  # whatever has become of the files since
-            return ToolResult(content=f"It is on its way to {recipient}.")
+        if await self._messenger.is_posted(key):  # whatever has become of files and contacts since
+            return ToolResult(content=f"It is on its way to {to}.")
+        recipient = await self._messenger.recipient(to)
         files: list[Attachment] = []
         for path in paths:
             with approving(""):  # the yes was to all of the message, which is compared below

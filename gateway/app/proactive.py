@@ -84,7 +84,14 @@ def build_proactive(
     watcher = Watcher(queue, env.conversations, clock, partial(web_client, env.settings.tools.web))
     scheduler = _scheduler(env, queue, channels, watcher)
     background_jobs = build_background(env, queue, agent)
-    messenger = Messenger(queue, contact, access=access, channels=channels, clock=clock)
+    messenger = Messenger(
+        queue,
+        contact,
+        access=access,
+        channels=channels,
+        clock=clock,
+        find_contacts=agent.dav.find_contacts,
+    )
     tools = _RunTools(env, agent, channels, messenger, jobs, background_jobs)
 
     background: list[Callable[[], Coroutine[Any, Any, None]]] = [monitor.run, alerts.run, budget.run]

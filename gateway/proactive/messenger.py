@@ -9,7 +9,7 @@ request, and become a line of the recipient's history with their origins.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import anyio
@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 
 PER_TURN, PER_HOUR = 5, 20
 """Messages at most; they count from the start of the daemon."""
+FindContacts = Callable[[str], Awaitable[Mapping[str, str]]]
+"""Looks people up in the owner's address book, by name or address; returns names by address of mail."""
 _LOOKED_AT = 200
 _HOUR_S = 3600.0
 _LISTED = 20
@@ -72,8 +74,10 @@ class Messenger:
         access: Access,
         channels: Mapping[str, Channel],
         clock: Clock,
+        find_contacts: FindContacts | None = None,
     ) -> None:
         self._store = store
+        self._find_contacts = find_contacts
         self._contact = contact
         self._access = access
         self._channels = channels
@@ -130,6 +134,12 @@ class Messenger:
                 return True
         return False
 
+    async def _contacts(self, wanted: str) -> dict[str, str]:
+        """Return those of the owner's contacts that may be meant, as recipients. Raises `ToolError`."""
+        found = await self._find_contacts(wanted) if self._find_contacts and wanted.strip() else {}
+        accounts = self._mail_accounts() if found else ()
+        return {f"{each}:{normalise(address)}": name for each in accounts for address, name in found.items()}
+
     def _recipients_in(self, message: InboundMessage) -> dict[str, str]:
         """Return whom a message makes known, with the name that they use: its sender and its room."""
         found: dict[str, str] = {}
@@ -162,6 +172,10 @@ class Messenger:
             known = {
                 each: self._name_of(each) or name for each, name in (await self.known_recipients()).items()
             }
+            contacts = await self._contacts(place if name.lower() in self._channels else to)
+            if wanted in contacts:
+                return wanted
+            known = contacts | known
         except StoreUnavailable as error:
             raise ToolFailed("The known recipients cannot be looked up now.") from error
         on_one = name.lower() in self._channels
@@ -280,13 +294,16 @@ class Messenger:
             await self._store.outbox.post(outbound, once=once)
             self._posted.append((turn, self._clock.monotonic()))
 
-    def mail_account(self, here: SessionKey) -> str:
-        """The name of the mail account for replies: that of the conversation, if it is one; empty: none."""
-        found = [
+    def _mail_accounts(self) -> list[str]:
+        return [
             name
             for name, channel in self._channels.items()
             if channel.capabilities.email_style and isinstance(channel, SupportsDirectMessages)
         ]
+
+    def mail_account(self, here: SessionKey) -> str:
+        """The name of the mail account for replies: that of the conversation, if it is one; empty: none."""
+        found = self._mail_accounts()
         return here.channel if here.channel in found else next(iter(found), "")
 
     def mail_addresses(self, here: SessionKey) -> tuple[str, Sequence[str]]:

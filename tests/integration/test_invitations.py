@@ -18,7 +18,7 @@ from icalendar import Calendar
 from devservers import MailServer
 from devservers.calendars import CalendarServer
 from tests import mail_invitations as invitations
-from tests.calendar_world import ZONE, event, started
+from tests.calendar_world import ZONE, card, event, started
 from tests.doubles.agent import StreamingModel, call
 from tests.integration.test_approvals_by_mail import Harness, mail_server, text_of
 
@@ -47,7 +47,10 @@ class Secretary(StreamingModel):
         wish = re.search(r"^\W*(accept|decline|tentative)$", asked, re.MULTILINE)
         files = ID.findall(asked)
         again = last.role == "tool" and "was not loaded" in last.content
-        if wish and (last.role == "user" or again):
+        letter = re.search(r"^\W*mail (\w+)$", asked, re.MULTILINE)
+        if letter and (last.role == "user" or again):
+            yield call("send_message", to=letter[1], text="I am late")
+        elif wish and (last.role == "user" or again):
             yield call("answer_invitation", file=files[-1] if files else "none", answer=wish[1])
         else:
             yield f"so: {last.content if last.role == 'tool' else 'good morning'}"
@@ -240,3 +243,19 @@ async def test_an_appointment_of_the_owner_is_not_replaced(
         await house.bring(raw)
         assert "another organizer (yourself)" in await house.said()
     assert [str(each.walk("VEVENT")[0]["SUMMARY"]) for each in house.stored()] == ["Mine"]
+
+
+async def test_a_contact_who_never_wrote_is_mailed(
+    mail_server: MailServer, calendar: CalendarServer, tmp_path: Path
+) -> None:
+    """Found by name in the address book, shown by address, and mailed after the yes; nobody else is known."""
+    house = House(mail_server, 12 + (calendar.kind == "xandikos"), tmp_path, calendar)
+    calendar.put(f"{calendar.books}people/bob.vcf", card("Bob Miller", house.organizer))
+    async with house.running():
+        await house.write("owner", "mail Zoe")
+        assert "not a known recipient" in await house.said()
+        await house.write("owner", "mail Bob")
+        assert f"to: email:{house.organizer}" in await house.decide()
+        (mail,) = await house.replies(1)
+        assert "says: I am late" in text_of(mail)
+        await house.said(2)

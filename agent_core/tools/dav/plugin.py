@@ -59,6 +59,19 @@ class DavTools:
 
         return [InvitationTool(self.client, received, mail)]
 
+    async def find_contacts(self, wanted: str) -> dict[str, str]:
+        """
+        The names of the contacts found by name or address, by address of mail; none without an account.
+
+        Raises:
+            ToolError: The address book cannot be asked now.
+        """
+        if self._settings is None or self._settings.allow == "none":
+            return {}
+        client = self.client()
+        found = await client.read("contacts", answers=await client.query_cards(wanted), words=wanted)
+        return {address: str(card["name"]) for card in found["contacts"] for address in card["mail"]}
+
     def client(self) -> DavClient:
         """The client of the account, which exists once. Raises ToolFailed: the library is missing."""
         if self._made is None:
