@@ -25,6 +25,7 @@ from gateway.app.background_start import BackgroundParts, build_background
 from gateway.app.environment import Configured, Environment
 from gateway.budget.budget_alerts import BudgetAlerts
 from gateway.operations.operation_views import room_name
+from gateway.proactive.appointment_reminders import AppointmentReminders
 from gateway.proactive.heartbeat_monitor import HeartbeatMonitor
 from gateway.proactive.jobs.job_permissions import role_now
 from gateway.proactive.jobs.job_service import JobPlace, JobService, SessionJobs
@@ -95,6 +96,9 @@ def build_proactive(
     tools = _RunTools(env, agent, channels, messenger, jobs, background_jobs)
 
     background: list[Callable[[], Coroutine[Any, Any, None]]] = [monitor.run, alerts.run, budget.run]
+    if heartbeat is not None and agent.dav.reminds:
+        reminders = AppointmentReminders(agent.dav.list_reminders, notifier, config.schedule(), clock)
+        background.append(reminders.run)
     if scheduling.enabled:
         background += [scheduler.run, watcher.run]
     return Proactive(

@@ -34,3 +34,8 @@ class DavSettings(BaseModel):
     """Name of the calendar for new appointments and tasks. Empty: the first that takes them."""
     ask: bool = True
     """Whether each change needs your approval. If not, only what tools.policy says is asked about."""
+    remind: bool = True
+    """
+    Whether check-ins tell you of an appointment that begins before the next one, or whose alarm goes off
+    until then. That costs no model call.
+    """

@@ -127,6 +127,14 @@ def _list(request: Mapping[str, Any]) -> dict[str, Any]:
     return list_occurrences(objects, first, last, _times(request)[0], request["words"])
 
 
+def _reminders(request: Mapping[str, Any]) -> list[dict[str, str]]:
+    from agent_core.tools.dav.events import list_reminders  # noqa: PLC0415 - after the process was confined
+
+    first, last, until = (datetime.fromisoformat(request[name]) for name in ("first", "last", "until"))
+    objects = list(_objects(request, "calendar-data"))
+    return list_reminders(objects, first, last, until, _times(request)[0])
+
+
 def _span(request: Mapping[str, Any]) -> dict[str, Any]:
     from agent_core.tools.dav.events import as_time, read_moment  # noqa: PLC0415 - after the process was confined
 
@@ -188,6 +196,7 @@ def _answer(request: Mapping[str, Any]) -> dict[str, Any]:
 _OPERATIONS: Mapping[str, Callable[[Mapping[str, Any]], Any]] = {
     "responses": lambda request: responses_in(b64decode(request["body"])),
     "list": _list,
+    "reminders": _reminders,
     "tasks": _tasks,
     "contacts": lambda request: contacts_in(_objects(request, "address-data"), request["words"]),
     "span": _span,

@@ -22,7 +22,7 @@ MOST_OBJECTS = 2_000
 _TITLE_CHARS, _NOTES_CHARS = 200, 500
 _SELDOM, _OFTEN = ("MONTHLY", "YEARLY"), ("DAILY", "WEEKLY")
 _PLAIN_PARTS = {"FREQ", "INTERVAL", "COUNT", "UNTIL", "WKST", "BYDAY", "BYMONTH"}
-_OLDEST = 1900
+_OLDEST, _MOST_ALARMS = 1900, 20
 _TEXTS = {"summary": "SUMMARY", "location": "LOCATION", "notes": "DESCRIPTION"}
 _MASTER_ONLY = ("RRULE", "RDATE", "EXDATE", "EXRULE")
 _STAMP = re.compile(r"\d{4}-\d{2}-\d{2}([T ]\d{1,2}:\d{2}(:\d{2})?)?\s?(Z|[+-]\d{2}:\d{2})?")
@@ -110,10 +110,46 @@ def _occurrences_of(
             "free": text_of(event, "TRANSP", 20).upper() == "TRANSPARENT",
             "repeats": repeats,
             "unexpanded": bool(endless),
+            "uid": text_of(event, "UID", 500),
+            "alarms": _alarms(event, zone),
             "people": [text_of({"X": who}, "X", 100).removeprefix("mailto:") for who in attendees_of(event)][
                 :10
             ],
         }
+
+
+def _alarms(event: Component, zone: ZoneInfo) -> list[str]:
+    """When its alarms go off first; alarms that nobody can read are left out."""
+    for alarm in event.walk("VALARM"):
+        alarm.pop("REPEAT", None)
+    try:
+        return [as_time(each.trigger, zone).isoformat() for each in event.alarms.times][:_MOST_ALARMS]
+    except Exception:  # noqa: BLE001 - whatever others have written, the appointment is shown
+        return []
+
+
+def list_reminders(
+    objects: Sequence[Mapping[str, str]], first: datetime, last: datetime, until: datetime, zone: ZoneInfo
+) -> list[dict[str, str]]:
+    """
+    Return what to tell of the occurrences between ``first`` and ``last``, the earliest first.
+
+    Told is what has an alarm until ``until`` or, without alarms, begins until then, unless it takes no time
+    or all day. Each has ``key``, which names the occurrence, ``at``, the newest of these moments, ``when``,
+    ``summary`` and ``location``. Raises Unusable.
+    """
+    found = []
+    for each in list_occurrences(objects, first, last, zone)["events"]:
+        start = datetime.fromisoformat(each["start"])
+        moments = [datetime.fromisoformat(alarm) for alarm in each["alarms"]]
+        if not moments and not each["free"] and "all day" not in each["when"]:
+            moments = [start]
+        at = max((moment for moment in moments if moment <= until), default=None)
+        if at is None or max(at, start) < first or each["status"] == "CANCELLED" or each["unexpanded"]:
+            continue
+        told = {name: each[name] for name in ("when", "summary", "location")}
+        found.append(told | {"key": f"{each['uid']} {each['start']}", "at": at.isoformat()})
+    return found
 
 
 def _is_quick(rule: vRecur) -> bool:

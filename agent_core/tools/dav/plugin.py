@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from agent_core.children.service import ChildProcess
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 NO_LIBRARY = "squidbot is installed without its extra 'dav', which reads calendars"
 _IDLE_S = 120.0
 _MAX_BYTES = 5_000_000
+_ALARM_AHEAD = timedelta(days=7)
+"""Alarms go off so long before their appointments at most."""
 _WAIT_S = 25.0
 """A server looks through all objects before it begins to answer."""
 
@@ -58,6 +61,24 @@ class DavTools:
         from agent_core.tools.dav.invitation_tool import InvitationTool  # noqa: PLC0415 - if wanted
 
         return [InvitationTool(self.client, received, mail)]
+
+    @property
+    def reminds(self) -> bool:
+        """True: appointments are told of by check-ins."""
+        return self._settings is not None and self._settings.remind and self._settings.allow != "none"
+
+    async def list_reminders(self, first: datetime, until: datetime) -> list[dict[str, str]]:
+        """
+        Return what to tell of from ``first`` on until ``until``; see `agent_core.tools.dav.events`.
+
+        Raises:
+            ToolError: The calendars cannot be asked now.
+        """
+        last, client = until + _ALARM_AHEAD, self.client()
+        answers = await client.query("VEVENT", first=first, last=last)
+        times = {"first": first, "last": last, "until": until}
+        asked = {name: each.isoformat() for name, each in times.items()}
+        return list(await client.read("reminders", answers=answers, **asked))
 
     async def find_contacts(self, wanted: str) -> dict[str, str]:
         """

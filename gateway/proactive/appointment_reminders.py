@@ -1,0 +1,81 @@
+"""
+Reminders of appointments: each check-in looks at the calendar, without a model, and the owner is told of
+what is near. Each occurrence is told once for each of its moments, over restarts. Where the calendar or the
+owner cannot be reached, it is tried again until the appointment has begun.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import datetime
+from typing import Any
+
+import anyio
+import structlog
+
+from agent_core.errors import ToolError
+from agent_core.language import _
+from agent_core.ports import Clock
+from channels.heartbeat.tick_schedule import Schedule
+from gateway.proactive.owner_notifier import OwnerNotifier
+from gateway.store.stores import StoreUnavailable
+
+_LOOK_EVERY_S = 60.0  # the clock may jump meanwhile
+_RETRY_S = 300.0
+_MOST_AT_ONCE = 20
+_log = structlog.get_logger(__name__)
+
+
+class AppointmentReminders:
+    """
+    Tells the owner what is near.
+
+    ``upcoming`` lists what to tell of between two times (`agent_core.tools.dav.events.list_reminders`).
+    """
+
+    def __init__(
+        self,
+        upcoming: Callable[[datetime, datetime], Awaitable[Sequence[dict[str, Any]]]],
+        notifier: OwnerNotifier,
+        schedule: Schedule,
+        clock: Clock,
+    ) -> None:
+        self._upcoming = upcoming
+        self._notifier = notifier
+        self._schedule = schedule
+        self._clock = clock
+        self._looked_at: datetime | None = None
+
+    async def run(self) -> None:
+        """Remind until cancelled. Raises nothing but cancellation."""
+        while True:
+            try:
+                await self.look_once()
+                wait_s = _LOOK_EVERY_S
+            except (ToolError, StoreUnavailable) as error:
+                _log.warning("reminders.not_looked", error=str(error)[:200])
+                wait_s = _RETRY_S
+            await anyio.sleep(wait_s)
+
+    async def look_once(self) -> None:
+        """Look if a check-in is due that has not looked. Raises `ToolError`, `StoreUnavailable`."""
+        now = self._clock.now()
+        tick, until = self._schedule.newest(now), self._schedule.next_run(now)
+        if until is None or tick == self._looked_at or not self._schedule.is_open(now):
+            return
+        told = True
+        for each in (await self._upcoming(tick, until))[:_MOST_AT_ONCE]:
+            told = await self._tell(each) and told
+        if told:
+            self._looked_at = tick
+
+    async def _tell(self, each: dict[str, Any]) -> bool:
+        """Tell of one; False if there is no place for it now."""
+        title, place = (str(each[name]).replace("`", "'") for name in ("summary", "location"))
+        what = f"`{title}`" + (f" (`{place}`)" if place else "")
+        text = _("Coming up: {what}, {when}", what=what, when=each["when"])
+        name = hashlib.sha256(str(each["key"]).encode()).hexdigest()[:32]
+        once = (f"reminder {name}", str(each["at"]))
+        reached = await self._notifier.notify("appointments", text, once=once)
+        return reached.target is not None
