@@ -23,7 +23,9 @@ from typing import Any
 import anyio
 
 from agent_core.media.image_tool import ImageTool
-from agent_core.tools.dav import dav_tools
+from agent_core.tools.attachment_tools import ReadAttachmentTool
+from agent_core.tools.dav import dav_tools, invitation_tool
+from agent_core.tools.files.change_tools import ReceivedFile
 from channels.base import Redelivery
 from gateway.app import Overrides, build
 from gateway.errors import GatewayError
@@ -48,6 +50,7 @@ _QUIET_LOOKS = 3
 _TOOLS = {"shell": {"allow": "owner"}, "web": {"allow_private": ["127.0.0.1"]}}
 _PICTURES = {"provider": "pics", "model": "openai/dall-e-9", "usd_per_image": 0.25}
 _OWNER = {"channel": "matrix", "address": "@ann:hs.test"}
+_OWNER_MAIL = {"channel": "email", "address": "owner@mail.test"}
 STATE_KEY = "a-state-key-of-the-tests"
 
 
@@ -105,6 +108,8 @@ class Run:
     """Where pictures are made, if the owner has that tool."""
     calendar: tuple[str, str] = ("", "")
     """The address of the owner's calendar server and the password, if there is one."""
+    invitation: str = ""
+    """What every file of a conversation contains; with it the owner has mail, too."""
     consolidate_above: int = 0
     """So many messages of a conversation are not consolidated; 0: nothing is."""
     accounts: int = 1
@@ -139,6 +144,7 @@ async def _live(run: Run) -> int:
         ImageTool.repeatable = True  # type: ignore[attr-defined]
     if run.control == "forgets_steps_of_calendars":
         dav_tools.step_of_call = lambda: time.monotonic_ns()  # type: ignore[assignment]
+        invitation_tool.step_of_call = lambda: time.monotonic_ns()  # type: ignore[assignment]
     channel = controls.channel(run.control, LoopbackChannel)(server, name=name, batch=3, point=striker)
 
     more = {
@@ -152,6 +158,16 @@ async def _live(run: Run) -> int:
         )
         for number in range(1, run.accounts)
     }
+
+    if run.invitation:
+        postbox = FileLoopbackServer(folder / "mail", redelivery=Redelivery(run.policy))
+        mail = LoopbackChannel(postbox, name="email", account="bot@mail.test", email_style=True)
+        more["email"] = (mail, run.queue)
+
+        async def read_whole(*_: object) -> ReceivedFile:
+            return ReceivedFile("invite.ics", run.invitation.encode(), ())
+
+        ReadAttachmentTool.read_whole = read_whole  # type: ignore[assignment]
 
     def of_model(passed: str) -> None:
         if run.store and passed == "model.asked":
@@ -217,7 +233,8 @@ def _shared(store: str) -> dict[str, str]:
 def _owner(run: Run) -> list[dict[str, str]]:
     if run.owned:
         return [{"channel": name, "address": run.owner} for name in run.owned]
-    return [_OWNER] if run.approval or run.tools else []
+    found = [_OWNER] if run.approval or run.tools else []
+    return found + ([_OWNER_MAIL] if run.invitation else [])
 
 
 def _spoken(run: Run) -> dict[str, Any]:

@@ -26,9 +26,11 @@ MOMENTS = [
 OLD, GONE = "DTSTART:20261202T120000Z", "DTSTART:20261202T140000Z"
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CalendarServer]:
-    yield from started("radicale", tmp_path_factory)
+@pytest.fixture(scope="module", params=["radicale", "xandikos"])
+def server(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[CalendarServer]:
+    yield from started(request.param, tmp_path_factory)
 
 
 def begin(server: CalendarServer, folder: Path, nursery: Nursery, **run: object) -> Scenario:
