@@ -182,15 +182,13 @@ def _answer(request: Mapping[str, Any]) -> dict[str, Any]:
     data, stored = (b64decode(request[name]).decode("utf-8", "replace") for name in ("data", "stored"))
     if request["only_uid"]:
         return {"uid": invitations.uid_in(data)}
-    return invitations.answer_invitation(
-        data,
-        stored,
-        request["answer"],
-        mine=request["mine"],
-        sent_by=request["sent_by"],
-        zone=zone,
-        now=now,
-    )
+    given = {name: request[name] for name in ("mine", "sent_by")}
+    try:
+        return invitations.answer_invitation(data, stored, request["answer"], zone=zone, now=now, **given)
+    except invitations.Unusable:
+        raise
+    except Exception as error:  # the library raises many
+        raise invitations.Unusable(invitations.UNREADABLE) from error
 
 
 _OPERATIONS: Mapping[str, Callable[[Mapping[str, Any]], Any]] = {

@@ -24,7 +24,7 @@ _MAIL = re.compile(r"[\w.!#$&'*+/=^`{|}~-]{1,64}@[a-z0-9.-]{1,190}", re.ASCII)
 _ANSWERED = ("UID", "RECURRENCE-ID", "SEQUENCE", "ORGANIZER", "DTSTART", "DTEND", "DURATION")
 _SERIES = ("DTSTART", "RRULE", "RDATE", "EXDATE")
 _NOT_FOR_US = "This is a {method} message of a calendar and no invitation; there is nothing to answer."
-_UNREADABLE = "This file cannot be read as an invitation."
+UNREADABLE = "This file cannot be read as an invitation."
 _OTHER_ORGANIZER = (
     "The calendar has this appointment from another organizer ({there}), so nothing was done. Tell the "
     "owner: the file, which names {said}, may be forged."
@@ -82,7 +82,8 @@ def answer_invitation(
     events = came.walk("VEVENT")
     _check(events, there)
     organizer = _who(events[0].get("ORGANIZER"))
-    attendee = next((who for who in mine if who != organizer and _is_among(events, who)), "")
+    others = () if organizer in mine else mine  # nobody replies to themselves
+    attendee = next((who for who in others if _is_among(events, who)), "")
     was = None if there is None else _gist(there, attendee)
     told = {
         "before": "\n".join(in_words(each, zone) for each in _shown(there, events)),
@@ -93,7 +94,7 @@ def answer_invitation(
         "reply": "",
     }
     state = _STATES[answer]
-    if method == "REQUEST" and attendee and told["organizer"] and organizer != sent_by:
+    if method == "REQUEST" and attendee and told["organizer"]:
         told["reply"] = _reply(came, attendee, state, sent_by=sent_by, now=now)
     if there is None and (method == "CANCEL" or state == "DECLINED"):
         return told | {"data": "", "after": in_words(events[0], zone), "same": True}
@@ -113,9 +114,9 @@ def _read(data: str) -> tuple[Calendar, str]:
         assert all(each.start and each.end for each in events)
         uids = {str(each.get("UID") or "") for each in events}
     except Exception:  # noqa: BLE001 - whatever others have written
-        raise Unusable(_UNREADABLE) from None
+        raise Unusable(UNREADABLE) from None
     if not events or "" in uids:
-        raise Unusable(_UNREADABLE)
+        raise Unusable(UNREADABLE)
     if len(uids) > 1 or len(events) > _MOST_PARTS:
         raise Unusable("This file has several appointments; only an invitation to one can be answered.")
     return calendar, uids.pop()
@@ -125,7 +126,7 @@ def _check(events: Sequence[Component], there: Calendar | None) -> None:
     """Raise Unusable unless it may replace what is there."""
     organizers = {_who(each.get("ORGANIZER")) for each in events}
     if len(organizers) > 1:
-        raise Unusable(_UNREADABLE)
+        raise Unusable(UNREADABLE)
     known = {} if there is None else {_at(each): each for each in there.walk("VEVENT")}
     for each in known.values():
         if _who(each.get("ORGANIZER")) not in organizers:
@@ -266,5 +267,5 @@ def _reply(came: Calendar, attendee: str, state: str, *, sent_by: str, now: date
         answered.append(said)
     text = str(_new(_zones(came), answered, method="REPLY").to_ical().decode())
     if len(text) > _MOST_REPLY_CHARS:
-        raise Unusable(_UNREADABLE)
+        raise Unusable(UNREADABLE)
     return text
