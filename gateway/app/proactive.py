@@ -85,20 +85,15 @@ def build_proactive(
     watcher = Watcher(queue, env.conversations, clock, partial(web_client, env.settings.tools.web))
     scheduler = _scheduler(env, queue, channels, watcher)
     background_jobs = build_background(env, queue, agent)
+    contacts = agent.dav.find_contacts
     messenger = Messenger(
-        queue,
-        contact,
-        access=access,
-        channels=channels,
-        clock=clock,
-        find_contacts=agent.dav.find_contacts,
+        queue, contact, access=access, channels=channels, clock=clock, find_contacts=contacts
     )
     tools = _RunTools(env, agent, channels, messenger, jobs, background_jobs)
 
     background: list[Callable[[], Coroutine[Any, Any, None]]] = [monitor.run, alerts.run, budget.run]
-    if heartbeat is not None and agent.dav.reminds:
-        reminders = AppointmentReminders(agent.dav.list_reminders, notifier, config.schedule(), clock)
-        background.append(reminders.run)
+    if heartbeat is not None and agent.dav.has_reminders:
+        background.append(_reminders(env, agent, notifier).run)
     if scheduling.enabled:
         background += [scheduler.run, watcher.run]
     return Proactive(
@@ -118,6 +113,11 @@ def build_proactive(
         zone=config.schedule().zone,
         clock=clock,
     )
+
+
+def _reminders(env: Environment, agent: AgentParts, notifier: OwnerNotifier) -> AppointmentReminders:
+    schedule = env.settings.agents.heartbeat.schedule()
+    return AppointmentReminders(agent.dav.list_reminders, notifier, schedule, env.clock)
 
 
 def _watched_heartbeat(

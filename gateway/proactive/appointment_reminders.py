@@ -66,11 +66,11 @@ class AppointmentReminders:
             return
         told = True
         for each in (await self._upcoming(tick, until))[:_MOST_AT_ONCE]:
-            told = await self._tell(each) and told
+            told = await self._notify(each) and told
         if told:
             self._looked_at = tick
 
-    async def _tell(self, each: dict[str, Any]) -> bool:
+    async def _notify(self, each: dict[str, Any]) -> bool:
         """Tell of one; False if there is no place for it now."""
         title, place = (str(each[name]).replace("`", "'") for name in ("summary", "location"))
         what = f"`{title}`" + (f" (`{place}`)" if place else "")

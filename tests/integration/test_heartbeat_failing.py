@@ -111,7 +111,7 @@ class TestFailing:
         assert len(home.alerts()) == 2
         assert "have failed since Thu 2026-01-01 00:00 UTC: 4 of them or more" in home.alerts()[0].text
 
-    async def test_a_machine_that_was_asleep_is_not_told_of_by_the_notice(self, tmp_path):
+    async def test_a_machine_that_was_asleep_is_not_told_of_by_the_notice(self, tmp_path, monkeypatch):
         """The check-in that runs when it wakes says it. What fails after that is told, also if the clock is set back."""
         clock = ManualClock()
         setting = {"interval_minutes": 30.0, "alert_after_missed": 4}
@@ -122,9 +122,10 @@ class TestFailing:
             async def asleep(_: float) -> None:
                 clock.advance(9 * 3600)
 
-            monitor._sleep = asleep
             await monitor.check_once()
-            await monitor.pause()
+            with monkeypatch.context() as patched:
+                patched.setattr("gateway.proactive.heartbeat_monitor.anyio.sleep", asleep)
+                await monitor.pause()
             await monitor.check_once()
             assert home.alerts() == []
             clock.advance(-3 * 3600)

@@ -176,7 +176,7 @@ def _find(request: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _answer(request: Mapping[str, Any]) -> dict[str, Any]:
-    from agent_core.tools.dav import invitations  # noqa: PLC0415 - after the process was confined
+    from agent_core.tools.dav import events, invitations  # noqa: PLC0415 - after the process was confined
 
     zone, now = _times(request)
     data, stored = (b64decode(request[name]).decode("utf-8", "replace") for name in ("data", "stored"))
@@ -185,10 +185,10 @@ def _answer(request: Mapping[str, Any]) -> dict[str, Any]:
     given = {name: request[name] for name in ("mine", "sent_by")}
     try:
         return invitations.answer_invitation(data, stored, request["answer"], zone=zone, now=now, **given)
-    except invitations.Unusable:
+    except events.Unusable:
         raise
     except Exception as error:  # the library raises many
-        raise invitations.Unusable(invitations.UNREADABLE) from error
+        raise events.Unusable(invitations.UNREADABLE) from error
 
 
 _OPERATIONS: Mapping[str, Callable[[Mapping[str, Any]], Any]] = {

@@ -119,7 +119,7 @@ def _occurrences_of(
 
 
 def _alarms(event: Component, zone: ZoneInfo) -> list[str]:
-    """When its alarms go off first; alarms that nobody can read are left out."""
+    """Return the times of its alarms; alarms that nobody can read are left out."""
     for alarm in event.walk("VALARM"):
         alarm.pop("REPEAT", None)
     try:
@@ -237,10 +237,10 @@ def _whole(component: Component) -> str:
     calendar.add("prodid", "-//squidbot//EN")
     calendar.add("version", "2.0")
     calendar.add_component(component)
-    return serialised(calendar)
+    return serialise(calendar)
 
 
-def serialised(calendar: Calendar) -> str:
+def serialise(calendar: Calendar) -> str:
     """A calendar as a server stores it, with the time zones that it names."""
     calendar.add_missing_timezones()
     return str(calendar.to_ical().decode())
@@ -289,7 +289,7 @@ def change_event(
     if not same:
         _stamp(target, now)
     return {
-        "data": serialised(calendar),
+        "data": serialise(calendar),
         "before": before[1],
         "after": _in_words(target, zone),
         "same": same,
@@ -373,7 +373,7 @@ def _without(calendar: Calendar, master: Component, found: Component, zone: Zone
     kept = [each for each in calendar.subcomponents if not _is_at(each, at)]
     calendar.subcomponents = kept
     master.add("exdate", at.dt)
-    return {"data": serialised(calendar), "before": _in_words(found, zone), "after": "", "same": False}
+    return {"data": serialise(calendar), "before": _in_words(found, zone), "after": "", "same": False}
 
 
 def _is_at(component: Component, at: vDDDTypes) -> bool:
@@ -467,7 +467,7 @@ def finish_task(data: str, *, now: datetime) -> dict[str, Any]:
             task.pop(name, None)
             task.add(name, value)
         _stamp(task, now)
-    return {"data": serialised(calendar), "before": before, "after": before, "same": same}
+    return {"data": serialise(calendar), "before": before, "after": before, "same": same}
 
 
 def show_object(data: str, zone: ZoneInfo) -> dict[str, str]:

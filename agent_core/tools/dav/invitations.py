@@ -16,7 +16,7 @@ from zoneinfo import ZoneInfo
 from icalendar import Calendar, Component, Event, vCalAddress
 
 from agent_core.text import one_line
-from agent_core.tools.dav.events import Unusable, attendees_of, in_words, serialised, text_of
+from agent_core.tools.dav.events import Unusable, attendees_of, in_words, serialise, text_of
 
 _MOST_PARTS, _MOST_REPLY_CHARS = 50, 50_000
 _STATES = {"accept": "ACCEPTED", "decline": "DECLINED", "tentative": "TENTATIVE"}
@@ -103,7 +103,7 @@ def answer_invitation(
     else:
         new = _merged(there, came, attendee, state)
     after = "\n".join(in_words(each, zone) + _mark(each) for each in _shown(new, events))
-    return told | {"data": serialised(new), "after": after, "same": was == _gist(new, attendee)}
+    return told | {"data": serialise(new), "after": after, "same": was == _gist(new, attendee)}
 
 
 def _read(data: str) -> tuple[Calendar, str]:

@@ -63,8 +63,8 @@ class DavTools:
         return [InvitationTool(self.client, received, mail)]
 
     @property
-    def reminds(self) -> bool:
-        """True: appointments are told of by check-ins."""
+    def has_reminders(self) -> bool:
+        """Return True if check-ins tell of appointments."""
         return self._settings is not None and self._settings.remind and self._settings.allow != "none"
 
     async def list_reminders(self, first: datetime, until: datetime) -> list[dict[str, str]]:

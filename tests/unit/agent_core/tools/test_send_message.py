@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from agent_core.errors import ToolRetry
 from agent_core.tools.effects import approving
 from agent_core.tools.send_message import SendMessageTool
 
@@ -61,3 +62,22 @@ async def test_the_owner_is_written_to_as_the_model_said_it() -> None:
     tool = SendMessageTool(messenger, nothing, nothing)  # type: ignore[arg-type] - there are no files
     assert not (await tool.execute(to="email", text="x")).is_error
     assert messenger.sent == ["email"]
+
+
+async def test_what_was_posted_is_so_whatever_has_become_of_the_recipient() -> None:
+    """A step that is repeated does not say that nothing was sent, because a contact is gone; the control asks."""
+
+    class Gone(Renaming):
+        async def recipient(self, to: str) -> str:
+            raise ToolRetry("Nothing was sent: nobody is known by that name.")
+
+    class Posted(Gone):
+        async def is_posted(self, key: str) -> bool:
+            return True
+
+    nothing = None
+    tool = SendMessageTool(Posted(0), nothing, nothing)  # type: ignore[arg-type] - there are no files
+    assert "on its way to Bob" in (await tool.execute(to="Bob", text="x")).content
+    tool = SendMessageTool(Gone(0), nothing, nothing)  # type: ignore[arg-type] - there are no files
+    with pytest.raises(ToolRetry):
+        await tool.execute(to="Bob", text="x")

@@ -145,3 +145,53 @@ class Away(LoopbackChannel):
 
     async def is_in(self, session: SessionKey) -> bool:
         raise ChannelUnavailable("not connected to the homeserver yet")
+
+
+class TestContacts:
+    """People in the owner's address book, who have never written."""
+
+    FOUND = {"bob": {"Bob@corp.test": "Bob Miller"}, "bob@corp.test": {"bob@corp.test": "Bob Miller"}}  # noqa: RUF012
+
+    def asked(self, store: SqliteQueue, *, style: bool = True, broken: bool = False) -> Messenger:
+        async def find(wanted: str) -> dict[str, str]:
+            if broken:
+                raise ToolFailed("The calendar server is away.")
+            return self.FOUND.get(wanted.lower(), {})
+
+        access = Access([Alias("email", "ann@mail.test")], {"email": ["cid@mail.test"]})
+        channel = LoopbackChannel(LoopbackServer(), name="email", email_style=style)
+        return Messenger(
+            store,
+            None,
+            access=access,
+            channels={"email": channel},
+            clock=ManualClock(),
+            find_contacts=find,
+        )
+
+    @pytest.mark.parametrize("to", ["Bob", "email:bob", "bob@corp.test", "email:BOB@corp.test"])
+    async def test_they_are_found_by_name_and_address(self, store: SqliteQueue, to: str) -> None:
+        assert await self.asked(store).recipient(to) == "email:bob@corp.test"
+
+    @pytest.mark.parametrize("to", ["Eve", "eve@corp.test", "email:eve@corp.test"])
+    async def test_whoever_is_not_in_it_is_not_known(self, store: SqliteQueue, to: str) -> None:
+        with pytest.raises(ToolRetry, match="not a known recipient"):
+            await self.asked(store).recipient(to)
+
+    async def test_of_two_with_a_name_it_is_asked_who_is_meant(
+        self, store: SqliteQueue, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        two = {"bob": {"bob@corp.test": "Bob Miller", "bob@home.test": "Bob Smith"}}
+        monkeypatch.setattr(self.__class__, "FOUND", two)
+        with pytest.raises(ToolRetry, match=r"can be email:bob@corp.test \(Bob Miller\), email:bob@home"):
+            await self.asked(store).recipient("bob")
+
+    async def test_a_chat_has_no_contacts(self, store: SqliteQueue) -> None:
+        with pytest.raises(ToolRetry, match="not a known recipient"):
+            await self.asked(store, style=False).recipient("email:bob@corp.test")
+
+    async def test_an_address_book_that_is_away_hides_nobody_else(self, store: SqliteQueue) -> None:
+        asked = self.asked(store, broken=True)
+        assert await asked.recipient("email:cid@mail.test") == "email:cid@mail.test"
+        with pytest.raises(ToolFailed, match="is away"):
+            await asked.recipient("Bob")
