@@ -20,10 +20,13 @@ from agent_core.text import asks, excerpt, one_line, word_count
 
 SHARE = 16
 """Passages take this part of a prompt at most."""
-_MOST = 6
-_LEAST = 0.6  # of the best one's worth: others make a prompt long and are rarely what was meant
+_MOST = 8
+_LEAST = 0.5  # of the best one's worth: others make a prompt long and are rarely what was meant
+_HITS = 30  # of which some say the same
+_SAME = 0.4  # of their letters three in a row: “tell me more about the cat” in twenty turns is one thing
 _CHARS = 140  # of the sentence that was found
 _CHARS_WITH_BESIDE = 100  # of it with those beside it: more of them hide other turns
+_WITH_BESIDE = 3  # passages: further ones are rarely what was meant, and take the room of others
 _ANSWER_CHARS = 400  # it has no word of the question, so nobody knows which part was meant
 _QUESTION_CHARS = 60
 _FEW_WORDS = 4  # “And when was that?” says only together with the question before it what it is about
@@ -65,12 +68,12 @@ class QuestionLookup:
             words = f"{words} {_question_before(shown)}"
             least /= 2  # the best hit is that question
         answer = await self._search.search(
-            SearchRequest(scope, words, since, least=least, max_results=15, waits=False)
+            SearchRequest(scope, words, since, least=least, max_results=_HITS, waits=False)
         )
         known = {(each.kind, each.where) for each in origins}
         found: list[Passage] = []
         sources: list[Origins] = []
-        for hit in answer.hits:
+        for hit in _repeated_last(answer.hits):
             turn = [line for line in _turn_of(hit) if since is None or _is_from(line, since)]
             of_turn = join_origins(*(line.sources for line in turn))
             if (
@@ -79,7 +82,9 @@ class QuestionLookup:
                 or any((each.kind, each.where) not in known for each in of_turn)
             ):
                 continue
-            passage = _passage(hit, turn, words, "here" if hit.session_id == session_id else hit.session_id)
+            place = "here" if hit.session_id == session_id else hit.session_id
+            beside = _CHARS_WITH_BESIDE if len(found) < _WITH_BESIDE else 0
+            passage = _passage(hit, turn, words, place, beside=beside)
             if estimate.text(remembered_text([*found, passage])) > max_tokens:
                 break
             found.append(passage)
@@ -108,15 +113,35 @@ def _turn_of(hit: SearchHit) -> Sequence[Message]:
     return hit.messages[start:end]
 
 
-def _passage(hit: SearchHit, turn: Sequence[Message], words: str, place: str) -> Passage:
-    """Return the sentence found in a turn, with its question or answer if found; its answer also to one."""
+def _repeated_last(hits: Sequence[SearchHit]) -> list[SearchHit]:
+    """Return hits with those last of which the sentence found says mostly what that of a better one says."""
+    new: list[SearchHit] = []
+    repeated: list[SearchHit] = []
+    seen: list[set[str]] = []
+    for hit in hits:
+        said = hit.parts[hit.at].lower()
+        parts = {said[at : at + 3] for at in range(len(said) - 2)}
+        if any(len(parts & other) > _SAME * len(parts | other) for other in seen):
+            repeated.append(hit)
+        else:
+            new.append(hit)
+            seen.append(parts)
+    return new + repeated
+
+
+def _passage(hit: SearchHit, turn: Sequence[Message], words: str, place: str, *, beside: int) -> Passage:
+    """
+    Return the sentence found in a turn, with its question or answer if found; its answer also to one.
+
+    What stands beside a sentence is shown if it fits with it into ``beside`` characters.
+    """
     line = hit.messages[hit.at]
     found = {id(one): part for one, part in zip(hit.messages, hit.parts, strict=True)}
     said = []
     for one in turn:
         if one is line or found[id(one)] or (one.role == "assistant" and asks(found[id(line)])):
             part = found[id(one)]
-            most = min(_CHARS, max(_CHARS_WITH_BESIDE, len(part) + 4)) if part else _ANSWER_CHARS
+            most = min(_CHARS, max(beside, len(part) + 4)) if part else _ANSWER_CHARS
             most = most if one is line or one.role == "assistant" else _QUESTION_CHARS
             said.append((_who(one), excerpt(without_tags(one.content), words, most, part)))
     return f"{_day(turn[0])}, {place}", said

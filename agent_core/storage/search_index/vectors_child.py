@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 import os
 import threading
 import time
@@ -22,7 +23,7 @@ from agent_core.children.process_tree import give_way
 from agent_core.children.service_child import Work, serve_engine
 from agent_core.children.service_confinement import library_paths
 from agent_core.storage.search_index.word_splitting import first_sentences
-from agent_core.text import asks
+from agent_core.text import asks, word_count
 
 if TYPE_CHECKING:
     import numpy as np
@@ -37,6 +38,7 @@ _ROOM = 1.1  # it is not for each new line that the oldest one is removed
 NEAREST = 50
 _LOOKED_AT = 1000  # of which many may be one sentence that is often said
 _QUESTION_SHARE = 0.8  # a sentence that asks is seldom the answer
+_WHOLE_WORDS = 20  # a sentence of fewer names a thing and says less of it, and is the more like its name
 _LEAST_LIKENESS = 0.05  # what is as like the question as anything else is at 0
 _FEW = 50  # vectors of which the mean says little yet
 _AT_ONCE = 8  # sentences, before a search has its turn
@@ -145,7 +147,7 @@ class _Engine:
             if given_up.is_set():
                 break
             some = every[at : at + _AT_ONCE]
-            weights = np.array([_QUESTION_SHARE if asks(each) else 1.0 for each in some])
+            weights = np.array([_weight(each) for each in some])
             with self._lock:
                 vectors = self._model.encode(some) * (weights[:, None] * _SCALE)
             found[at : at + _AT_ONCE] = np.clip(np.rint(vectors), -127, 127)
@@ -178,6 +180,12 @@ class _Engine:
             return None
         asked = first_sentences(request["search"])[:4]
         return scope.nearest(self._model.encode(asked), request["since"]) if asked else []
+
+
+def _weight(sentence: str) -> float:
+    """Return the share with which a sentence counts, which is the length of its vector."""
+    share = math.sqrt(min(1.0, word_count(sentence) / _WHOLE_WORDS))
+    return _QUESTION_SHARE * share if asks(sentence) else share
 
 
 def _load() -> Work:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from agent_core.memory import lookup
 from agent_core.memory.manager import MemoryManager
 from agent_core.messages import Attachment
 from agent_core.models import MemoryScope, Message
@@ -275,12 +276,48 @@ async def test_passages_cannot_leave_their_fence(house: LookedUp) -> None:
 
 
 async def test_passages_have_a_bounded_share(house: LookedUp) -> None:
-    """A sixteenth of the prompt and six turns, however much fits the question."""
+    """A sixteenth of the prompt and eight turns, however much fits the question."""
     for number in range(12):
         await house.say(A, f"Our cat {number} is called {'Minka ' * 200}", "x", "x")
     (found,) = await house.found()
-    assert found.count(f", {A}:") == 6
+    assert found.count(f", {A}:") == 8
     assert await house.found(context_tokens=1000) == []
+
+
+async def test_what_is_often_said_hides_nothing(house: LookedUp, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request of every day fills no prompt; where nothing else was found, it stands there as often as it fits."""
+    for number in range(12):
+        await house.say(A, f"Now tell me about the weather in Kiel on day {number}.", "Rain.", "x", "x")
+    (found,) = await house.found("How was the weather in Kiel again?")
+    assert found.count("about the weather") == 8
+
+    await house.say(
+        A,
+        "In Kiel my cousins were surprised by floods after a whole week of stormy weather.",
+        "I see.",
+        "x",
+        "x",
+    )
+    (found,) = await house.found("How was the weather in Kiel again?")
+    assert "floods" in found
+    monkeypatch.setattr(lookup, "_SAME", 1.0)
+    (found,) = await house.found("How was the weather in Kiel again?")
+    assert "floods" not in found
+
+
+async def test_only_the_best_passages_have_what_stands_beside(house: LookedUp) -> None:
+    """Further ones are the sentence that was found, so that there is room for more of them."""
+    told = [
+        "Our cat is called Minka.",
+        "Luna called a cat.",
+        "They loudly called the cat.",
+        "A cat that called.",
+    ]
+    for text in told:
+        await house.say(A, f"{text} It rained.", "Well.", "x", "x")
+    (found,) = await house.found()
+    assert sum(text in found for text in told) == 4
+    assert found.count("It rained.") == 3
 
 
 def test_only_what_a_question_is_about_is_searched() -> None:

@@ -20,6 +20,7 @@ from agent_core.messages import SessionKey
 from agent_core.models import Message
 from agent_core.storage.search_index import SearchIndex, vectors
 from agent_core.storage.search_index.vectors import missing_for_vectors
+from agent_core.storage.search_index.vectors_child import _weight as weight
 from agent_core.storage.search_index.word_splitting import first_sentences as sentences
 from gateway.settings import Settings, _soft_warnings
 from tests.contract.vectors import VectorsContract
@@ -282,6 +283,19 @@ async def test_other_words_of_the_same_meaning_find_it(house: _VectorsHarness, s
     assert (await house.found(asked))[0] == said
     assert said not in await house.found(asked, BOB)
     assert said not in await house.found(asked, since=house.clock.now())
+
+
+def test_a_short_sentence_counts_less():
+    """It names a thing and says less of it, but is more like a question about that."""
+    assert weight("word " * 20) == weight("word " * 40) == 1.0
+    assert (
+        0
+        < weight("Minka.")
+        < weight("Our cat is called Minka.")
+        < weight("うちの猫はミンカという名前の猫です。")
+        < 1
+    )
+    assert weight("word " * 19 + "word?") < 1
 
 
 @needs_encoder
