@@ -252,7 +252,7 @@ class CommandService:
             for one in told
             if decision.text
         ]
-        others = () if decision.refused is None else ((decision.refused, (_not_sent(turn),)),)
+        others = tuple((session, (_not_sent(turn),)) for session in decision.refused)
         await self.commit.complete(
             turn, Completion(outbound=outbound, history=decision.history, others=others)
         )
