@@ -120,6 +120,7 @@ def _prompt_text(message: InboundMessage) -> str:
         message.text,
         subject=message.context.subject or "",
         sender=message.sender.address,
+        also_to=message.context.also_to,
         attached=attachment_lines(message.attachments),
     )
     return f"{_INTRODUCED}\n{quoted}"
