@@ -108,7 +108,7 @@ def day_mark(day: date, before: date) -> str:
     return f"[{day:%a %Y-%m-%d}; above: {before:%a %Y-%m-%d}]"
 
 
-def unasked_mark(at: datetime) -> str:
+def unprompted_line(at: datetime) -> str:
     """The line before an answer that nobody asked for, such as a reminder, below another answer."""
     return f"[{at:%a %Y-%m-%d %H:%M}: nobody wrote; this came by itself:]"
 

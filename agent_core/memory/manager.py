@@ -383,7 +383,7 @@ def _dated(messages: Sequence[Message]) -> list[Message]:
             both = before is not None and before.role == message.role == "assistant"
             is_same = before is not None and message.turn is not None and before.turn == message.turn
             if both and not is_same and message.timestamp is not None:
-                mark = prompt.unasked_mark(message.timestamp.astimezone())
+                mark = prompt.unprompted_line(message.timestamp.astimezone())
                 dated.append(Message(role="user", content=mark, timestamp=message.timestamp))
             dated.append(message)
     return dated

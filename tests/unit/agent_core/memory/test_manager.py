@@ -14,7 +14,7 @@ from agent_core.errors import SkillInvalid
 from agent_core.memory.manager import MemoryManager
 from agent_core.memory.scopes import OWNER
 from agent_core.models import MemoryScope, Message, ModelChunk, ScopeKind, Skill, ToolDefinition
-from agent_core.prompt import BASE_PROMPT, CUT_NOTE, turn_facts, unasked_mark
+from agent_core.prompt import BASE_PROMPT, CUT_NOTE, turn_facts, unprompted_line
 from agent_core.prompt_budget import TokenEstimate
 from agent_core.skills import BUNDLED_SKILLS, SkillsLoader
 from agent_core.storage import JsonlMemory
@@ -361,7 +361,7 @@ async def test_what_came_by_itself_is_no_part_of_the_answer_above(turns: tuple[s
     await storage.append_message(S, *lines)
     built = await MemoryManager(storage, window=lambda: 5334).build_messages(S, "sys", "new")
     said = [(each.role, each.content) for each in built[2:-1]]
-    mark = ("user", unasked_mark((at + timedelta(days=1)).astimezone()))
+    mark = ("user", unprompted_line((at + timedelta(days=1)).astimezone()))
     apart = turns[0] != turns[1]
     assert said == [("assistant", "Hi."), *([mark] if apart else []), ("assistant", "Tea!")]
 
