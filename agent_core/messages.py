@@ -382,6 +382,7 @@ class MessageContext(_Sparse):
     subject: str | None = None  # None: this channel has no subjects
     reply_to: str = ""  # the recipient of answers, if that is not the sender
     cc: tuple[str, ...] = ()
+    also_to: tuple[str, ...] = ()  # who else has got it, as its sender says; answered or not
     names: tuple[str, ...] = ()  # names by which people here address the bot
     in_reply_to: str = ""  # the native id of the message that it answers
     outbound: str = ""  # the id of the message of ours (`OutboundMessage.id`) that it answers or reacts to

@@ -27,12 +27,17 @@ class _Frozen(BaseModel):
 
 
 class ToolCall(_Frozen):
-    """A model's request to run a tool. ``signature`` is the proof of it that its provider wants back."""
+    """
+    A model's request to run a tool. ``signature`` is the proof of it that its provider wants back.
+
+    ``unreadable`` says why its answer's calls cannot be made; the model is told that instead of a result.
+    """
 
     id: str
     name: str
     arguments: dict[str, Any] = Field(default_factory=dict)
     signature: str = ""
+    unreadable: str = ""
 
 
 class Reasoning(_Frozen):

@@ -108,14 +108,22 @@ def day_mark(day: date, before: date) -> str:
     return f"[{day:%a %Y-%m-%d}; above: {before:%a %Y-%m-%d}]"
 
 
-def email_text(text: str, *, subject: str, sender: str = "", attached: str = "") -> str:
+def unprompted_line(at: datetime) -> str:
+    """The line before an answer that nobody asked for, such as a reminder, below another answer."""
+    return f"[{at:%a %Y-%m-%d %H:%M}: nobody wrote; this came by itself:]"
+
+
+def email_text(
+    text: str, *, subject: str, sender: str = "", also_to: Sequence[str] = (), attached: str = ""
+) -> str:
     """
     Wrap a letter in ``<mail>``, which its content cannot close, nor open other tags of ours.
 
-    ``sender`` is the proven address if others got it too; ``attached`` describes the files, whose names are
-    the sender's words.
+    ``sender`` is the proven address if others got it too, ``also_to`` are those; ``attached`` describes the
+    files, whose names are the sender's words.
     """
     head = [f"From: {_one_line(sender)}"] if sender else []
+    head += [f"{_ALSO_TO}{_one_line(', '.join(also_to))}"] if also_to else []
     head += [f"Subject: {_one_line(subject)}"] if subject.strip() else []
     return fence("mail", _tagless("\n".join([*head, "", _with_files(text, attached)])))
 
@@ -167,8 +175,9 @@ def words_for_people(content: str, sender: str = "") -> str:
     content = content.removeprefix(f"[{sender}] ")
     content = content.partition("\n")[2] if content.startswith((CORRECTED, f"\\{CORRECTED}")) else content
     lines = content.partition(f"\n\n{ASKED_AGAIN}")[0].split("\n")
-    if lines[0] == "<mail>" and lines[1:] and lines[1].startswith("From: "):
-        del lines[1]
+    for head in ("From: ", _ALSO_TO) if lines[0] == "<mail>" else ():
+        if lines[1:] and lines[1].startswith(head):
+            del lines[1]
     taken = "<taken_over>" in lines  # whose own fences are escaped
     bare = (line.strip().replace("\\", "" if taken else "\\") for line in lines)
     kept = [line for line, fence_or_not in zip(lines, bare, strict=True) if fence_or_not not in _FENCES]
@@ -276,6 +285,7 @@ _LOOKS_LIKE_OURS = re.compile(rf"<(?=\s*+/?\s*+(?:{_OURS})\b)", re.IGNORECASE)
 _TAG = re.compile(rf"</?(?:{_OURS})>")
 _UNESCAPED = re.compile(rf"<\\(?=\s*+/?\s*+(?:{_OURS})\b)", re.IGNORECASE)
 _UNESCAPED_HEAD = re.compile(r"^([^\S\n]*+)\\\[", re.MULTILINE)
+_ALSO_TO = "Also to: "
 _FENCES = frozenset(f"<{end}{tag}>" for tag in ("mail", "taken_over") for end in ("", "/"))
 _ADDRESSED, _SAID = re.compile(r"\A\[([^\]\n]++)\] "), r"\1: "
 _ATTACHED = re.compile(r'\A\[Attachment [^\s:"]++: "(.*)", [^",\n]++, [\d.]++ (?:bytes|kB|MB)\]\Z')

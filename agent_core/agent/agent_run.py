@@ -201,7 +201,9 @@ class AgentRun:
         self.steps += 1
         usage = answer.usage or Usage()
         self.usage += usage
-        self._chain = _digest(digest, answer.text, *(call.model_dump_json() for call in answer.calls))
+        self._chain = _digest(
+            digest, answer.text, *(call.model_dump_json(exclude={"unreadable"}) for call in answer.calls)
+        )
         return answer, last
 
     async def _ask(self, last: str, guess: int | None) -> ModelAnswer:
@@ -275,6 +277,11 @@ class AgentRun:
         elif self._same_failures.get(key, 0) >= _SAME_FAILURE_LIMIT:
             result = _refused(call, "This same call has failed too often and was not made again.")
             self._stop_reason = f"the same call of {call.name!r} failed {_SAME_FAILURE_LIMIT} times"
+        elif call.unreadable:
+            told = (
+                f"No call of this answer was made: {call.unreadable}. Write each anew, with one JSON object."
+            )
+            result = _refused(call, told)
         elif call in self._not_loaded or self._deferred.answers(call):
             result = await self._look_up(number, digest, call)
         else:

@@ -4,7 +4,7 @@ answer arrives as a row of `Piece`s (some text, some fragments of tool calls, at
 `Assembler` turns the row into text and complete `ToolCall`s. Servers differ in how they cut tool calls up:
 most number them by ``index``, some leave the number out or give every call the number 0, some send a call in
 one piece and the arguments as an object; all of that is accepted. Arguments that are no JSON object spoil the
-answer: none of its calls is made, and it is asked for once more.
+calls of the answer: none of them is made, and the model is told why.
 """
 
 from __future__ import annotations
@@ -423,9 +423,10 @@ class Assembler:
         return None if begins else call
 
     def calls(self) -> list[ToolCall]:
-        """Return the complete calls in order, with distinct ids. Raises ValueError if any is malformed."""
+        """Return the complete calls in order, with distinct ids. Raises ValueError if one has no name."""
         out: list[ToolCall] = []
         seen: set[str] = set()
+        problem = ""
         for number, call in enumerate(self._calls):
             name = call.id or f"call_{number}"
             name = name if name not in seen else f"{name}_{number}"
@@ -433,9 +434,13 @@ class Assembler:
             if not call.name:
                 raise ValueError("a tool call without a name")
             signature = call.signature if len(call.signature) <= 100_000 else ""
-            arguments = _arguments("".join(call.arguments))
+            arguments: dict[str, Any] = {}
+            try:
+                arguments = _arguments("".join(call.arguments))
+            except ValueError as error:
+                problem = str(error)
             out.append(ToolCall(id=name, name=call.name, arguments=arguments, signature=signature))
-        return out
+        return [call.model_copy(update={"unreadable": problem}) for call in out] if problem else out
 
     def reasoning(self) -> dict[str, Any]:
         """The model's own reasoning, in the provider's fields; empty if it gave none."""

@@ -215,8 +215,9 @@ def _ending(
     except ValueError:
         if finish not in _CUT:
             raise
-        calls = []
-        finish = "length" if text else "cut call"
+        calls, finish = [], "length" if text else "cut call"
+    if finish in _CUT and any(call.unreadable for call in calls):
+        calls, finish = [], "length" if text else "cut call"
     if finish in _WITHHELD or (not calls and not is_visible(text)):
         raise empty_answer(model, "content_filter" if finish in _WITHHELD else finish)
     if (calls and finish in _CUT) or finish == "cut call":

@@ -362,7 +362,11 @@ def _seen_by(scope: str | None, tail: HistoryTail, since: datetime | None) -> Hi
 
 
 def _dated(messages: Sequence[Message]) -> list[Message]:
-    """Insert day lines before questions of a new day; stable, so that provider caches stay valid."""
+    """
+    Insert day lines before questions of a new day, and questions of ours before what came by itself.
+
+    Stable, so that provider caches stay valid; a provider joins two answers in a row to one.
+    """
     dated: list[Message] = []
     last = None
     for message in messages:
@@ -375,6 +379,12 @@ def _dated(messages: Sequence[Message]) -> list[Message]:
                 dated.append(message)
             last = day
         else:
+            before = dated[-1] if dated else None
+            both = before is not None and before.role == message.role == "assistant"
+            is_same = before is not None and message.turn is not None and before.turn == message.turn
+            if both and not is_same and message.timestamp is not None:
+                mark = prompt.unprompted_line(message.timestamp.astimezone())
+                dated.append(Message(role="user", content=mark, timestamp=message.timestamp))
             dated.append(message)
     return dated
 

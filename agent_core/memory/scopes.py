@@ -45,12 +45,12 @@ def scope_for(
     verified one. ``account`` is set where the address may be another person on another account.
     """
     if audience is not Audience.DIRECT:
-        return _room(key)
+        return MemoryScope(ScopeKind.ROOM, str(room_of(key)))
     if sender_is_owner:
         return OWNER
     name = person_name(sender_address)
     if not name or not sender_verified:
-        return _room(key)
+        return MemoryScope(ScopeKind.ROOM, str(room_of(key)))
     # No address holds a blank, so this is nobody else's name.
     return MemoryScope(ScopeKind.PERSON, f"{name} {account}" if account else name)
 
@@ -65,15 +65,15 @@ def hidden_from(scope: str | None, private: Iterable[str]) -> bool:
     return scope is not None and bool(set(private) - {scope})
 
 
-def _room(key: SessionKey) -> MemoryScope:
+def room_of(key: SessionKey) -> SessionKey:
     """
-    Return the scope of a room, shared by its threads.
+    Return the room of a session, shared by its threads.
 
     In mail, everybody who has seen an id may claim its thread; the person (``key.thread``) is proven, so each
-    person has a document of the thread.
+    person has a room of the thread.
     """
     person = key.thread if key.thread is not None and "@" in key.thread else None
-    return MemoryScope(ScopeKind.ROOM, str(SessionKey(key.channel, key.conversation, person)))
+    return SessionKey(key.channel, key.conversation, person)
 
 
 def person_name(address: str) -> str:

@@ -86,6 +86,7 @@ class TickWork:
     reason: str = ""
     positions: Mapping[str, str] = field(default_factory=dict)
     watched: bool = False
+    is_idle: bool = False  # nothing is on the list, so that no check-in could have missed anything
 
 
 class _NoLog:
@@ -160,10 +161,10 @@ class HeartbeatChannel:
                 until_next_s = (self.schedule.following(now) - now).total_seconds()
                 await sleep(min(until_next_s, _LOOK_EVERY_S))
                 continue
-            if instant - last > self.schedule.interval:
-                await self._ticks.note_missed_ticks(self.name, last, instant)
             async with self._looking:
                 found = await self.check_work(inbox, instant)
+                if instant - last > self.schedule.interval and not found.is_idle:
+                    await self._ticks.note_missed_ticks(self.name, last, instant)
                 message = self._tick(instant, found) if found.text else None
                 if message is None:
                     await self._ticks.note_skip(self.name, instant, found.reason)
@@ -217,7 +218,8 @@ class HeartbeatChannel:
         if not self._watches:
             if work:
                 return await self._ask_unless_unchanged(inbox, instant, checklist, local, forced=forced)
-            return TickWork(reason=reason or f"{NOTHING}: {self._checklist.name} asks for nothing")
+            reason = reason or f"{NOTHING}: {self._checklist.name} asks for nothing"
+            return TickWork(reason=reason, is_idle=reason.startswith(NOTHING))
         called = await self._called(inbox, checklist, local)
         untold, open_ticks = await self._unreported(inbox)
         told, positions = [*untold, *called.told], dict(called.positions or {})

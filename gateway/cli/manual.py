@@ -132,6 +132,10 @@ def completion(shell: Literal["bash", "zsh", "fish"], /) -> int:
     return 0
 
 
+_NEVER_GUESSED = {"forget", "import", "migrate", "restore", "restored"}
+"""What erases or replaces something is not offered for a word that is like it."""
+
+
 def no_such_command(word: str) -> str:
     """The sentence for a first word that is no command, with the nearest one and that of a chat."""
     from gateway.turns.commands import COMMANDS
@@ -139,12 +143,15 @@ def no_such_command(word: str) -> str:
 
     if word.startswith("-"):
         return f"{word} stands behind the command, as in `squidbot status {word} …`"
-    firsts = get_close_matches(word, sorted({each.split()[0] for each in EXAMPLES}), 1, 0.7)
+    firsts = get_close_matches(word, sorted({each.split()[0] for each in EXAMPLES} - _NEVER_GUESSED), 1, 0.7)
     meant = firsts or [each for each in EXAMPLES if get_close_matches(word, each.split()[1:], 1, 0.8)]
+    meant = [each for each in meant if _NEVER_GUESSED.isdisjoint(each.split())]
     told = [f"Did you mean {' or '.join(f'`squidbot {each}`' for each in meant)}?"] if meant else []
     said = word if word in COMMANDS else nearest(word)
     if said and not firsts:
         told.append(f"In a chat with the bot it is `!{said}`.")
+    if word in ("restart", "stop", "start", "reload"):
+        told = [f"Its service does that: `systemctl --user {word} squidbot`; `squidbot run` runs it here."]
     return " ".join([f'there is no command "{word}".', *told, "`squidbot help` lists all."])
 
 

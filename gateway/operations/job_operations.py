@@ -210,7 +210,7 @@ async def add_watch(
 async def list_watches(context: OperationContext) -> dict[str, Any]:
     """List what is watched, and why the last look failed."""
     found = await list_jobs(context)
-    return {"jobs": [row for row in found["jobs"] if row["timing"].startswith("watch ")]}
+    return {"jobs": [row for row in found["jobs"] if row["kind"] == "watch"]}
 
 
 @operation(
@@ -411,7 +411,7 @@ def _job_row(planned: PlannedJob, job: Job) -> dict[str, Any]:
     return {
         "id": job.id,
         "state": job.state.value,
-        "kind": job.kind.value,
+        "kind": "watch" if job.timing.startswith("watch ") else job.kind.value,
         "when": planned.service.timing_text(job),
         "timing": job.timing,
         "next": None if job.next_at is None else _local_time(job.next_at, planned.zone),

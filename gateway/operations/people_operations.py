@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from agent_core.language import _, list_of
 from agent_core.operation import InChat, Who, operation
 from agent_core.text import one_line
 from gateway.operations.operation_arguments import RequestInvalid
@@ -49,6 +50,31 @@ def _allowed_text(answer: Mapping[str, Any]) -> str:
     return f"{told} ({', '.join(answer['channels'])}){kept}"
 
 
+async def _address_in_list(context: OperationContext, said: str) -> str:
+    """Return whose address the name of a refused message means; else the text. Raises RequestInvalid."""
+    from gateway.routing.access import kinds_of
+    from gateway.routing.let_in import refused_rows
+
+    if kinds_of(said):
+        return said
+    senders = {
+        f"m{row.id}": row.message.sender
+        for row in await refused_rows(context.store, context.access, limit=500)
+    }
+    if said.lower() in senders:
+        return senders[said.lower()].address
+    # Somebody may call themselves anything: a person decides about an address.
+    alike = dict.fromkeys(
+        one.address for one in senders.values() if said.lower() in f"{one.name} {one.address}".lower()
+    )
+    if alike:
+        people = list_of([f"`{one_line(each, 120)}`" for each in list(alike)[:5]], " or ")
+        raise RequestInvalid(
+            _("`{said}` is no address; perhaps you mean {people}", said=one_line(said, 40), people=people)
+        )
+    return said
+
+
 @operation(
     "inbox allow",
     writes=True,
@@ -64,11 +90,12 @@ async def allow_person(context: OperationContext, address: str, *, remove: bool 
     Let somebody write to squidbot beside `allow_from`, and answer what was kept of them.
 
     Args:
-        address: A mail address or a Matrix id.
+        address: A mail address or a Matrix id, or the name of a refused message, such as m7.
         remove: Take that back; who stands in `allow_from` stays in.
     """
     from gateway.routing.let_in import admit_person, shut_out
 
+    address = address if remove else await _address_in_list(context, address)
     done = await (shut_out if remove else admit_person)(context.store, context.access, address)
     if done.problem:
         raise RequestInvalid(f"`{one_line(done.address, 120)}` {done.problem}")

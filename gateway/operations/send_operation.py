@@ -35,10 +35,15 @@ async def send_message(
     """
     from agent_core.messages import MessageContext, MessageNotes, OutboundKind
     from channels.split import split_markdown
+    from gateway.routing.access import kinds_of
     from gateway.routing.conversations import scope_at
     from gateway.store.stores import NewOutbound
 
-    name, colon, place = (_owner_place(context) if to.strip() == "owner" else to.strip()).partition(":")
+    whom = _owner_place(context) if to.strip() == "owner" else to.strip()
+    kinds = kinds_of(whom) if whom.startswith("@") or ":" not in whom else []
+    # An address alone is one on the only channel of its kind.
+    names = [each for each in context.accounts if context.access.kind(each) in kinds]
+    name, colon, place = (f"{names[0]}:{whom}" if len(names) == 1 else whom).partition(":")
     if not colon or not place or any(char.isspace() for char in place):
         raise RequestInvalid(
             f"{to!r} is not a destination; write owner, matrix:@person:server, matrix:#room:server, "

@@ -91,6 +91,7 @@ def question_text(messages: Sequence[InboundMessage]) -> str:
                 message.text,
                 subject=message.context.subject or "",
                 sender=message.sender.address if shared else "",
+                also_to=message.context.also_to,
                 attached=_about_files(message),
             )
             for message in messages

@@ -18,7 +18,6 @@ from agent_core.errors import (
     ModelRateLimited,
     ModelRefused,
     ModelUnavailable,
-    ModelUnreadable,
     StreamBroken,
 )
 from agent_core.models import Message, ModelChunk, ToolCall, ToolDefinition, Usage
@@ -107,10 +106,12 @@ class LLMContract:
         assert "ct" not in order_of(chunks)
 
     @pytest.mark.parametrize("stream", [True, False])
-    async def test_garbage_as_arguments_is_an_answer_that_cannot_be_read(self, rig: Rig, stream: bool):
-        """Arguments that are no JSON object spoil the answer: no call of it is handed out."""
-        with pytest.raises(ModelUnreadable):
-            await collect(rig.llm, await rig.arrange(Situation.GARBAGE), stream=stream)
+    async def test_garbage_as_arguments_is_a_call_that_cannot_be_made(self, rig: Rig, stream: bool):
+        """It has no arguments, and says what the model is told instead of a result."""
+        chunks = await collect(rig.llm, await rig.arrange(Situation.GARBAGE), stream=stream)
+        (call,) = [chunk for chunk in chunks if isinstance(chunk, ToolCall)]
+        assert (call.name, call.arguments) == ("memory_write", {})
+        assert "no JSON" in call.unreadable
 
     @pytest.mark.parametrize("stream", [True, False])
     async def test_an_empty_answer_is_an_error(self, rig: Rig, stream: bool):

@@ -197,7 +197,7 @@ class TestTheContractBites:
         [
             lambda rig: LLMContract().test_text_comes_in_pieces_and_the_usage_last(rig),
             lambda rig: LLMContract().test_a_tool_call_comes_complete(rig, stream=True),
-            lambda rig: LLMContract().test_garbage_as_arguments_is_an_answer_that_cannot_be_read(
+            lambda rig: LLMContract().test_garbage_as_arguments_is_a_call_that_cannot_be_made(
                 rig, stream=True
             ),
             lambda rig: LLMContract().test_an_empty_answer_is_an_error(rig, stream=True),

@@ -396,7 +396,7 @@ async def test_a_word_below_a_newer_question_is_for_that(tmp_path, monkeypatch, 
         one.server.say(BOB, "write two")
         _, second = await question(one, f"dm-{BOB}", 2)
         one.server.say(BOB, "yes please")
-        await said(one, f"dm-{BOB}", "I cannot tell" if crossed_s else f"`{second}` is approved")
+        await said(one, f"dm-{BOB}", "2 questions wait" if crossed_s else f"`{second}` is approved")
         if not crossed_s:
             await said(one, f"dm-{BOB}", "so: wrote two")
         left = [each.name for each in await one.built.store.approvals.questions() if each.verdict is None]
@@ -424,3 +424,64 @@ async def test_by_mail_the_first_line_of_a_reply_to_the_question_counts(tmp_path
     assert min(found).startswith(f"`{name}` is {'approved' if written else 'rejected'}")
     assert other[2] == "so: yes"
     assert tool.written == written
+
+
+@pytest.mark.parametrize(
+    ("word", "crossed_s"), [("no to all", 0), ("Nein zu allen!", 0), ("yes to all", 0), ("no to all", 60)]
+)
+async def test_a_word_to_all_decides_each_that_was_read(tmp_path, monkeypatch, word, crossed_s):
+    """The control: while one of them may not have been read, nothing is decided, and it is said how to."""
+    monkeypatch.setattr(worded_answers, "_CROSSED", timedelta(seconds=crossed_s))
+    tool = Writer()
+    async with asking(tmp_path, tool, minutes=DAY) as one:
+        one.server.say(BOB, "write one")
+        _, first = await question(one, f"dm-{BOB}")
+        one.server.say(BOB, "write two")
+        _, second = await question(one, f"dm-{BOB}", 2)
+        one.server.say(BOB, word)
+        if crossed_s:
+            told = await said(one, f"dm-{BOB}", "2 questions wait for you, and I have decided nothing.")
+            assert f"`!approve {first}`" in told and told.endswith(f"- `{second}`: to use `write_down` (two)")
+            left = [each.name for each in await one.built.store.approvals.questions() if each.verdict is None]
+            assert left == [first, second]
+            return
+        verdict = "approved: I use" if word.startswith("yes") else "rejected: I do not use"
+        told = await said(one, f"dm-{BOB}", f"`{first}` is {verdict} `write_down`.")
+        assert told == f"`{first}` is {verdict} `write_down`.\n`{second}` is {verdict} `write_down`."
+        await answers(one, f"dm-{BOB}", 3)
+    assert tool.written == (["one", "two"] if word.startswith("yes") else [])
+
+
+async def test_a_word_to_all_in_reply_to_what_was_asked_back(tmp_path):
+    """Names those that it listed; a bare yes in reply to it is asked back, and reaches no model."""
+    tool = Writer()
+    async with asking(tmp_path, tool, minutes=DAY) as one:
+        one.server.say(BOB, "write one")
+        await question(one, f"dm-{BOB}")
+        one.server.say(BOB, "write two")
+        await question(one, f"dm-{BOB}", 2)
+        listed = await one.asked("yes", person=BOB)
+        await one.hand_over(reply(listed, "yes", BOB))
+        assert (await answers(one, f"dm-{BOB}", 2))[-1] == listed.text
+        await one.hand_over(reply(listed, "no to all\n\nToo late.", BOB, number=1))
+        found = await answers(one, f"dm-{BOB}", 5)
+    assert sum("said no (Too late.)" in each for each in found) == 2
+    assert tool.written == []
+
+
+@pytest.mark.parametrize("asks", [False, True])
+async def test_a_word_to_all_after_a_model_spoke_decides_nothing(tmp_path, monkeypatch, asks):
+    """It may answer that; the control has no word of a model since."""
+    monkeypatch.setattr(worded_answers, "_CROSSED", timedelta(0))
+    tool = Writer()
+    async with asking(tmp_path, tool, minutes=DAY) as one:
+        one.server.say(BOB, "write one")
+        await question(one, f"dm-{BOB}")
+        one.server.say(BOB, "write two")
+        await question(one, f"dm-{BOB}", 2)
+        if asks:
+            await one.asked("shall I?", person=BOB)
+        one.server.say(BOB, "yes to all")
+        await said(one, f"dm-{BOB}", "2 questions wait" if asks else "`a")
+        await answers(one, f"dm-{BOB}", 2 if asks else 3)
+    assert tool.written == ([] if asks else ["one", "two"])

@@ -354,6 +354,20 @@ async def test_nobody_is_let_in_by_a_pattern(tmp_path, entry):
     assert "Nothing was done" in told
 
 
+async def test_somebody_is_let_in_by_the_name_of_a_listed_message(tmp_path):
+    """A name that they gave themselves lets nobody in, and is answered with the addresses that it may mean."""
+    async with talking(tmp_path, Mind(), allow_from={"matrix": (BOB,)}) as one:
+        one.server.say(EVE, "a heron")
+        await settled(one, quarantined=1)
+        ((row, *_),) = [await one.built.store.inbox.rows(states=[InboxState.QUARANTINED])]
+        alike = (await asked(one, "!allow eve")).text
+        none = (await asked(one, "!allow m9999")).text
+        told = (await asked(one, f"!allow m{row.id}")).text
+    assert alike == f"`eve` is no address; perhaps you mean `{EVE}`. Nothing was done."
+    assert "Nothing was done" in none
+    assert told.startswith(f"`{EVE}` may write to me now")
+
+
 async def test_who_is_let_in_is_answered_as_they_say_it_now(tmp_path):
     """The edit of a message that was kept counts from then on, and what was deleted is not answered."""
     mind = Mind()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -479,3 +480,77 @@ async def test_by_real_mail(mail_server, tmp_path: Path) -> None:
     assert "heron" in str(file.get_payload(decode=True))
     assert "good morning, heron" in " ".join(text_of(found).split())
     assert all(each["In-Reply-To"] for each in (export, found, slip))
+
+
+class TestRemindAnotherTime:
+    async def test_one_gets_another_time(self, tmp_path):
+        """Named by number or id; its words, its person and its place stay. What is no time is told how."""
+        async with talking(tmp_path, Mind()) as one:
+            await asked(one, "!remind tomorrow at 8 call Tom")
+            (before,) = await one.built.store.jobs.jobs()
+            told = (await asked(one, "!remind change 1 tomorrow 9:00")).text
+            (moved,) = await one.built.store.jobs.jobs()
+            await asked(one, f"!remind reschedule {before.id} to every day 07:00")
+            (daily,) = await one.built.store.jobs.jobs()
+            how = (await asked(one, "!remind edit 1 call Ben")).text
+            stays = await one.built.store.jobs.jobs()
+        assert told.startswith("Changed: once, on ")
+        assert told.endswith(": call Tom")
+        assert moved.next_at - before.next_at == timedelta(hours=1)
+        assert (moved.id, moved.text, moved.person) == (before.id, before.text, before.person)
+        assert daily.timing.startswith("cron 0 7 * * *")
+        assert how.startswith("Nothing was changed: ")
+        assert f"`!remind change {before.id} tomorrow at 9`" in how
+        assert stays == [daily]
+
+    async def test_the_control_of_one_that_gets_another_time(self, tmp_path):
+        """What names no reminder is one; another person's is neither seen nor changed."""
+        async with talking(tmp_path, Mind()) as one:
+            await asked(one, "!remind move the car tomorrow at 8")
+            await asked(one, "!remind change 7 tyres tomorrow at 8")
+            kept = {job.text: job for job in await one.built.store.jobs.jobs()}
+            none = (await asked(one, "!remind change 1 tomorrow 9:00", person=BOB)).text
+            of_ann = [job for job in await one.built.store.jobs.jobs() if job.person == ANN]
+            mine = await say(one, in_group(ANN, "!remind tea tomorrow at 9", 1))
+            foreign = (await say(one, in_group(BOB, "!remind change 1 tomorrow 10:00", 2))).text
+        assert set(kept) == {"move the car", "change 7 tyres"}
+        assert {job.text: job for job in of_ann} == kept
+        assert none == "There is no reminder `1` of yours here; `!remind` lists them."
+        assert mine.text.startswith("I will remind you")
+        assert foreign == f"Only {ANN} can change that. Nothing was changed."
+
+    async def test_done_again_after_a_crash_a_number_is_the_same_one(self, tmp_path):
+        """The answer is lost after the first was moved: the second has become the first, and keeps its time."""
+        complete, failures = TurnCommit.complete, [1]
+
+        async def failing(self: TurnCommit, *given: Any, **named: Any) -> Any:
+            if failures:
+                failures.pop()
+                raise StoreUnavailable("lost")
+            return await complete(self, *given, **named)
+
+        async with talking(tmp_path, Mind()) as one:
+            await asked(one, "!remind in 2h call Tom")
+            await asked(one, "!remind in 3h tea")
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(TurnCommit, "complete", failing)
+                told = await asked(one, "!remind change 1 in 5 hours")
+            left = [job.text for job in await one.built.store.jobs.jobs()]
+        assert failures == []
+        assert told.text.startswith("Changed: ") and told.text.endswith("call Tom")
+        assert left == ["tea", "call Tom"]
+
+    async def test_one_of_a_thread_is_in_the_list_of_its_room(self, tmp_path):
+        """And the other way round; the control: another room has none of it."""
+        async with talking(tmp_path, Mind()) as one:
+            thread = in_group(ANN, "!remind tomorrow at 8 tea", 1)
+            thread = thread.model_copy(update={"session": SessionKey("matrix", "group", "shared$root")})
+            await say(one, thread)
+            listed = (await say(one, in_group(BOB, "!remind", 2))).text
+            other = in_group(BOB, "!remind", 3).model_copy(update={"session": SessionKey("matrix", "den")})
+            await one.hand_over(other)
+            (elsewhere,) = await one.server.answers(1, conversation="den")
+            removed = (await say(one, in_group(ANN, "!remind cancel 1", 4))).text
+        assert "tea" in listed
+        assert "tea" not in elsewhere.text
+        assert removed.startswith("Removed: ")

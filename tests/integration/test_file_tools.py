@@ -322,6 +322,7 @@ async def test_a_word_about_a_file_that_is_not_there_or_has_just_changed_does_no
     """Nor about one that is out of reach."""
     async with working(tmp_path, Hand()) as one:
         assert "There is no file" in (await one.asked("!trust file nothing.md", person=ANN)).text
+        assert "`!trust file nothing.md`" in (await one.asked("!trust nothing.md", person=ANN)).text
         assert "Nothing was done" in (await one.asked("!trust file /etc/passwd", person=ANN)).text
         assert "Nothing was done" in (await one.asked("!trust file ../squidbot.yaml", person=ANN)).text
         rows = [row for row in await one.built.store.receipts.newest() if row.tool == "trust_file"]

@@ -8,6 +8,7 @@ import pytest
 
 from agent_core.errors import ModelRefused
 from agent_core.models import ToolCall
+from channels.heartbeat.silence import SILENCE
 from channels.heartbeat.tick_schedule import tick_name
 from gateway.proactive.heartbeat_monitor import outcome_text
 from gateway.proactive.run_ledger import failing_since, resting_until
@@ -155,28 +156,38 @@ class TestFailing:
             await home.chat.answers(2)
         assert len(home.alerts()) == 1
 
-    async def test_a_machine_that_was_off_tells_it_at_its_start(self, tmp_path):
-        """After a night off there is one notice, and after a short pause none."""
+    @pytest.mark.parametrize("checklist", ["- [ ] buy milk\n", "# Nothing yet\n", None])
+    async def test_a_machine_that_was_off_tells_it_at_its_start(self, tmp_path, checklist):
+        """After a night off there is one notice, and after a short pause none; none if the list is empty."""
         clock = ManualClock()
         setting = {"interval_minutes": 30.0, "alert_after_missed": 4, "target": f"matrix:{ANN}"}
-        async with house(tmp_path, heartbeat=setting, clock=clock, checklist=None, sleep=_never) as home:
+        async with house(
+            tmp_path, SILENCE, heartbeat=setting, clock=clock, checklist=checklist, sleep=_never
+        ) as home:
             await home.until(lambda: home.built.supervisor.all_up)
             chat = home.chat
-        for hours, notices in ((1, 0), (9, 1), (0.6, 1)):
+        told = int(bool(checklist) and "milk" in checklist)
+        for hours, notices in ((1, 0), (9, told), (0.6, told)):
             clock.advance(hours * 3600)
             async with house(
-                tmp_path, heartbeat=setting, clock=clock, checklist=None, chat=chat, sleep=_never
+                tmp_path,
+                SILENCE,
+                heartbeat=setting,
+                clock=clock,
+                checklist=checklist,
+                chat=chat,
+                sleep=_never,
             ) as home:
                 await home.until(lambda: _noted(home, clock))
                 await home.until(lambda: bool(home.alerts()) or not notices)  # noqa: B023 - awaited here
                 assert len(home.alerts()) == notices
-        assert "did not run (17 of them)" in home.alerts()[0].text
+        assert all("did not run (17 of them)" in each.text for each in home.alerts())
 
     async def test_a_clock_that_began_with_1970_makes_no_false_alarm(self, tmp_path):
         """A machine without a battery: at its start it is 1970 for a moment, then the right time, ten minutes on."""
         clock = ManualClock()
         setting = {"interval_minutes": 30.0, "alert_after_missed": 4, "target": f"matrix:{ANN}"}
-        async with house(tmp_path, heartbeat=setting, clock=clock, checklist=None, sleep=_never) as home:
+        async with house(tmp_path, SILENCE, heartbeat=setting, clock=clock, sleep=_never) as home:
             await home.until(lambda: home.built.supervisor.all_up)
             chat = home.chat
         years = 56 * 365.25 * 86_400
@@ -184,7 +195,7 @@ class TestFailing:
             clock.advance(seconds)
             alerts = home.alerts()
             async with house(
-                tmp_path, heartbeat=setting, clock=clock, checklist=None, chat=chat, sleep=_never
+                tmp_path, SILENCE, heartbeat=setting, clock=clock, chat=chat, sleep=_never
             ) as home:
                 await home.until(lambda: _noted(home, clock))
                 if seconds == 9 * 3600:
@@ -197,20 +208,20 @@ class TestFailing:
         clock = ManualClock()
         setting = {"interval_minutes": 30.0, "alert_after_missed": 4}
         nobody = {"owner": ()}
-        quiet = {"heartbeat": setting, "clock": clock, "checklist": None, "sleep": _never}
+        quiet = {"heartbeat": setting, "clock": clock, "sleep": _never}
 
         async def shown() -> bool:
             return (await home.built.proactive.state())["owner"]["alerts_waiting"] == 1
 
-        async with house(tmp_path, **quiet, **nobody) as home:
+        async with house(tmp_path, SILENCE, **quiet, **nobody) as home:
             await home.until(lambda: home.built.supervisor.all_up)
         clock.advance(9 * 3600)
-        async with house(tmp_path, **quiet, **nobody) as home:
+        async with house(tmp_path, SILENCE, **quiet, **nobody) as home:
             await home.until(lambda: _noted(home, clock))
         clock.advance(600)
-        async with house(tmp_path, **quiet, **nobody) as home:
+        async with house(tmp_path, SILENCE, **quiet, **nobody) as home:
             await home.until(shown)
-        async with house(tmp_path, **quiet) as home:
+        async with house(tmp_path, SILENCE, **quiet) as home:
             await home.until(home.alerts)
             assert not await shown()
         assert ["did not run (17 of them)" in one.text for one in home.alerts()] == [True]

@@ -50,7 +50,8 @@ async def test_an_alert_is_in_the_conversation_where_it_is_read_and_nothing_else
     assert [one.text for one in home.chat.seen(f"dm-{ANN}")][1] == "The milk is out."
     assert home.chat.seen(f"dm-{ANN}")[1].kind is OutboundKind.ALERT
     shown = [(one.role, one.content) for one in home.model.asked[-1][1:-1]]
-    assert [role for role, _ in shown] == ["user", "assistant", "assistant"]
+    assert [role for role, _ in shown] == ["user", "assistant", "user", "assistant"]
+    assert shown[2][1].endswith("nobody wrote; this came by itself:]")
     assert shown[-1] == ("assistant", "The milk is out.")
     assert "check-in" not in str(shown)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from agent_core.messages import OutboundKind
-from tests.doubles.openai_server import Cut, ErrorEvent, FakeOpenAI, Say, Status
+from tests.doubles.openai_server import Call, Cut, ErrorEvent, FakeOpenAI, Say, Status
 from tests.integration.gateway_world import world
 
 
@@ -38,6 +38,32 @@ async def test_an_answer_that_always_breaks_is_given_up(tmp_path, failure):
         assert asked <= 4
         fake._plan.clear()
         assert (await there.asked("and now?")).kind is OutboundKind.REPLY
+
+
+_HALF = Say(calls=[Call("memory_write", '{"content": "- tea'), Call("memory_write", '{"content": "- milk"}')])
+
+
+async def test_arguments_that_are_no_json_are_told_to_the_model(tmp_path):
+    """Also twice: no call of such an answer is made, and the third is right. No apology."""
+    right = Say(calls=[Call("memory_write", '{"content": "- tea"}')])
+    async with FakeOpenAI() as fake, world(tmp_path, settings={"llm": llm(fake)}) as there:
+        fake.plan(_HALF, _HALF, right, Say("Noted."))
+        told = await there.asked("remember tea")
+        results = [each["content"] for each in fake.requests[3]["messages"] if each["role"] == "tool"]
+    assert (told.kind, told.text) == (OutboundKind.REPLY, "Noted.")
+    refused = [each.startswith("Error: No call of this answer was made: ") for each in results]
+    assert refused == [True] * 4 + [False]
+    assert "Error" not in results[-1]
+
+
+async def test_arguments_that_are_never_json_end_within_the_limits(tmp_path):
+    """As any call that fails again and again: the model is asked for an answer without tools."""
+    async with FakeOpenAI() as fake, world(tmp_path, settings={"llm": llm(fake)}) as there:
+        fake.plan(*[_HALF] * 4, Say("I could not."))
+        told = await there.asked("remember tea")
+        asked = len(fake.requests)
+    assert (told.kind, told.text) == (OutboundKind.REPLY, "I could not.")
+    assert asked <= 5
 
 
 async def test_an_outage_is_still_waited_for(tmp_path):

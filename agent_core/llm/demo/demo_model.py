@@ -30,7 +30,7 @@ word               what happens                                                 
 ``!empty``         an answer with nothing in it                                            always
 ``!crash``         a defect: an exception that nobody has foreseen                         always
 ``!toolfail``      it calls a tool that does not exist, and tells what came of it
-``!garbage``       it calls a tool with arguments that are no JSON, and is asked again
+``!garbage``       it calls a tool with arguments that are no JSON, and is told so
 ``!endless``       an answer that never ends
 ``!slow``          it thinks for three seconds, or as many as the number says
 ``!long``          an answer of 20,000 characters, or as many as the number says
@@ -50,7 +50,6 @@ from agent_core.errors import (
     ModelAuthFailed,
     ModelRateLimited,
     ModelUnavailable,
-    ModelUnreadable,
     StreamBroken,
 )
 from agent_core.llm.demo.consolidation import demo_summary
@@ -63,7 +62,6 @@ _FAILS = {
     "timeout": 2,
     "ratelimit": 1,
     "cut": 1,
-    "garbage": 1,
     "toolong": 1,
     "auth": _ALWAYS,
     "empty": _ALWAYS,
@@ -124,6 +122,9 @@ class DemoModel:
         match word:
             case "toolfail":
                 return DemoReply("Let me try something. ", (ToolCall(id="demo_1", name="demo_broken_tool"),))
+            case "garbage":
+                told = "the arguments of a tool call are no JSON"
+                return DemoReply(calls=(ToolCall(id="demo_1", name="memory_write", unreadable=told),))
             case "endless":
                 return DemoReply("It goes on ", endless=True)
             case "slow":
@@ -169,7 +170,6 @@ def _failure(word: str) -> Exception:
         "cut": StreamBroken("demo: cut off, as asked", partial=_CUT_TEXT, model="demo"),
         "toolong": ContextTooLong("demo: too long, as asked", model="demo"),
         "auth": ModelAuthFailed("demo: 401, as asked", model="demo", operator=True),
-        "garbage": ModelUnreadable("demo: a call without JSON, as asked", kind="malformed", model="demo"),
         "empty": empty_answer("demo", "stop"),
         "crash": RuntimeError("the demo model crashed, as asked"),
     }

@@ -232,7 +232,7 @@ def _after_tools(messages: Sequence[Message], text: str, tools: Sequence[str]) -
     result = messages[-1].content.strip()
     facts, forget = facts_in(text), _FORGET.search(text)
     magic = magic_in(text)
-    if magic is not None and magic[0] == "toolfail":
+    if magic is not None and magic[0] in ("toolfail", "garbage"):
         return DemoReply(f"That went wrong, as you wanted. The tool said: {result}")
     if _failed(messages) and (_FILE_WORD.search(text) or _REMIND.search(text)):
         return DemoReply(f"That did not work. The tool said: {result}")

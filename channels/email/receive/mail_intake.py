@@ -280,8 +280,9 @@ class MailIntake:
             with speaking(self._language_of(person)):
                 context = _how_to_answer(context, arrival, verdict, place, read_only=self._read_only(person))
                 context = replace(context, refusal=_(SENT_BY_A_PROGRAM) if explained else "")
-            quoted, cc = self._quotation(arrival), self._copies(arrival, verdict)
-            context = replace(context, quoted=quoted, cc=cc)
+            also_to = self._others(arrival, verdict)
+            cc = tuple(filter(self._is_named, also_to))[:MAX_COPIED] if self._reply_all else ()
+            context = replace(context, quoted=self._quotation(arrival), cc=cc, also_to=also_to[:MAX_COPIED])
         return InboundMessage(
             channel=self._channel,
             account=self.account,
@@ -407,19 +408,17 @@ class MailIntake:
             answers=answered if is_own_id(answered, account=self.account) else "",
         )
 
-    def _copies(self, arrival: Arrival, verdict: SenderVerdict) -> tuple[str, ...]:
-        """Return the further recipients of an answer."""
-        if not self._reply_all:
-            return ()
+    def _others(self, arrival: Arrival, verdict: SenderVerdict) -> tuple[str, ...]:
+        """Return the other recipients of a mail, as its header names them."""
         known = {without_tag(one) for one in (self.account, verdict.address, verdict.reply_to)}
         others = [
             address
             for name in ("to", "cc")
             for value in arrival.headers.all(name)
             for address in (mailboxes_or_none([value]) or ())[:MAX_COPIED]
-            if without_tag(address) not in known and self._is_named(address)
+            if without_tag(address) not in known
         ]
-        return tuple(dict.fromkeys(others))[:MAX_COPIED]
+        return tuple(dict.fromkeys(others))
 
     def _word_of_address(self, headers: Headers) -> str:
         """The word in ``local+word@domain`` to which the mail was sent; empty if it names no conversation."""

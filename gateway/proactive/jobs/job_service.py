@@ -23,6 +23,7 @@ from pydantic import JsonValue
 
 from agent_core.errors import ToolDenied, ToolFailed, ToolRetry
 from agent_core.language import _, gettext_noop, list_of, show_time
+from agent_core.memory.scopes import room_of
 from agent_core.messages import EVERYBODY, Audience, MessageContext, SessionKey
 from agent_core.ports import Clock
 from agent_core.provenance import Origins, from_json, join_origins, origins_of_call, person, to_json
@@ -80,8 +81,8 @@ class JobPlace:
 
     def shows(self, job: Job) -> bool:
         """Return True if a job may be listed here: it is this person's, or of this shared room."""
-        in_room = Audience.DIRECT not in (self.audience, job.audience) and job.session == self.session
-        return in_room or self.owns(job)
+        is_shared = Audience.DIRECT not in (self.audience, job.audience)
+        return (is_shared and room_of(job.session) == room_of(self.session)) or self.owns(job)
 
     def owns(self, job: Job | BackgroundJob) -> bool:
         """Return True if a job is this person's and may be shown here."""
@@ -89,13 +90,19 @@ class JobPlace:
         theirs = job.person in self.persons or (
             job.person == self.person and job.session.channel == self.session.channel
         )
-        return theirs and (self.audience is Audience.DIRECT or job.session == self.session)
+        is_here = room_of(job.session) == room_of(self.session)
+        return theirs and (self.audience is Audience.DIRECT or is_here)
 
 
 def id_for(key: str, number: int = 0) -> str:
     """Return the id of the job of a key; a later ``number`` if another job has it by chance."""
     digest = hashlib.sha256(f"{key}\n{number}".encode()).digest()
     return "".join(_LETTERS[byte % len(_LETTERS)] for byte in digest[:_ID_LENGTH])
+
+
+def is_watch(job: Job) -> bool:
+    """Return True if a job looks at an address and says what is new there."""
+    return job.timing.startswith("watch ")
 
 
 def _made_of(job_id: str) -> JsonValue:
@@ -161,9 +168,7 @@ class JobService:
         job_id = await self._id_of(place, key, text)
         if key and (kept := await self.plans.job(job_id)) is not None:
             return kept
-        now, timing = self._clock.now(), self.parse(request)
-        if not place.persons:
-            await self._check_guest(place, timing, now)
+        now, timing = self._clock.now(), await self.check_timing(place, request)
         mentions = await self.mentioned_addresses(place, whom)
         job = Job(
             id=job_id,
@@ -309,6 +314,19 @@ class JobService:
             state = JobState.DONE if is_over else JobState.ACTIVE
         return await self.plans.set_job_state(job.id, state, next_at)
 
+    async def check_timing(self, place: JobPlace, request: TriggerRequest) -> Timing:
+        """Return the trigger of a request if the person may have it. Raises TriggerInvalid."""
+        timing = self.parse(request)
+        if not place.persons:
+            await self._check_guest(place, timing, self._clock.now())
+        return timing
+
+    async def change_time(self, job_id: str, timing: str) -> Job | None:
+        """Give a job another time; return it, None if there is none any more. Raises `StoreUnavailable`."""
+        next_at = next_after(parse_timing(timing), self._clock.now())
+        state = JobState.DONE if next_at is None else JobState.ACTIVE
+        return await self.plans.set_job_state(job_id, state, next_at, timing=timing)
+
     async def remove(self, job: Job) -> bool:
         """Remove a job."""
         return await self.plans.remove_job(job.id)
@@ -318,7 +336,8 @@ class JobService:
         paused = _("paused, ") if job.state is JobState.PAUSED else ""
         note = f" [{_(job.note)}]" if job.note else ""
         text = f": {one_line(job.text, 80)}" if words else ""
-        return f"{job.id}: {paused}{_(job.kind.value)} {self.timing_text(job)}{text}{note}"
+        kind = "" if is_watch(job) else f"{_(job.kind.value)} "
+        return f"{job.id}: {paused}{kind}{self.timing_text(job)}{text}{note}"
 
     def timing_text(self, job: Job, *, is_new: bool = False) -> str:
         """Describe when a job runs; ``is_new`` adds the first run of one that repeats."""

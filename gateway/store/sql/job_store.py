@@ -86,14 +86,25 @@ class JobStore(Store):
         return _job_of(raws[0]) if raws else None
 
     async def set_job_state(
-        self, job_id: str, state: JobState, next_at: datetime | None, *, note: str = ""
+        self,
+        job_id: str,
+        state: JobState,
+        next_at: datetime | None,
+        *,
+        note: str = "",
+        timing: str | None = None,
     ) -> Job | None:
-        """Pause a job, because of ``note``, or resume it; return it as it is now, None if there is none."""
+        """
+        Pause a job, because of ``note``, or resume it, also with another ``timing``.
+
+        Return it as it is now, None if there is none.
+        """
 
         def write(db: ConnectionPort) -> list[Raw]:
             db.execute(
-                "UPDATE jobs SET state = ?, next_at = ?, note = ?, revision = revision + 1 WHERE id = ?",
-                (state.value, _seconds(next_at), note, job_id),
+                "UPDATE jobs SET state = ?, next_at = ?, note = ?, timing = COALESCE(?, timing),"
+                " revision = revision + 1 WHERE id = ?",
+                (state.value, _seconds(next_at), note, timing, job_id),
             )
             return _jobs(db, done=True, job_id=job_id)
 

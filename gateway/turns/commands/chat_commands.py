@@ -27,7 +27,7 @@ from gateway.turns.commands.command_parsing import Command
 from gateway.turns.commands.command_text import about_parts, help_text, stopped_text
 from gateway.turns.commands.new_conversation import NewConversation
 from gateway.turns.questions.decisions import NOTHING_WAITS, clean_name, is_call
-from gateway.turns.questions.review_questions import CommandReply, ReviewQuestions
+from gateway.turns.questions.review_questions import CommandReply, ReviewQuestions, is_item
 from gateway.turns.questions.tool_grants import ToolGrants, parse_terms
 
 _NOTHING = gettext_noop("Nothing waits for your decision.")
@@ -211,28 +211,34 @@ class CommandHandlers:
         return _("These are my notes about {whose}:\n\n{strip}", whose=whose, strip=document.text.strip())
 
     async def _approve(self, asked: CommandContext) -> CommandReply | str:
-        name = asked.command.argument
-        names, rest = _names_of_calls(name)
-        if not name or (names and not rest):
-            return await self._about_calls(asked, names, yes=True)
-        if not asked.owner:
-            return NOT_HERE
-        return await self._approvals.decide(name, yes=True)
+        argument = asked.command.argument
+        names, rest = _names_of_items(argument)
+        if not argument or (names and not rest):
+            return await self._decide_each(asked, names, yes=True)
+        return await self._approvals.decide(argument, yes=True) if asked.owner else NOT_HERE
 
-    async def _about_calls(
+    async def _decide_each(
         self, asked: CommandContext, names: Sequence[str], *, yes: bool, why: str = ""
-    ) -> str:
-        """Decide about tools, for whoever may; without a name, what waits."""
-        decided = []
+    ) -> CommandReply:
+        """Decide about what is named, each for whoever may; without a name, say what waits."""
+        decided = list[CommandReply]()
         for name in names:
+            if not is_call(name):
+                if not asked.owner:
+                    return CommandReply(NOT_HERE)
+                decided.append(await self._approvals.decide(name, yes=yes, why=why))
+                continue
             told = await self._approvals.calls.decide(name, asked.message, yes=yes, why=why)
-            decided.append(told or _(NOTHING_WAITS, name=name))
+            decided.append(CommandReply(told or _(NOTHING_WAITS, name=name)))
         if decided:
-            return "\n".join(decided)
+            refused = dict.fromkeys(session for each in decided for session in each.refused)
+            return CommandReply("\n".join(each.text for each in decided), tuple(refused))
         lines = await self._approvals.calls.overview(asked.message, everywhere=asked.owner)
         if asked.owner:
-            return await self._approvals.overview(lines)
-        return "\n".join([_("These wait for your decision:"), "", *lines]) if lines else _NOTHING
+            return CommandReply(await self._approvals.overview(lines))
+        return CommandReply(
+            "\n".join([_("These wait for your decision:"), "", *lines]) if lines else _NOTHING
+        )
 
     async def _answer(self, asked: CommandContext) -> str:
         name, __, text = asked.command.argument.partition(" ")
@@ -254,16 +260,16 @@ class CommandHandlers:
 
     async def _reject(self, asked: CommandContext) -> CommandReply | str:
         name, _, why = asked.command.argument.partition(" ")
-        names, rest = _names_of_calls(asked.command.argument)
+        names, rest = _names_of_items(asked.command.argument)
         if not name or names:
-            return await self._about_calls(asked, names, yes=False, why=rest)
+            return await self._decide_each(asked, names, yes=False, why=rest)
         if not asked.owner:
             return NOT_HERE
         return await self._approvals.decide(name, yes=False, why=why.strip())
 
 
-def _names_of_calls(argument: str) -> tuple[list[str], str]:
-    """The names of calls with which an argument begins, and the rest."""
+def _names_of_items(argument: str) -> tuple[list[str], str]:
+    """The names of calls, drafts and kept messages with which an argument begins, and the rest."""
     words = argument.replace(",", " ").split()
-    names = list(takewhile(is_call, map(clean_name, words)))
-    return names, argument if not names else " ".join(argument.split()[len(names) :])
+    names = list(takewhile(lambda name: is_call(name) or is_item(name), map(clean_name, words)))
+    return names, argument if not names else " ".join(argument.replace(",", " ").split()[len(names) :])

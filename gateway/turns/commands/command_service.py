@@ -120,6 +120,7 @@ def _prompt_text(message: InboundMessage) -> str:
         message.text,
         subject=message.context.subject or "",
         sender=message.sender.address,
+        also_to=message.context.also_to,
         attached=attachment_lines(message.attachments),
     )
     return f"{_INTRODUCED}\n{quoted}"
@@ -252,7 +253,7 @@ class CommandService:
             for one in told
             if decision.text
         ]
-        others = () if decision.refused is None else ((decision.refused, (_not_sent(turn),)),)
+        others = tuple((session, (_not_sent(turn),)) for session in decision.refused)
         await self.commit.complete(
             turn, Completion(outbound=outbound, history=decision.history, others=others)
         )

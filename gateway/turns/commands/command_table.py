@@ -110,8 +110,8 @@ COMMANDS: dict[str, ChatCommand] = {
         _DONE,
         gettext_noop(
             "remind you later. `!remind tomorrow at 8 TEXT`, `in 2h TEXT`, `every day 09:00 TEXT`; `!remind` "
-            "lists, and `!remind cancel 2` (or its words) removes one. In a room `!remind us 18:30 TEXT` and "
-            "`!remind NAME 18:30 TEXT` notify others."
+            "lists, `!remind change 2 tomorrow 9:00` moves one, and `!remind cancel 2` (or its words) "
+            "removes it. In a room `!remind us 18:30 TEXT` and `!remind NAME 18:30 TEXT` notify others."
         ),
     ),
     "watch": ChatCommand(

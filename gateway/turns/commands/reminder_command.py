@@ -1,4 +1,4 @@
-"""``!remind``: makes, lists and removes reminders."""
+"""``!remind``: makes, lists, changes and removes reminders."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from agent_core.language import _, gettext_noop, ngettext
 from agent_core.messages import EVERYBODY, Audience
 from agent_core.text import one_line
-from gateway.proactive.jobs.job_service import EVERYBODY_HERE, JobPlace, JobService
+from gateway.proactive.jobs.job_service import EVERYBODY_HERE, JobPlace, JobService, is_watch
 from gateway.proactive.jobs.time_grammar import is_free_of_times, is_time, split_time_behind, split_when
 from gateway.proactive.jobs.time_syntax import Ambiguous, NotATime
 from gateway.proactive.jobs.trigger_parsing import TriggerRequest
@@ -26,10 +26,12 @@ _NOT_PROVEN = gettext_noop("Your address is not verified, so you cannot schedule
 _LONGEST = 4000
 _MOST_WORDS = 20
 _REMOVES = frozenset({"cancel", "remove", "stop", "delete"})
+_CHANGES = frozenset({"change", "edit", "move", "reschedule", "update", "ändere", "ändern", "verschiebe"})
+_TO = re.compile(r"\A(?:to|auf)\s+", re.IGNORECASE)
 _ALL = frozenset({"all", "everything", "alle", "alles"})
 _WORDS = re.compile(r"\w+")
-_REMOVAL = "remind_removal"
-"""The kind of the step of a command that removes: a number in the list means another job afterwards."""
+_REMOVAL, _CHANGE = "remind_removal", "remind_change"
+"""The kinds of the steps of commands about one: a number in the list means another job afterwards."""
 
 
 def reminder_of(
@@ -49,7 +51,7 @@ class ReminderCommand:
         self._owner = owner
 
     async def answer(self, asked: CommandContext) -> str:
-        """Make, list or remove a reminder; return the answer. Raises StoreUnavailable; repeatable."""
+        """Make, list, change or remove a reminder; return the answer. Raises StoreUnavailable; repeatable."""
         told = await _answer(self._jobs, place_of(asked, self._owner), asked, self._turns)
         # Nothing that somebody has written has a backtick here.
         return told.replace("`!remind", f"`{safe_line(asked.bot_name)}: !remind") if asked.bot_name else told
@@ -66,6 +68,8 @@ async def _answer(jobs: JobService, place: JobPlace, asked: CommandContext, turn
         return await _listed(jobs, place)
     if not asked.message.sender.verified:
         return _NOT_PROVEN
+    if what.lower() in _CHANGES and (told := await _change(jobs, place, asked, turns, wanted)) is not None:
+        return told
     return await _make(jobs, place, argument, key=asked.turn.id)
 
 
@@ -200,16 +204,50 @@ async def _remove(
                 "Only {person} can remove that. Nothing was removed.", person=safe_line(others[0][2].person)
             )
         if not meant:
-            named = safe_line(wanted)[:40]
-            return _(
-                "There is no reminder `{named}` of yours here; `!remind` lists them. Remove one at a time.",
-                named=named,
-            )
+            return _("{no_such} Remove one at a time.", no_such=_no_such(wanted))
         ((__, line, job),) = meant
         done = {"id": job.id, "line": _list_line(line)}
         await turns.record_step_result(asked.turn, Step(0, _REMOVAL, job.id, done, {}))
     await jobs.plans.remove_job(done["id"])
     return _("Removed: {line}", line=done["line"])
+
+
+async def _change(
+    jobs: JobService, place: JobPlace, asked: CommandContext, turns: TurnStore, argument: str
+) -> str | None:
+    """Give one, named by number or id, another time, the same one if done again; None if none is named."""
+    done = next((step.request for step in await turns.steps(asked.turn) if step.kind == _CHANGE), None)
+    if done is None:
+        named, __, when = argument.strip().partition(" ")
+        named, when = named.strip("`:."), _TO.sub("", when.strip(" :,"))
+        listed = enumerate((await jobs.jobs_with_lines(place)).values(), start=1)
+        job = next((each for number, each in listed if named in (each.id, str(number))), None)
+        if job is None or is_watch(job):
+            return _no_such(named) if named.isdecimal() and is_time(when) else None
+        if not place.owns(job):
+            return _("Only {person} can change that. Nothing was changed.", person=safe_line(job.person))
+        try:
+            timing = await jobs.check_timing(place, TriggerRequest(at=when))
+        except TriggerInvalid as error:
+            return _(
+                "Nothing was changed: {error}. `!remind change {id} tomorrow at 9` gives it another time; "
+                "for other words make a new one, and `!remind cancel {id}` removes this one.",
+                error=safe_line(str(error), 300),
+                id=job.id,
+            )
+        done = {"id": job.id, "timing": str(timing)}
+        await turns.record_step_result(asked.turn, Step(0, _CHANGE, job.id, done, {}))
+    changed = await jobs.change_time(done["id"], done["timing"])
+    if changed is None:
+        return _("There is no such reminder any more.")
+    told = jobs.timing_text(changed, is_new=True)
+    return _("Changed: {timing_text}: {text}", timing_text=told, text=safe_line(changed.text))
+
+
+def _no_such(named: str) -> str:
+    return _(
+        "There is no reminder `{named}` of yours here; `!remind` lists them.", named=safe_line(named)[:40]
+    )
 
 
 def _meant(wanted: str, mine: list[tuple[int, str, Job]]) -> list[tuple[int, str, Job]]:

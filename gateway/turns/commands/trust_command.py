@@ -114,4 +114,5 @@ class TrustCommand:
                     name=name,
                     shown=shown,
                 )
-        return _("No question named `{name}` waits here now. Nothing was done.", name=name)
+        told = _("No question named `{name}` waits here now. Nothing was done.", name=safe_line(name))
+        return told + _(" If it is a file, write `!trust file {name}`.", name=safe_line(name))

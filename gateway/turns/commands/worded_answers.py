@@ -9,23 +9,22 @@ withdrawn, as its call blocks the conversation.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from itertools import takewhile
+from itertools import dropwhile, takewhile
 from typing import Any
 
 from agent_core.language import _, gettext_noop, speaking
 from agent_core.memory.scopes import person_name
 from agent_core.messages import Audience, InboundMessage, MessageNotes, OutboundKind
-from agent_core.text import is_quoted
 from agent_core.tools.forms import NotAnAnswer, form_of
 from gateway.routing.access import Access, Role
 from gateway.store.model import APPROVED, WITHDRAWN, JobKind, OutboxRow, ToolQuestionRow
 from gateway.store.states import InboxState, OutboxState
 from gateway.store.stores import Pending, Queue, Step, Turn
 from gateway.turns.commands.command_parsing import without_name
+from gateway.turns.commands.written_answer import own_lines, read_written_answer
 from gateway.turns.questions.decisions import (
     DECLINED,
     ENDED,
@@ -46,9 +45,6 @@ from gateway.turns.questions.yes_and_no import (
     Sign,
     asks,
     calls_off,
-    doubts,
-    goes_on,
-    is_polite,
     is_stop_word,
     read_answer,
     yes_or_no,
@@ -60,8 +56,6 @@ _REPEATED = timedelta(seconds=2)
 _STILL_BUSY = gettext_noop("I am still working on what you wrote before. `!stop` ends that.")
 _SPOKEN = -1_000_000
 """The number of the step that is a decision by voice; those of transcripts are greater."""
-_SIGNATURE = re.compile(r"\n-- ?(?:\n|$)")
-_PARAGRAPHS = re.compile(r"\n\s*\n")
 
 
 def recorded_reply(message: InboundMessage) -> str | None:
@@ -81,11 +75,14 @@ def answer_note(message: InboundMessage) -> str | None:
     if len(notes.answers) == 1 and notes.settled:
         ((name, tool),) = notes.answers.items()
         return f"{outcome(name, tool, notes.settled)}{notes.granted if notes.settled == APPROVED else ''}"
-    lines = [f"- `{name}`: {subject}" for name, subject in notes.answers.items()]
-    how = _("Answer the question itself, or write `!approve` or `!reject` with its name")
-    return "\n".join(
-        [_("I cannot tell which question you mean, so I have decided nothing. {how}:", how=how), *lines]
+    lines = [f"- `{name}`" + (f": {subject}" if subject else "") for name, subject in notes.answers.items()]
+    told = _(
+        "{n} questions wait for you, and I have decided nothing. Write `yes to all` or `no to all`, reply "
+        "to one of them, or write `!approve {name}` or `!reject {name}`:",
+        n=len(lines),
+        name=next(iter(notes.answers)),
     )
+    return "\n".join([told, *lines])
 
 
 @dataclass(eq=False, kw_only=True)
@@ -117,8 +114,10 @@ class WordedAnswers:
     async def _apply_answer(self, entry: Pending, waiting: Sequence[ToolQuestionRow]) -> Pending:
         mine = [one for one in waiting if self.calls.may_decide(one, entry.message)]
         answer = await self._filled_in(entry, mine) or await self._called_off(entry)
-        if answer is None and (said := self._read(entry.message)) is not None:
-            answer = await self._answer(entry, mine, waiting, said) or await self._review(entry, mine, said)
+        if answer is None and (said := self._read_sign(entry.message)) is not None:
+            answer = await self._answer_all(entry, mine, said)
+            answer = answer or await self._answer(entry, mine, waiting, said)
+            answer = answer or await self._review(entry, mine, said)
         if answer is not None:
             return answer
         told = {"verdict": WITHDRAWN, "by": entry.message.sender.address}
@@ -230,18 +229,52 @@ class WordedAnswers:
         await self.store.turns.record_step_result(turn, Step(_SPOKEN, "spoken", name, noted, {}))
         return noted
 
-    def _read(self, message: InboundMessage) -> AnswerReading | None:
-        """Read a sign: the whole text, or its first paragraph if no other asks or begins with a no."""
-        if message.channel not in self.email_style:
-            return None if message.attachments else _read_chat(without_name(message.text.strip(), message))
-        text = _SIGNATURE.split(message.text.strip(), maxsplit=1)[0]
-        own = _own_lines(text)
-        lines = own.split("\n")
-        while len(lines) > 1 and _is_name(lines[-1], message):
-            lines.pop()
-        said = read_answer("\n".join(lines))
-        later = [each for each in _PARAGRAPHS.split(text.strip()[len(own) :]) if each.strip()]
-        return None if said is None else _with_later(said, later, message)
+    def _read_sign(self, message: InboundMessage) -> AnswerReading | None:
+        return read_written_answer(message, by_mail=message.channel in self.email_style)
+
+    async def _answer_all(
+        self, entry: Pending, mine: Sequence[ToolQuestionRow], said: AnswerReading
+    ) -> Pending | None:
+        """
+        Make a yes or no to all the command that names all that waits here; None: fewer than two do.
+
+        It is asked back if a model spoke since the last of them, or one may have come while it was written. A
+        reply is to what its message names; one that is not to all is asked back, too.
+        """
+        message = entry.message
+        rows = await self._rows_meant(message, said)
+        named = [name for row in rows for name in row.message.notes.approves or row.message.notes.answers]
+        if not _is_reply(message) and rows:
+            named += [one.name for one in mine if _is_here(one, entry)]
+        about = {one.name: question_subject(one, details=True) for one in mine if one.name in named}
+        has_calls = bool(about)
+        if message.audience is Audience.DIRECT and self.access.decide(message).role is Role.OWNER:
+            items = [name for name in dict.fromkeys(named) if name and not is_call(name)]
+            about |= {name: "" for name in items if await self._waits([name])}
+        if len(about) < 2 or not (has_calls or said.to_all):
+            return None
+        shown = [row for row in rows if not about.keys().isdisjoint(row.message.notes.approves)]
+        is_read = all(
+            row.state is not OutboxState.PENDING and message.received_at - row.message.created_at >= _CROSSED
+            for row in shown
+        )
+        is_no, is_decision = said.sign is Sign.NO, said.to_all and not said.span
+        if not is_decision or not is_read or (said.more and not is_no) or await self._is_answering(entry):
+            return _answering(entry, about)
+        told = f"!{'reject' if is_no else 'approve'} {','.join(about)} {' '.join(said.more.split())}".strip()
+        return replace(entry, message=message.model_copy(update={"text": told}), alone=True)
+
+    async def _rows_meant(self, message: InboundMessage, said: AnswerReading) -> Sequence[OutboxRow]:
+        """The message that a reply is to; for a word to all what was said here, if a question is the last."""
+        if _is_reply(message):
+            row = await self.store.outbox.find_by_key(message.context.outbound)
+            same = row is not None and place_of(row.message.session) == place_of(message.session)
+            return [row] if row is not None and same else []
+        if not said.to_all or message.channel in self.email_style:
+            return []
+        rows = await self.store.approvals.newest_rows(message.session)
+        rows = list(dropwhile(lambda row: _is_mere_notice(row) and not row.message.notes.approves, rows))
+        return rows if rows and rows[0].message.notes.approves else []
 
     async def _filled_in(self, entry: Pending, mine: Sequence[ToolQuestionRow]) -> Pending | None:
         """Return the answer to a server: a reply to it, or hardly anything else is meant; else None."""
@@ -252,7 +285,7 @@ class WordedAnswers:
         key = message.context.outbound
         names = _names(await self.store.outbox.find_by_key(key), message) if key else []
         by_mail = message.channel in self.email_style
-        text = _own_lines(message.text) if by_mail else without_name(message.text, message)
+        text = own_lines(message.text) if by_mail else without_name(message.text, message)
         for one in mine:
             if one.form is not None and names == [one.name]:
                 return self._as_form(entry, one, text)
@@ -301,8 +334,8 @@ class WordedAnswers:
             return None
         rows = await self.store.approvals.newest_rows(message.session)
         asked = _names(rows[0], message) if rows and rows[0].state is not OutboxState.PENDING else []
-        if len(here) > 1 and (newest := await self._newest_question(entry, here, asked)) is not None:
-            here = [newest]
+        if len(here) > 1 and not said.to_all:
+            here = await self._newest_question(entry, here, asked) or here
         if len(here) > 1:
             is_meant = asked or any(_is_own(one, entry) for one in here)
             about = {one.name: question_subject(one, details=True) for one in here}
@@ -320,16 +353,16 @@ class WordedAnswers:
 
     async def _newest_question(
         self, entry: Pending, here: Sequence[ToolQuestionRow], asked: Sequence[str]
-    ) -> ToolQuestionRow | None:
-        """Return the question just above, if its wish came after the others were left open; else None."""
+    ) -> list[ToolQuestionRow]:
+        """Return the question just above, if its wish came after the others were left open; else none."""
         newest = next((one for one in here if [one.name] == asked), None)
         if newest is None or not _is_own(newest, entry) or newest.at is None or newest.form is not None:
-            return None
+            return []
         rows = await self.store.inbox.rows(states=[InboxState.READY], session=entry.conversation)
         wished = [row.message.received_at for row in rows if row.turn == newest.turn]
         others = [one.at for one in here if one is not newest]
         is_later = wished and all(at is not None and at + _CROSSED <= min(wished) for at in others)
-        return newest if is_later and entry.message.received_at - newest.at >= _CROSSED else None
+        return [newest] if is_later and entry.message.received_at - newest.at >= _CROSSED else []
 
     async def _with_earlier(
         self, said: AnswerReading, question: ToolQuestionRow, message: InboundMessage
@@ -342,7 +375,7 @@ class WordedAnswers:
             kept = None if row.inbox_id is None else await self.store.inbox.row(row.inbox_id)
             before = message if kept is None else kept[0].message
             is_same = before.sender.address == message.sender.address and not before.notes.redacted
-            earlier = self._read(before) if is_same and not before.context.others_words else None
+            earlier = self._read_sign(before) if is_same and not before.context.others_words else None
             if before is not message and earlier is not None and earlier.sign is Sign.UNCLEAR:
                 words.insert(0, earlier.more)
         return said if said.sign is Sign.UNCLEAR else replace(said, more="\n\n".join(filter(None, words)))
@@ -430,56 +463,6 @@ class WordedAnswers:
             return _misread(answer, question, _("{grant} Answer `yes` or `no`.", grant=grant))
         notes = replace(answer.message.notes, granted=granted_text(grant))
         return replace(answer, message=answer.message.with_notes(notes), grants={question.name: grant})
-
-
-def _read_chat(text: str) -> AnswerReading | None:
-    """Read the sign that a text is, or its first paragraph."""
-    said = read_answer(text)
-    first, *later = _PARAGRAPHS.split(text)
-    if not later or (said is not None and said.sign is not Sign.UNCLEAR):
-        return said
-    said = read_answer(first)
-    return None if said is None else _with_later(said, later, None)
-
-
-def _with_later(said: AnswerReading, later: Sequence[str], mail: InboundMessage | None) -> AnswerReading:
-    """Add the paragraphs below a sign; it is unclear if one goes on with it, asks, doubts or commands."""
-    own = later if mail is None else [_own_lines(each) for each in later]
-    wishes = [each for each in later if not _is_closing(each, mail)]
-    if (
-        goes_on("\n".join(later), after_a_no=said.sign is Sign.NO)
-        or any(asks(each) or doubts(each) for each in own)
-        or any(each.lstrip().startswith(("!", "/", "！")) for each in wishes)
-    ):
-        return AnswerReading(Sign.UNCLEAR, more="\n\n".join(filter(None, [said.more, *later])))
-    return replace(said, more="\n\n".join(filter(None, [said.more, *wishes])).strip())
-
-
-def _is_closing(paragraph: str, mail: InboundMessage | None) -> bool:
-    """Return True for thanks, regards and the same sign again; in a mail for a name and a quotation, too."""
-    lines = paragraph.strip().split("\n")
-    if mail is not None and any(map(is_quoted, lines)):
-        return True
-    names = [mail is not None and _is_name(line, mail) for line in lines]
-    return read_answer(paragraph) is not None or all(
-        is_name or is_polite(line) for is_name, line in zip(names, lines, strict=True)
-    )
-
-
-def _is_name(text: str, message: InboundMessage) -> bool:
-    name = f"{message.sender.name} {message.sender.address.partition('@')[0]}".casefold()
-    words = re.findall(r"\w+", text.casefold())
-    return bool(words) and set(words) <= set(re.findall(r"[^\W_]+", name))
-
-
-def _own_lines(text: str) -> str:
-    """The first lines of a mail, up to a blank one or a quotation."""
-    lines = []
-    for one in text.strip().split("\n"):
-        if not one.strip() or one.startswith(">"):
-            break
-        lines.append(one)
-    return "\n".join(lines)
 
 
 def _not_fitting(question: ToolQuestionRow, why: str) -> str:

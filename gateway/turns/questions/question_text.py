@@ -126,8 +126,8 @@ def extra_fields(message: InboundMessage | OutboundMessage, *, sender: str) -> d
     """
     Return what an approval covers besides the text, by name.
 
-    These are the recipient if it is not ``sender``, recipients of copies, the subject, words of others in it,
-    and files.
+    These are the recipient if it is not ``sender``, recipients of copies, the subject, who else has got it,
+    words of others in it, and files.
     """
     context = message.context
     told: dict[str, str] = {}
@@ -138,6 +138,8 @@ def extra_fields(message: InboundMessage | OutboundMessage, *, sender: str) -> d
     if isinstance(message, InboundMessage):
         if context.subject:
             told[_("Subject")] = context.subject
+        if context.also_to:
+            told[_("Also to")] = ", ".join(context.also_to)
         for number, each in enumerate(message.background, 1):
             told[_("{n}. {kind}, from {sender}", n=number, kind=_(each.kind), sender=each.sender)] = each.text
     if message.attachments:

@@ -74,11 +74,11 @@ class CommandReply:
     """
     The reply to a decision, with files and history lines; all may be empty.
 
-    ``refused`` is the conversation whose history has an answer that nobody will get.
+    ``refused`` are the conversations whose histories have an answer that nobody will get.
     """
 
     text: str
-    refused: SessionKey | None = None
+    refused: tuple[SessionKey, ...] = ()
     attachments: tuple[Attachment, ...] = ()
     history: tuple[Message, ...] = ()
 
@@ -271,10 +271,8 @@ class ReviewQuestions:
         else:
             _log.info("reply_approval.decided", item=name, yes=yes)
         now = await self._item(name)
-        refused = None
-        if isinstance(now, OutboxRow) and now.state is OutboxState.DEAD and not yes:
-            refused = now.message.session
-        return CommandReply(outcome(name, now), refused)
+        is_refused = isinstance(now, OutboxRow) and now.state is OutboxState.DEAD and not yes
+        return CommandReply(outcome(name, now), (item.message.session,) if is_refused else ())
 
     async def _not_yet(self, name: str, item: OutboxRow | InboxRow, *, yes: bool) -> str:
         """Return the reason against letting a message in now, or an empty text; it is an item from now on."""
@@ -374,10 +372,10 @@ class ReviewQuestions:
         return list(row.message.notes.approves)
 
     async def _item(self, name: str) -> OutboxRow | InboxRow | None:
-        kind, number = name[:1], read_number(name[1:])
-        if kind not in {"d", "m"} or number is None:
+        number = read_number(name[1:])
+        if number is None or not is_item(name):
             return None
-        if kind == "d":
+        if name[0] == "d":
             item: OutboxRow | InboxRow | None = await self._store.outbox.row(number)
         else:
             found = await self._store.inbox.row(number)
@@ -388,6 +386,11 @@ class ReviewQuestions:
         """Return True if the owner was asked about this message and it is in one of the states, if any."""
         row = await self._store.inbox.find_by_key(OWNER_QUESTIONS.channel, _ACCOUNT, name)
         return row is not None and (row.state in states if states else row.state is not InboxState.IGNORED)
+
+
+def is_item(name: str) -> bool:
+    """Return True if a text can be the name of a draft or a quarantined message."""
+    return name[:1] in ("d", "m") and read_number(name[1:]) is not None
 
 
 def _besides(item: OutboxRow | InboxRow, sender: str, room: int) -> str:

@@ -29,27 +29,26 @@ class AnswerReading:
     A sign, and for how long a yes holds, such as ``1h``; empty: for once.
 
     ``more`` is what was written below it, in paragraphs of their own; of an unclear one, all that is more.
+    ``to_all``: it is expressly to all that waits.
     """
 
     sign: Sign
     span: str = ""
     more: str = ""
+    to_all: bool = False
 
 
-_POLITE, _HOUR = "polite", "an hour"
-_TABLE: dict[str, tuple[str, str, str, str, str]] = {
-    # yes | fine | no | polite | for an hour
+_POLITE, _HOUR, _ALL = "polite", "an hour", "all"
+_TABLE: dict[str, tuple[str, str, str, str, str, str]] = {
+    # yes | fine | no | polite | for an hour | to all/all
     "en": (
-        (
-            "yes|yeah|yep|yup|y|approve|approved|approve it|allow it"
-            "|yes to all|yes to all of them|yes all of them|yes to everything|yes both|yes to both"
-        ),
+        "yes|yeah|yep|yup|y|approve|approved|approve it|allow it",
         (
             "ok|okay|fine|alright|all right|sure|of course|go ahead|do it|do that|run it|send it"
             "|please do|please do it|please do that|proceed|go for it"
         ),
         (
-            "no|nope|nah|n|reject|rejected|no to all|no to all of them"
+            "no|nope|nah|n|reject|rejected"
             "/never mind|nevermind|never mind don't|cancel|cancel it|cancel that"
             "|stop|stop it|stop that|forget it|drop it|leave it|don't do it|don't do that"
         ),
@@ -58,12 +57,16 @@ _TABLE: dict[str, tuple[str, str, str, str, str]] = {
             "|cheers|regards|best|best regards|kind regards|best wishes"
         ),
         "for an hour|for one hour",
+        "to all|to all of them|to everything|to both|to both of them/all|all of them|both|both of them",
     ),
     "de": (
-        ("ja|jo|jep|jawohl|j|genehmigt|erlaubt|ja zu allem|ja zu allen|ja alle|ja alles|ja beide|ja beides"),
-        "klar|gerne|gern|in ordnung|einverstanden|mach das|mach es|mach's|mach mal|tu das|nur zu|passt",
+        "ja|jo|jep|jawohl|j|genehmigt|erlaubt",
         (
-            "nein|nee|nö|ne|nein zu allem|nein zu allen"
+            "klar|alles klar|gerne|gern|in ordnung|einverstanden"
+            "|mach das|mach es|mach's|mach mal|tu das|nur zu|passt"
+        ),
+        (
+            "nein|nee|nö|ne"
             "/stopp|halt|lass es|lass das|abbrechen|vergiss es|mach das nicht|mach es nicht|tu das nicht"
         ),
         (
@@ -71,41 +74,47 @@ _TABLE: dict[str, tuple[str, str, str, str, str]] = {
             "|liebe grüße|gruß|lg|vg|mfg"
         ),
         "für eine stunde|für 1 stunde|eine stunde lang",
+        "zu allem|zu allen|zu beiden|zu beidem/alle|alles|beide|beides",
     ),
     "fr": (
-        "oui|ouais|oui à tout|oui à tous|oui tout",
+        "oui|ouais",
         "d'accord|bien sûr|vas y|allez y|fais le|faites le|fais ça",
         "non/annule|annulez|laisse tomber|ne le fais pas|ne fais pas ça",
         "s'il te plaît|s'il vous plaît|stp|svp|merci|merci beaucoup|cordialement|bien à vous",
         "pour une heure|pendant une heure",
+        "à tout|à tous|à toutes|aux deux/tout|tous|toutes|les deux",
     ),
     "es": (
-        "sí|si|sí a todo|sí a todos|sí todo",
+        "sí|si",
         "vale|de acuerdo|claro|hazlo|adelante|dale",
         "no/cancela|cancelar|no lo hagas|déjalo",
         "por favor|gracias|muchas gracias|saludos",
         "por una hora|durante una hora",
+        "a todo|a todos|a todas|a los dos|a ambos/todo|todos|todas|ambos",
     ),
     "it": (
-        "sì|sì a tutto|sì a tutti|sì tutto",
+        "sì",
         "va bene|certo|d'accordo|fallo|procedi|fai pure",
         "no/annulla|lascia stare|non farlo",
         "per favore|per piacere|grazie|grazie mille|saluti|cordiali saluti",
         "per un'ora|per una ora",
+        "a tutto|a tutti|a tutte|a entrambi/tutto|tutti|tutte|entrambi",
     ),
     "pt": (
-        "sim|sim a tudo|sim para todos|sim tudo",
+        "sim",
         "está bem|tá bom|claro|pode ser|faça isso|faz isso|pode fazer",
         "não/cancela|cancele|não faça isso|deixa pra lá",
         "por favor|se faz favor|obrigado|obrigada|cumprimentos|abraço",
         "por uma hora|durante uma hora",
+        "a tudo|a todos|para todos/tudo|todos|todas|ambos",
     ),
     "nl": (
-        "ja|jawel|ja op alles|ja alles|ja allemaal",
+        "ja|jawel",
         "oké|prima|is goed|doe het|doe maar|doe dat|ga je gang|akkoord",
         "nee/annuleer|laat maar|niet doen|doe het niet",
         "graag|alsjeblieft|alstublieft|aub|dank je|dank u|bedankt|dank je wel|groeten|groetjes",
         "voor een uur|een uur lang",
+        "op alles|op allemaal|op beide/alles|allemaal|allebei",
     ),
     "sv": (
         "ja|japp",
@@ -113,6 +122,7 @@ _TABLE: dict[str, tuple[str, str, str, str, str]] = {
         "nej/avbryt|låt bli|gör det inte|glöm det",
         "tack|snälla|tack så mycket|vänliga hälsningar|mvh",
         "i en timme|för en timme",
+        "till alla|till allt|till båda/alla|allt|båda",
     ),
     "da": (
         "ja|jep",
@@ -120,6 +130,7 @@ _TABLE: dict[str, tuple[str, str, str, str, str]] = {
         "nej|nej tak/annuller|lad være|gør det ikke|glem det",
         "mange tak|venlig hilsen|mvh",
         "i en time|for en time",
+        "til alle|til alt|til begge/alle|alt|begge",
     ),
     "no": (
         "ja|jo",
@@ -127,6 +138,7 @@ _TABLE: dict[str, tuple[str, str, str, str, str]] = {
         "nei/avbryt|la være|ikke gjør det|glem det",
         "takk|tusen takk|vennlig hilsen|hilsen",
         "i en time|for en time",
+        "til alle|til alt|til begge/alle|alt|begge",
     ),
     "fi": (
         "kyllä|joo|juu",
@@ -134,6 +146,7 @@ _TABLE: dict[str, tuple[str, str, str, str, str]] = {
         "ei|ei kiitos/peruuta|älä tee sitä|unohda se",
         "kiitos|kiitti|ole hyvä|terveisin|terv",
         "tunniksi|tunnin ajan|yhdeksi tunniksi",
+        "kaikkiin|molempiin/kaikki|molemmat",
     ),
     "pl": (
         "tak",
@@ -141,6 +154,7 @@ _TABLE: dict[str, tuple[str, str, str, str, str]] = {
         "nie/anuluj|nie rób tego|zostaw to",
         "proszę|poproszę|dziękuję|dzięki|pozdrawiam",
         "na godzinę|przez godzinę|na jedną godzinę",
+        "na wszystko|na wszystkie|na oba/wszystko|wszystkie|oba",
     ),
     "cs": (
         "ano|jo",
@@ -148,6 +162,7 @@ _TABLE: dict[str, tuple[str, str, str, str, str]] = {
         "ne|nechci/zruš to|nedělej to|nech to být",
         "prosím|děkuji|díky|s pozdravem",
         "na hodinu|na jednu hodinu",
+        "na všechno|na vše|na obojí/všechno|vše|všechny|obojí",
     ),
     "ru": (
         "да|ага",
@@ -155,6 +170,7 @@ _TABLE: dict[str, tuple[str, str, str, str, str]] = {
         "нет|не надо|не нужно/отмена|не делай|не делай этого",
         "пожалуйста|спасибо|с уважением",
         "на час|на один час",
+        "на все|на оба/все|всё|всем|оба",
     ),
     "uk": (
         "так|ага",
@@ -162,6 +178,7 @@ _TABLE: dict[str, tuple[str, str, str, str, str]] = {
         "ні|не треба/скасуй|не роби|не роби цього",
         "будь ласка|дякую|прошу|з повагою",
         "на годину|на одну годину",
+        "на все|на всі|на обидва/все|всі|всім|обидва",
     ),
     "tr": (
         "evet",
@@ -169,6 +186,7 @@ _TABLE: dict[str, tuple[str, str, str, str, str]] = {
         "hayır|hayir|yok|olmaz/iptal|yapma|vazgeç",
         "lütfen|teşekkürler|teşekkür ederim|sağ ol|saygılar",
         "bir saat|bir saatliğine|bir saat için",
+        "hepsine|tümüne|ikisine de/hepsi|tümü|ikisi de",
     ),
     "el": (
         "ναι",
@@ -176,6 +194,7 @@ _TABLE: dict[str, tuple[str, str, str, str, str]] = {
         "όχι/άκυρο|μην το κάνεις|άστο",
         "παρακαλώ|ευχαριστώ|σε παρακαλώ",
         "για μία ώρα|για μια ώρα",
+        "σε όλα|σε όλες|και στα δύο/όλα|όλες|και τα δύο",
     ),
     "he": (
         "כן",
@@ -183,6 +202,7 @@ _TABLE: dict[str, tuple[str, str, str, str, str]] = {
         "לא/בטל|עזוב|אל תעשה|אל תעשה את זה",
         "בבקשה|תודה|תודה רבה",
         "לשעה|למשך שעה",
+        "לכולם|להכל|לשניהם/הכל|כולם|שניהם",
     ),
     "ar": (
         "نعم|أجل|ايوه|أيوه",
@@ -190,6 +210,7 @@ _TABLE: dict[str, tuple[str, str, str, str, str]] = {
         "لا|كلا/ألغ|الغاء|إلغاء|لا تفعل|لا تفعل ذلك",
         "من فضلك|لو سمحت|شكرا|شكرًا",
         "لمدة ساعة|لساعة",
+        "للكل|للجميع|لكليهما/الكل|جميعها|كلها",
     ),
     "zh": (
         "是|是的|对|對",
@@ -197,6 +218,7 @@ _TABLE: dict[str, tuple[str, str, str, str, str]] = {
         "不|不是|不要|不好|不行|不用|不可以|不同意|否/取消|算了",
         "请|請|谢谢|謝謝|麻烦了|麻煩了",
         "一小时|一小時|一个小时|一個小時",
+        "/全部|全都|两个都|兩個都",
     ),
     "ja": (
         "はい|ええ|うん",
@@ -204,6 +226,7 @@ _TABLE: dict[str, tuple[str, str, str, str, str]] = {
         "いいえ|いや|だめ|ダメ|駄目/やめて|やめてください|しないで|キャンセル|却下",
         "お願い|お願いします|おねがいします|ください|ありがとう|ありがとうございます",
         "1時間|一時間",
+        "/全部|すべて|全て|両方",
     ),
     "ko": (
         "네|예|응|그래|그래요",
@@ -211,6 +234,7 @@ _TABLE: dict[str, tuple[str, str, str, str, str]] = {
         "아니|아니요|아니오|아뇨/하지마|하지 마|하지 마세요|안돼|안 돼|취소|됐어",
         "부탁해|부탁해요|부탁합니다|고마워|감사합니다|고맙습니다",
         "한 시간|한시간|한 시간 동안|1시간",
+        "/모두|전부|둘 다",
     ),
     "hi": (
         "हाँ|हां|जी हाँ|जी हां|haan",
@@ -218,6 +242,7 @@ _TABLE: dict[str, tuple[str, str, str, str, str]] = {
         "नहीं|nahi|nahin/मत करो|रहने दो|रद्द करो",
         "कृपया|जी|धन्यवाद|शुक्रिया",
         "एक घंटे के लिए|एक घंटा",
+        "/सब|सभी|सबको|सभी को|दोनों",
     ),
 }
 _SIGNS = {Sign.FINE: "👍👌✅✔☑🆗💯", Sign.NO: "👎❌✖🚫⛔", _POLITE: "🙏🙂😊😀😃❤"}
@@ -254,9 +279,9 @@ def _is_instruction(char: str) -> bool:
 def _phrases() -> dict[str, str]:
     """The meaning of each phrase; of several meanings the least decided one."""
     found: dict[str, str] = {}
-    for column, kind in ((0, Sign.YES), (1, Sign.FINE), (4, _HOUR), (3, _POLITE), (2, Sign.NO)):
+    for column, kind in ((5, _ALL), (0, Sign.YES), (1, Sign.FINE), (4, _HOUR), (3, _POLITE), (2, Sign.NO)):
         for row in _TABLE.values():
-            found |= dict.fromkeys(map(_normal, re.split("[|/]", row[column])), kind)
+            found |= dict.fromkeys(map(_normal, filter(None, re.split("[|/]", row[column]))), kind)
         found |= dict.fromkeys(_SIGNS.get(kind, ""), kind)
     return found | dict.fromkeys(map(_normal, _DOUBTFUL.split("|")), Sign.UNCLEAR)
 
@@ -265,6 +290,8 @@ _PHRASES = _phrases()
 _BY_LENGTH = sorted({len(each) for each in _PHRASES}, reverse=True)
 _WHOLE = {_normal(each) for row in _TABLE.values() for each in row[2].partition("/")[2].split("|")}
 """What says no alone, and begins a request otherwise, such as "cancel"."""
+_SOME = {_normal(each) for row in _TABLE.values() for each in row[5].partition("/")[2].split("|")}
+"""What is all beside a yes, and with a no "not all"."""
 
 
 def asks(text: str) -> bool:
@@ -296,16 +323,17 @@ def read_answer(text: str) -> AnswerReading | None:
         else:
             found.append(phrase)
         rest = rest[len(phrase) if span is None else span.end() :].lstrip()
-    signs = [phrase for phrase in found if _PHRASES[phrase] != _POLITE]
+    signs = [phrase for phrase in found if _PHRASES[phrase] not in (_POLITE, _ALL)]
     means = {_PHRASES[phrase] for phrase in signs}
-    if not signs or (rest and signs[0] in _WHOLE):
+    of_all = {phrase for phrase in found if _PHRASES[phrase] == _ALL}
+    if not signs or ((rest or of_all) and signs[0] in _WHOLE):
         return None
-    is_mixed = Sign.NO in means and (len(means) > 1 or bool(spans))
+    is_mixed = Sign.NO in means and (len(means) > 1 or bool(spans or of_all & _SOME))
     if rest or is_mixed or Sign.UNCLEAR in means or len(spans) > 1 or asks(text):
         return AnswerReading(Sign.UNCLEAR, more=text.strip() if rest else "")
-    return AnswerReading(
-        next(sign for sign in (Sign.NO, Sign.YES, Sign.FINE) if sign in means), "".join(spans)
-    )
+    sign = next(sign for sign in (Sign.NO, Sign.YES, Sign.FINE) if sign in means)
+    # Of several signs, as in "ja, alles in ordnung", it may be said of the matter.
+    return AnswerReading(sign, "".join(spans), to_all=bool(of_all) and len(signs) == 1)
 
 
 def calls_off(text: str) -> bool:

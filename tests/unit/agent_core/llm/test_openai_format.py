@@ -191,9 +191,11 @@ class TestToolCalls:
         "text", ['{"a": ', "[1]", '"x"', "nonsense", '{"a": NaN}', '{"a": "\\ud83d"}', "[" * 5000]
     )
     def test_no_call_counts_if_one_is_no_object(self, text):
-        """The answer cannot be read, so that none of its calls runs."""
-        with pytest.raises(ValueError, match="tool call"):
-            calls_of(ToolFragment(0, "a", "f", "{}"), ToolFragment(1, "b", "f", text))
+        """None of the calls of the answer runs; the control has two that can be read."""
+        calls = calls_of(ToolFragment(0, "a", "f", "{}"), ToolFragment(1, "b", "f", text))
+        assert ["tool call" in each.unreadable for each in calls] == [True, True]
+        control = calls_of(ToolFragment(0, "a", "f", "{}"), ToolFragment(1, "b", "f", "{}"))
+        assert [each.unreadable for each in control] == ["", ""]
 
     @pytest.mark.parametrize("text", ["", "  ", "{}"])
     def test_no_arguments_are_fine(self, text):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
+from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from agent_core.errors import SkillInvalid
 from agent_core.memory.manager import MemoryManager
 from agent_core.memory.scopes import OWNER
 from agent_core.models import MemoryScope, Message, ModelChunk, ScopeKind, Skill, ToolDefinition
-from agent_core.prompt import BASE_PROMPT, CUT_NOTE, turn_facts
+from agent_core.prompt import BASE_PROMPT, CUT_NOTE, turn_facts, unprompted_line
 from agent_core.prompt_budget import TokenEstimate
 from agent_core.skills import BUNDLED_SKILLS, SkillsLoader
 from agent_core.storage import JsonlMemory
@@ -346,6 +347,23 @@ async def test_history_carries_days() -> None:
         "[Sat 2026-01-03; above: Fri 2026-01-02]\nmessage 8",
     ]
     assert all(later[: len(earlier)] == earlier for earlier, later in pairwise(shown))
+
+
+@pytest.mark.parametrize("turns", [("1", "2"), ("1", "1")])
+async def test_what_came_by_itself_is_no_part_of_the_answer_above(turns: tuple[str, str]) -> None:
+    """A line with day and time stands between; the control is one answer in two lines of its turn."""
+    storage, at = InMemoryMemory(), datetime(2026, 1, 2, 9, tzinfo=UTC)
+    lines = [
+        Message(role="user", content="hello", id="1.0", turn="1", timestamp=at),
+        Message(role="assistant", content="Hi.", id="1.1", turn=turns[0], timestamp=at),
+        Message(role="assistant", content="Tea!", id="2.1", turn=turns[1], timestamp=at + timedelta(days=1)),
+    ]
+    await storage.append_message(S, *lines)
+    built = await MemoryManager(storage, window=lambda: 5334).build_messages(S, "sys", "new")
+    said = [(each.role, each.content) for each in built[2:-1]]
+    mark = ("user", unprompted_line((at + timedelta(days=1)).astimezone()))
+    apart = turns[0] != turns[1]
+    assert said == [("assistant", "Hi."), *([mark] if apart else []), ("assistant", "Tea!")]
 
 
 @pytest.mark.parametrize(

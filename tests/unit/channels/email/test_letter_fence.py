@@ -6,17 +6,19 @@ import re
 from datetime import UTC, datetime
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_core.messages import Attachment, Audience, Background, InboundMessage, Sender, SessionKey
-from agent_core.prompt import fence
+from agent_core.prompt import fence, words_for_people
 from channels.email.config import EmailConfig, MailAnswerLimits
 from channels.email.receive.mail_intake import MailIntake, read_arrival
 from channels.email.reply_limits import AnswerLimiter
 from gateway.routing.access import Access
 from gateway.store.model import InboxRow, Turn
 from gateway.store.states import InboxState
+from gateway.turns.questions.question_text import extra_fields
 from gateway.turns.user_input import facts_text, question_text, user_lines
 
 NOW = datetime(2026, 1, 2, 3, 4, tzinfo=UTC)
@@ -80,6 +82,27 @@ def test_who_wrote_it_is_said_where_others_have_got_it() -> None:
     """As in a shared room; between two people nobody needs to be named."""
     assert "From: alice@mail.test" in question_text([letter(audience=Audience.GROUP)])
     assert "From:" not in question_text([letter()])
+
+
+@pytest.mark.parametrize("others", ["", "<bot+x@mail.test>, Bob <bob@far.test>\r\nCc: eve@x.test"])
+def test_who_else_has_got_it_is_said(others: str) -> None:
+    """By address, and without ours and the sender's; the control was sent to nobody else."""
+    raw = f"From: alice@mail.test\r\nTo: {others or 'bot@mail.test'}\r\nSubject: Hi\r\n\r\nwho else?\r\n"
+    config = EmailConfig.model_validate(
+        {
+            "address": "bot@mail.test", "username": "bot", "password": "pw", "imap": {"host": "h"},
+            "smtp": {"host": "h"}, "trusted_authserv_ids": ["mail.test"],
+        }
+    )  # fmt: skip
+    taken = MailIntake("email", config, AnswerLimiter(MailAnswerLimits())).take(
+        read_arrival(1, NOW, raw.encode(), whole=True), uidvalidity=1
+    )
+    assert isinstance(taken, InboundMessage)
+    assert taken.context.cc == ()  # nobody of them is answered for that
+    asked = question_text([taken])
+    assert ("Also to: bob@far.test, eve@x.test" in asked) is bool(others)
+    assert words_for_people(asked) == "Subject: Hi\n\nwho else?"
+    assert ("Also to" in extra_fields(taken, sender="alice@mail.test")) is bool(others)  # a yes covers it
 
 
 def test_a_chat_has_no_fence() -> None:

@@ -137,6 +137,14 @@ class TestWords:
         """Also the second word of a command, and what is a command in a chat."""
         assert told in no_such_command(word)
 
+    @pytest.mark.parametrize(
+        "word", ["restart", "restor", "restorde", "forgot", "forge", "migrat", "importt"]
+    )
+    def test_no_word_is_told_with_what_erases_or_replaces(self, word):
+        told = no_such_command(word)
+        assert "Did you mean" not in told
+        assert ("systemctl --user restart squidbot" in told) is (word == "restart")
+
     def test_an_unknown_word_ends_with_one_line_and_help_is_a_word(self, tmp_path):
         """Exit code 2, as for any wrong usage."""
         done = squidbot(tmp_path, "statsu")

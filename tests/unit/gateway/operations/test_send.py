@@ -140,8 +140,26 @@ async def test_what_one_person_is_told_is_shown_to_nobody_who_comes_later(store,
 
 
 @pytest.mark.parametrize(
+    ("accounts", "channel"),
+    [(ACCOUNTS, "matrix"), ({"home": "@bot:hs.test"}, ""), ({"email": "b@m.test"}, "")],
+)
+async def test_an_address_alone_is_one_on_the_only_channel_of_its_kind(store, accounts, channel):
+    """The controls have no channel of the kind, so far as is known."""
+    desk = OperationContext(store, None, accounts=accounts)
+    if channel:
+        await desk.call("send", {"to": "@alice:hs.test", "text": "hi"})
+        assert [row.message.session for row in await store.outbox.rows()] == [
+            SessionKey(channel, "@alice:hs.test")
+        ]
+    else:
+        with pytest.raises(RequestInvalid, match="there is no channel '@alice'"):
+            await desk.call("send", {"to": "@alice:hs.test", "text": "hi"})
+
+
+@pytest.mark.parametrize(
     ("to", "text", "said"),
     [
+        ("@alice", "hi", "'@alice' is not a destination; write owner, matrix:@person:server"),
         ("matrix", "hi", "is not a destination"),
         ("matrix:", "hi", "is not a destination"),
         ("matrix:@a b:hs", "hi", "is not a destination"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -119,6 +121,35 @@ def test_a_yes_for_a_while(text: str, span: str) -> None:
     assert yes_or_no(text) is None
 
 
+@pytest.mark.parametrize(
+    ("text", "sign"),
+    [
+        ("yes to all", Sign.YES), ("No to all, thanks!", Sign.NO), ("nein zu allen", Sign.NO), ("ja, alle bitte", Sign.YES),
+        ("no to both", Sign.NO), ("ok to all", Sign.FINE), ("oui, les deux", Sign.YES), ("no a todo", Sign.NO),
+        ("nie na wszystko", Sign.NO), ("全部同意", Sign.FINE), ("да на все", Sign.YES), ("approve all", Sign.YES),
+    ],
+)  # fmt: skip
+def test_what_is_said_to_all(text: str, sign: Sign) -> None:
+    assert read_answer(text) == AnswerReading(sign, to_all=True)
+
+
+@pytest.mark.parametrize(
+    "text", ["yes", "no", "ja, alles klar", "alles klar", "ja, alles in ordnung", "yes, all right"]
+)
+def test_the_control_of_what_is_said_to_all(text: str) -> None:
+    """What may be said of the matter is to none in particular."""
+    found = read_answer(text)
+    assert found is not None and found.sign is not Sign.UNCLEAR and not found.to_all
+
+
+@pytest.mark.parametrize(
+    "text", ["no todos", "nie wszystko", "όχι όλα", "לא הכל", "nej alla", "no, both", "सब नहीं"]
+)
+def test_a_no_to_not_all_is_unclear(text: str) -> None:
+    found = read_answer(text)
+    assert found is not None and found.sign is Sign.UNCLEAR
+
+
 @pytest.mark.parametrize("text", ["ok", "👍", "do it", "gerne", "好的", "tak"])
 def test_what_may_take_note_of_something_is_a_weaker_yes(text: str) -> None:
     assert read_answer(text) == AnswerReading(Sign.FINE)
@@ -136,7 +167,13 @@ RESTRICTING = [
     "inte", "ikke", "mutta", "ale", "nie", "jen", "но", "если", "не", "але", "якщо", "ama", "değil", "αλλά", "δεν",
     "אבל", "לא", "لكن", "لا", "但是", "不", "如果", "でも", "ない", "하지만", "लेकिन", "नहीं", "no", "nein", "нет", "hayır",
 ]  # fmt: skip
-KNOWN = [phrase for row in _TABLE.values() for column in (0, 1, 3, 4) for phrase in row[column].split("|")]
+KNOWN = [
+    phrase
+    for row in _TABLE.values()
+    for at in (0, 1, 3, 4, 5)
+    for phrase in re.split("[|/]", row[at])
+    if phrase
+]
 
 
 @given(
