@@ -5,12 +5,10 @@ full stops at the end left out: "yes", many blanks or exclamation marks, and the
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from agent_core.messages import Attachment, Audience, SessionKey
-from gateway.turns.commands.worded_answers import WordedAnswers
+from gateway.turns.commands.written_answer import read_written_answer
 from gateway.turns.questions.review_questions import CommandReply, ReviewQuestions
 from gateway.turns.questions.yes_and_no import Sign, yes_or_no
 from tests.inbound import inbound
@@ -27,15 +25,7 @@ def heard(text: str, channel: str, *files: Attachment) -> Sign | None:
         kind="message",
         attachments=files,
     )
-    nothing: Any = None
-    answers = WordedAnswers(
-        store=nothing,
-        calls=nothing,
-        access=nothing,
-        email_style=frozenset({"email"}),
-        now=nothing,
-    )
-    said = answers._read(message)
+    said = read_written_answer(message, by_mail=channel == "email")
     return None if said is None else said.sign
 
 

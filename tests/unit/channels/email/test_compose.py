@@ -237,7 +237,13 @@ class TestIntake:
             evidence="not asked for",
             others_subject=True,
         )
-        context = MessageContext(subject="Lunch", reply_to="alice+al@mail.test", proof=0, others_words=True)
+        context = MessageContext(
+            subject="Lunch",
+            reply_to="alice+al@mail.test",
+            also_to=("carol@mail.test",),
+            proof=0,
+            others_words=True,
+        )
         assert message.context == context.with_route(route)
 
     def test_the_context_is_enough_for_an_answer(self) -> None:
