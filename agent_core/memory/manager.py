@@ -384,7 +384,7 @@ def _dated(messages: Sequence[Message]) -> list[Message]:
             is_same = before is not None and message.turn is not None and before.turn == message.turn
             if both and not is_same and message.timestamp is not None:
                 mark = prompt.unprompted_line(message.timestamp.astimezone())
-                dated.append(Message(role="user", content=mark, timestamp=message.timestamp))
+                dated.append(Message(role="user", content=mark, timestamp=message.timestamp, origins=()))
             dated.append(message)
     return dated
 

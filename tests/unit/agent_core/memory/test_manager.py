@@ -364,6 +364,7 @@ async def test_what_came_by_itself_is_no_part_of_the_answer_above(turns: tuple[s
     mark = ("user", unprompted_line((at + timedelta(days=1)).astimezone()))
     apart = turns[0] != turns[1]
     assert said == [("assistant", "Hi."), *([mark] if apart else []), ("assistant", "Tea!")]
+    assert all(each.sources == () for each in built if each.content == mark[1]), "these words are ours"
 
 
 @pytest.mark.parametrize(
