@@ -85,6 +85,20 @@ def history_set_aside(what: str) -> Alert:
 
 
 @for_owner
+def reload_alert(problems: str) -> Alert:
+    """Alert: a reload was refused; ``problems`` as `ConfigInvalid` has them, with the file before a list."""
+    first = "".join(problems.splitlines()[:2][-1:]).strip()
+    return Alert(
+        f"settings {first}",
+        _(
+            "I did not reload the configuration and go on with the one from before ({first}); "
+            "`squidbot config check` names all that is wrong.",
+            first=one_line(first, 300),
+        ),
+    )
+
+
+@for_owner
 def credit_alert(error: ModelError, now: datetime) -> Alert:
     """Alert: a model's provider gives no more answers, because the account has nothing left."""
     model, status = error.fields.get("model"), error.fields.get("status")
