@@ -213,9 +213,13 @@ class OwnerAlerts:
         if status.state is LinkState.UP:
             self.send_due()
         if status.state is LinkState.FAILED and status.detail:
+            again = ""
+            if status.retry_at is not None:
+                at = show_time(status.retry_at.astimezone(), gettext_noop("%Y-%m-%d %H:%M %Z"))
+                again = _("\n\nI try again at {time}; restart me to try at once.", time=at)
             self.alert(
                 f"channel {status.name}",
-                _("The channel {name} needs you: {why}", name=status.name, why=_(status.detail)),
+                _("The channel {name} needs you: {why}", name=status.name, why=_(status.detail)) + again,
             )
 
     async def run(self) -> None:
