@@ -85,6 +85,19 @@ def history_set_aside(what: str) -> Alert:
 
 
 @for_owner
+def files_wait(why: str) -> Alert:
+    """Alert: the disk takes no files, so messages with files are not taken in."""
+    return Alert(
+        "files",
+        _(
+            "Messages with files wait, because I cannot store them ({why}). Free some space on my disk; I "
+            "keep trying.",
+            why=why,
+        ),
+    )
+
+
+@for_owner
 def reload_alert(problems: str) -> Alert:
     """Alert: a reload was refused; ``problems`` as `ConfigInvalid` has them, with the file before a list."""
     first = "".join(problems.splitlines()[:2][-1:]).strip()
