@@ -25,6 +25,7 @@ from channels.attachments.attachment_storage import (
     FOLDER,
     AttachmentDamaged,
     AttachmentGone,
+    AttachmentsAway,
     AttachmentsFull,
     AttachmentsUnavailable,
     AttachmentTooLarge,
@@ -93,6 +94,9 @@ class AttachmentStore:
         self._away: str | None = None
         self._was_asked = False
         self._gone = anyio.Event()
+        self._blocked = ""
+        self.on_blocked: Callable[[str], None] = lambda _: None
+        """Is told why the disk takes no files, once until it has taken one."""
 
     @property
     def max_file_bytes(self) -> int:
@@ -134,7 +138,10 @@ class AttachmentStore:
             pause_s = max(_COUNT_EVERY_S, _COUNT_SHARE * (time.monotonic() - began))
 
     def state(self) -> dict[str, Any]:
-        """The state of a shared storage for operators: its name, and why it cannot be used, if so."""
+        """For operators: why messages with files wait, if so, and the name of a shared storage."""
+        if self._blocked:
+            waits = f"messages with files wait: {self._blocked}"
+            return {"attachments": {"store": self._storage.name, "away": waits, "asked": True}}
         if not self._storage.is_shared:
             return {}
         return {"attachments": {"store": self._storage.name, "away": self._away, "asked": self._was_asked}}
@@ -179,12 +186,14 @@ class AttachmentStore:
             digest = writing.hash.hexdigest()
             path = f"{FOLDER}/{digest[:2]}/{digest}{ending}"
             marked, is_new = await self._mark_and_store(writing, path)
-        except BaseException:
+        except BaseException as error:
             self._release(writing)
+            self._note_disk(error)
             raise
         finally:
             writing.discard()
             self._in_flight.discard(writing)
+        self._note_disk(None)
         of_share = writing.claimed if is_new or marked else 0
         if not is_new:
             self._release(writing, of_share=not marked)
@@ -197,6 +206,14 @@ class AttachmentStore:
             path=path,
             sha256=digest,
         )
+
+    def _note_disk(self, error: BaseException | None) -> None:
+        """Note how a save ended: with an error of the disk, for which it waits, or well (None)."""
+        is_disk = isinstance(error, AttachmentsUnavailable) and not isinstance(error, AttachmentsAway)
+        if is_disk and not self._blocked:
+            self.on_blocked(str(error))
+        if is_disk or error is None:
+            self._blocked = str(error or "")
 
     async def _count_for(self, writing: Writing, person: str) -> None:
         """Count a file for a person's share of the free disk."""

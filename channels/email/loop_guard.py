@@ -130,7 +130,11 @@ class LoopGuard:
         if self.patience.count_refusal(error):
             self._alert(
                 f"submission {self._name}",
-                _("No mail goes out on {name}: {error}", name=self._name, error=error),
+                _("No mail goes out on {name}: {error}", name=self._name, error=error)
+                + _(
+                    "\n\nI try again in {n} minutes; restart me to try at once.",
+                    n=round((error.retry_after_s or 0) / 60),
+                ),
             )
 
     def count_sent_mail(self, message: OutboundMessage, message_id: str) -> None:

@@ -18,6 +18,7 @@ from channels.terminal import TerminalChannel
 from gateway.app.environment import Configured, Environment
 from gateway.app.state_folders import folders_of
 from gateway.plugins import channel_kinds
+from gateway.proactive.owner_alerts import files_wait
 from gateway.routing.access import LOCAL_CHANNELS, Access, Role, normalise
 from gateway.routing.acknowledgements import Acknowledgements
 from gateway.routing.conversations import Conversations
@@ -46,6 +47,7 @@ class RoutingParts:
 def build_accounts(env: Environment, attachments: AttachmentStore, state: AccountState | None) -> Configured:
     """Build the terminal and a channel for each configured account."""
     clock, access, wakeups = env.clock, env.access, env.wakeups
+    attachments.on_blocked = lambda why: wakeups.alert.fire(files_wait(why))
     folders = folders_of(env.home, state)
     if env.overrides.channels is not None:
         return env.overrides.channels

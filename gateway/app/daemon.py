@@ -43,6 +43,7 @@ from gateway.operations.operation_context import Costs, OperationContext
 from gateway.operations.operation_registry import all_operations
 from gateway.operations.privacy.erasure_requests import due_requests, next_due
 from gateway.operations.status_operation import show_status
+from gateway.proactive.owner_alerts import reload_alert
 from gateway.settings import Settings, load_settings, parse_listen
 from gateway.settings.accounts import own_addresses
 from gateway.settings.last_good import keep_last_good
@@ -192,7 +193,7 @@ async def _running(
         signals = stack.enter_context(anyio.open_signal_receiver(*_ending_signals()))
         await _serve(stack, built, settings, home)
         async with anyio.create_task_group() as tasks:
-            reload = partial(_may_reload, settings, ending)
+            reload = partial(_may_reload, built, settings, ending)
             tasks.start_soon(_listen_to_signals, signals, built, tasks, notifier, ending, reload)
             tasks.start_soon(
                 partial(
@@ -236,14 +237,16 @@ async def _restart_for_erasures(built: Gateway, home: Home, notifier: Notifier, 
         await anyio.sleep(_ERASURE_LOOK_S)
 
 
-async def _may_reload(settings: Settings, ending: _Ending) -> bool:
-    """Return False, and log the problems, if the configuration of now could not be started with."""
+async def _may_reload(built: Gateway, settings: Settings, ending: _Ending) -> bool:
+    """Return False, log and tell the owner, if the configuration of now could not be started with."""
     if ending.at_terminal or settings.source is None:
         return True
     try:
         await to_thread.run_sync(load_settings, settings.source.path)
     except ConfigInvalid as error:
         _log.error("settings.refused", error=str(error), remedy="squidbot config check")
+        alert = reload_alert(str(error))
+        built.proactive.owner_alerts.alert(alert.about, alert.text)
         return False
     return True
 

@@ -85,6 +85,33 @@ def history_set_aside(what: str) -> Alert:
 
 
 @for_owner
+def files_wait(why: str) -> Alert:
+    """Alert: the disk takes no files, so messages with files are not taken in."""
+    return Alert(
+        "files",
+        _(
+            "Messages with files wait, because I cannot store them ({why}). Free some space on my disk; I "
+            "keep trying.",
+            why=why,
+        ),
+    )
+
+
+@for_owner
+def reload_alert(problems: str) -> Alert:
+    """Alert: a reload was refused; ``problems`` as `ConfigInvalid` has them, with the file before a list."""
+    first = "".join(problems.splitlines()[:2][-1:]).strip()
+    return Alert(
+        f"settings {first}",
+        _(
+            "I did not reload the configuration and go on with the one from before ({first}); "
+            "`squidbot config check` names all that is wrong.",
+            first=one_line(first, 300),
+        ),
+    )
+
+
+@for_owner
 def credit_alert(error: ModelError, now: datetime) -> Alert:
     """Alert: a model's provider gives no more answers, because the account has nothing left."""
     model, status = error.fields.get("model"), error.fields.get("status")
@@ -199,9 +226,13 @@ class OwnerAlerts:
         if status.state is LinkState.UP:
             self.send_due()
         if status.state is LinkState.FAILED and status.detail:
+            again = ""
+            if status.retry_at is not None:
+                at = show_time(status.retry_at.astimezone(), gettext_noop("%Y-%m-%d %H:%M %Z"))
+                again = _("\n\nI try again at {time}; restart me to try at once.", time=at)
             self.alert(
                 f"channel {status.name}",
-                _("The channel {name} needs you: {why}", name=status.name, why=_(status.detail)),
+                _("The channel {name} needs you: {why}", name=status.name, why=_(status.detail)) + again,
             )
 
     async def run(self) -> None:

@@ -32,6 +32,8 @@ APPROVED = "approved"
 """The verdict on a question that was answered with yes."""
 WITHDRAWN = "withdrawn"
 """The verdict on a question that the person replaced by asking for something else."""
+EDITED = "edited"
+"""The verdict on a question that ended undecided, because what the person had asked for was edited."""
 EXPIRED = "expired"
 """The verdict on a question that nobody answered in time."""
 LONGEST_NAME = 1000

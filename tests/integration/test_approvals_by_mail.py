@@ -255,7 +255,7 @@ async def test_a_long_question_comes_with_all_of_it_and_a_word_answers_it(
     """A yes counts in the first line of a reply to that mail alone; a new mail in the thread is something else."""
     house = Harness(mail_server, 7, tmp_path)
     wish = " ".join(f"word{number}" for number in range(1500))
-    async with house.running():
+    async with house.running() as built:
         await house.write("owner", f"write {wish}")
         question, name = await house.asked("owner")
         (file,) = [part for part in question.iter_attachments() if part.get_filename() == f"{name}.txt"]
@@ -265,8 +265,12 @@ async def test_a_long_question_comes_with_all_of_it_and_a_word_answers_it(
         assert "word700" not in text_of(question)
         assert str(question["Subject"]).startswith("Approve? use write_down: word0")
         await house.write("owner", "Yes please.\n-- \nThe owner, of the office", to=question)
-        await house.mails("owner", lambda text: text.startswith("so: wrote"))
+        [answer] = await house.mails("owner", lambda text: text.startswith("so: wrote"))
         assert house.tool.written == [wish]
+        # The conversation is still called by its own subject, in lists and in what follows.
+        rows = await built.store.inbox.rows(limit=10)
+        assert [row.message.context.subject for row in rows] == ["A wish", "A wish"], rows
+        assert answer["Subject"] == "Re: A wish"
 
 
 @pytest.mark.parametrize("way", ["reply", "command", "no", "something else"])

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
+import anyio
 import pytest
 
 from agent_core.messages import SessionKey
@@ -86,6 +88,37 @@ async def test_a_file_is_named_shown_read_and_remembered(home, store):
         str(SessionKey("matrix", f"dm-{OWNER}"))
     )
     assert loaded.messages[0].attachments == (notes, cat)
+
+
+async def test_a_full_disk_is_in_the_status_and_told_to_the_owner(home, monkeypatch):
+    """A picture that had no room waited in silence. With room again the status is as before: the control."""
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    async with world(home, name="matrix", settings=SETTINGS) as one:
+        await answered(one, said("hello", number=1))
+        assert "attachments" not in await one.built.status.read()
+        with monkeypatch.context() as patch:
+            patch.setattr("channels.attachments.attachment_store.Writing.write", full)
+            await one.hand_over(said("!sendfile plan.txt", number=2))
+            with anyio.fail_after(60):
+                while not (
+                    told := [
+                        m for m in one.server.seen(f"dm-{OWNER}") if "Messages with files wait" in m.text
+                    ]
+                ):
+                    await anyio.sleep(0.02)
+        assert "No space left on device" in told[0].text
+        files = (await one.built.status.read())["attachments"]["away"]
+        assert (
+            files
+            == "messages with files wait: the attachments folder cannot be used: No space left on device"
+        )
+        await one.hand_over(said("!sendfile plan.txt", number=3))
+        with anyio.fail_after(60):
+            while "attachments" in await one.built.status.read():
+                await anyio.sleep(0.02)
 
 
 async def test_a_file_of_the_workspace_goes_out_to_the_owner_alone(home, store):

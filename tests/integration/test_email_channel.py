@@ -265,6 +265,7 @@ async def test_a_submission_that_refuses_the_login_is_told_once(bot: Bot) -> Non
             with pytest.raises(ChannelAuthFailed):
                 await channel.deliver(answer, uncertain=Marks())
         assert [told.split(":")[0] for told in bot.alerts] == ["No mail goes out on email"]
+        assert bot.alerts[0].endswith("\n\nI try again in 5 minutes; restart me to try at once."), bot.alerts
         channel._safety.patience._not_before = 0.0  # minutes later
         with pytest.raises(ChannelAuthFailed):
             await channel.deliver(answer, uncertain=Marks())

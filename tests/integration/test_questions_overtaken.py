@@ -174,9 +174,12 @@ async def test_a_sign_to_a_question_that_an_edit_has_ended_is_told_so(tmp_path: 
         wished = one.server.say(ANN, "write it")
         notice, name = await question(one, f"dm-{ANN}")
         await amend(one, wished, "write that")
-        await question(one, f"dm-{ANN}", 2)
+        _, new = await question(one, f"dm-{ANN}", 2)
         to_it = reaction(notice, sign, ANN) if sign == "👍" else reply(notice, sign, ANN)
         await one.hand_over(to_it)
-        told = "so: hm, why?" if sign == "hm, why?" else f"Nothing waits for you under the name `{name}` now."
-        await said(one, f"dm-{ANN}", told)
-    assert tool.written == []
+        edited = f"`{name}` was withdrawn, because the request was edited; I do not do it. The question is `{new}` now."
+        await said(one, f"dm-{ANN}", "so: hm, why?" if sign == "hm, why?" else edited)
+        assert not tool.written
+        one.server.say(ANN, f"!approve {new}")
+        await said(one, f"dm-{ANN}", "so: wrote that")
+    assert tool.written == ["that"]

@@ -128,7 +128,7 @@ async def test_failures_wait_longer_and_are_told_at_once_or_after_a_day(tmp_path
         job = await watched(home, site.url("/feed"))
         await looked(home, clock, job, seconds=5)
         await home.until(lambda: len(said(home, ANN)) == 2)
-        assert "I cannot read" in said(home, ANN)[1] and "404" in said(home, ANN)[1]
+        assert said(home, ANN)[1].startswith("I cannot read ") and "404" in said(home, ANN)[1]
         assert "404" in (await home.plans.job(job.id)).note
         site.answers["/feed"] = feed(1)
         await looked(home, clock, job)
@@ -149,6 +149,16 @@ async def test_failures_wait_longer_and_are_told_at_once_or_after_a_day(tmp_path
         await looked(home, clock, job, days=1, hours=1)
         await home.until(lambda: len(said(home, ANN)) == 4)
         assert said(home, ANN)[3].endswith("- entry 2")
+
+
+async def test_a_page_that_cannot_be_read_is_no_news_for_the_model_either(tmp_path):
+    """It is told as it is: the question is about what is new, and nothing is."""
+    clock = ManualClock(START)
+    async with server() as site, scheduled(tmp_path, clock) as home:
+        await home.asked(ANN, "hello")
+        await looked(home, clock, await watched(home, site.url("/"), ask=True), seconds=5)
+        await home.until(lambda: len(said(home, ANN)) == 2)
+        assert said(home, ANN)[1].startswith("I cannot read ") and len(home.model.asked) == 1
 
 
 async def test_a_look_that_was_killed_between_its_commits_tells_nothing_twice(tmp_path, monkeypatch):
@@ -185,7 +195,8 @@ async def test_a_look_that_fails_unforeseen_ends_no_other(tmp_path, monkeypatch)
             await watched(home, site.url("/feed"))
             await later(home, clock, seconds=5)
             await home.until(lambda: len(site.asked) == 1)
-        job = await watched(home, site.url("/feed"))
+        site.answers["/other"] = feed(1)
+        job = await watched(home, site.url("/other"))
         await looked(home, clock, job, seconds=5)
         assert await state_of(home, job) is not None
 
@@ -250,6 +261,21 @@ async def test_in_the_chat(tmp_path):
         assert "I watch nothing" in await home.asked(ANN, "!watch")
 
 
+async def test_the_same_page_is_watched_once(tmp_path):
+    """However often it is to be looked at. The controls are a part of it, and another address."""
+    async with server() as site, scheduled(tmp_path, ManualClock(START)) as home:
+        url = site.url("/feed")
+        await home.asked(ANN, f"!watch {url}")
+        [job] = await home.plans.jobs()
+        told = await home.asked(ANN, f"!watch {url} every 2h")
+        assert f"I watch that already: {job.id}: looks at {url} every hour" in told, told
+        assert await home.plans.jobs() == [job]
+        await watched(home, url)
+        await watched(home, url, part="bread")
+        assert "looks at" in await home.asked(ANN, f"!watch {url}2")
+        assert len(await home.plans.jobs()) == 4
+
+
 @pytest.mark.parametrize(
     ("typed", "read"),
     [
@@ -272,7 +298,7 @@ async def test_a_time_that_is_none_says_why(tmp_path):
     """The reason, not the list of all forms; another word than `every` is no form."""
     async with scheduled(tmp_path, ManualClock(START)) as home:
         why = await home.asked(ANN, "!watch https://x.example/ every so often")
-        assert "so often" in why
+        assert "so often" in why and "write for example 'every 2 hours'" in why and "'in " not in why
         assert "!watch ADDRESS" not in why
         assert "Write `!watch ADDRESS`" in await home.asked(ANN, "!watch https://x.example/ at 9")
         assert await home.plans.jobs() == []

@@ -361,6 +361,9 @@ class MailIntake:
         if route_of(sent.context).others_subject or not is_same_subject(subject, ours):
             context = replace(context, others_words=True)
             context = context.with_route(replace(route, others_subject=True))
+        elif sent.context.subject and not is_same_subject(ours, sent.context.subject):
+            # That of a question or alert is not what the conversation is about.
+            context = replace(context, subject=sent.context.subject)
         if mail is None:
             return message.with_context(context)
         plain, shown = texts_of(sent, formatted=formatted)

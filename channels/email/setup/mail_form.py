@@ -105,14 +105,12 @@ def _logged_in(
         dialogue.say(f"  That is {where.provider}{f': {where.hint}' if where.hint else ''}.")
     ca_file = given.get("tls_ca_file") or (str(same.tls_ca_file) if same and same.tls_ca_file else None)
     kept_proof = _is_proven(same) and not given.get("authserv_id")
-    username, password = (
-        given.get("email_user") or (same.username if same else ""),
-        given.get("email_password"),
-    )
-    asks, tried = True, ""
+    username = given.get("email_user") or (same.username if same else "")
+    password = given.get("email_password")
+    asks, refusals, tried = True, 0, ""
     for attempt in range(TRIES):
         first = attempt == 0
-        if dialogue.interactive and asks and not (given.get("email_user") and first):
+        if dialogue.interactive and asks and refusals != 1 and not (given.get("email_user") and first):
             username = dialogue.ask("  The user name for the login", username or address, flag="--email-user")
         username = username or address
         if asks and (password is None or not first):
@@ -138,11 +136,12 @@ def _logged_in(
             if not dialogue.interactive or attempt == TRIES - 1:
                 raise SetupFailed(f"mail: {error}\n{_option_for(error)} Nothing was written.") from error
             dialogue.say(f"  That did not work: {error}")
-            # What was not refused need not be typed again.
-            tried = "" if isinstance(error, ChannelAuthFailed) else password or ""
+            # What was not refused need not be typed again. What is refused twice may be the name.
+            is_refusal = isinstance(error, ChannelAuthFailed)
+            refusals, tried = (refusals + 1, "") if is_refusal else (0, password or "")
             authority = asked_authority(error, dialogue)
             asks, ca_file = not authority, authority or ca_file
-            where = _asked_places(where, dialogue) if asks else where
+            where = _asked_places(where, dialogue) if asks and not refusals else where
             continue
         _show_facts(facts, dialogue, kept_proof=kept_proof)
         made = email_settings(

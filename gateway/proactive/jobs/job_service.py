@@ -32,6 +32,7 @@ from channels.base import ChannelUnavailable
 from gateway.proactive.jobs.config import ScheduleConfig
 from gateway.proactive.jobs.trigger_parsing import TriggerRequest, format_timing, parse_request, request_of
 from gateway.proactive.jobs.triggers import (
+    AddressWatch,
     Cron,
     Hook,
     Interval,
@@ -169,6 +170,8 @@ class JobService:
         if key and (kept := await self.plans.job(job_id)) is not None:
             return kept
         now, timing = self._clock.now(), await self.check_timing(place, request)
+        if isinstance(timing, AddressWatch):
+            await self._check_watched(place, timing, (kind, text))
         mentions = await self.mentioned_addresses(place, whom)
         job = Job(
             id=job_id,
@@ -192,6 +195,18 @@ class JobService:
         await self.plans.add_job(job, at_most=self._config.jobs_per_person, persons=place.persons)
         _log.info("job.added", job=job.id, kind=kind.value, channel=place.session.channel)
         return job
+
+    async def _check_watched(self, place: JobPlace, timing: AddressWatch, said: tuple[JobKind, str]) -> None:
+        """Raise TriggerInvalid if the person watches the same here already, however often."""
+        for job in await self.own_jobs(place):
+            if job.session != place.session or (job.kind, job.text) != said or not is_watch(job):
+                continue
+            known = parse_timing(job.timing)
+            if isinstance(known, AddressWatch) and (known.address, known.part) == (
+                timing.address,
+                timing.part,
+            ):
+                raise TriggerInvalid(_("I watch that already: {job}", job=self.describe(job, words=False)))
 
     async def mentioned_addresses(self, place: JobPlace, whom: str) -> list[str]:
         """Return the named people's addresses, or `EVERYBODY`; empty: the person. Raises `TriggerInvalid`."""

@@ -260,7 +260,7 @@ def report_message(job: Job, delivery: str, text: str, now: datetime, theirs: Or
     notes = message.context.notes
     origins = join_origins(from_json(job.context.notes.origins), [theirs])
     note = JobNote(id=job.id, kind=job.kind.value, report=True, origins=to_json(origins))
-    said = f"{job.text}\n\n{text}"
+    said = f"{job.text}\n\n{text}".lstrip()
     if job.kind is JobKind.ASK:
         said = f"{background_text([('forwarded', theirs.where, '', text)])}\n\n{job.text}"
     return message.model_copy(

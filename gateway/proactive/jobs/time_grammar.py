@@ -43,7 +43,8 @@ def read_when(text: str) -> When:
     when = reader.when()
     if rest := reader.rest.strip(" ,\t\r\n"):
         raise NotATime(
-            _("I do not understand {rest} in {text}", rest=f"{rest[:40]!r}", text=f"{reader.text[:80]!r}")
+            _("I do not understand {rest} in {text}", rest=f"{rest[:40]!r}", text=f"{reader.text[:80]!r}"),
+            reader.example,
         )
     return when
 
@@ -54,7 +55,7 @@ def split_when(text: str) -> tuple[str, str]:
     try:
         when = reader.when()
     except NotATime as error:
-        raise NotATime(str(error), _example(*_time_behind(text))) from None
+        raise NotATime(str(error), _example(*_time_behind(text), error.example)) from None
     time, said = reader.text[: reader.end].strip(" ,"), reader.rest.lstrip(_BETWEEN)
     with_colon = f"{time}: {said}"
     if not said.strip(_BETWEEN):
@@ -120,11 +121,11 @@ def _time_behind(text: str) -> tuple[str, str]:
     return "", ""
 
 
-def _example(time: str, said: str) -> str:
-    """A reminder with this time and text as it is written, if they are both clear."""
+def _example(time: str, said: str, other: str = "") -> str:
+    """A reminder with this time and text as it is written, if they are both clear; else with another time."""
     if is_free_of_times(said):
         return f"{time} {said}"
-    return _("{time} call Tom", time=NotATime("").example)
+    return _("{time} call Tom", time=other or NotATime("").example)
 
 
 def is_time(text: str) -> bool:
@@ -148,8 +149,14 @@ class _Reader(TokenReader):
         """The longest time that begins here. Raises `NotATime`."""
         found = self._first(self._months_from_now, self._span_from_now, self._repeated, self._moments)
         if found is None:
-            raise NotATime(_("I do not understand {text} as a time", text=f"{self.text[:40]!r}"))
+            said = _("I do not understand {text} as a time", text=f"{self.text[:40]!r}")
+            raise NotATime(said, self.example)
         return found
+
+    @property
+    def example(self) -> str:
+        """A time that can be read for a text that cannot, repeated if that is to be; empty: any."""
+        return _("every 2 hours") if any(each.text in words.EVERY for each in self.tokens) else ""
 
     def can_continue(self, when: When) -> bool:
         """Return True if the next words may belong to it: ``every monday 9``, ``18:00 CET``."""

@@ -162,11 +162,7 @@ def timing_of(text: str, now: datetime, zone: str) -> Timing:
         raise TriggerInvalid(str(error)) from error
     except NotATime as error:
         raise TriggerInvalid(
-            _(
-                "{error}; write for example {example} or 'in 2 h 30 min'",
-                error=error,
-                example=f"{error.example!r}",
-            )
+            _("{error}; write for example {example}", error=error, example=f"{error.example!r}")
         ) from error
     match when:
         case Span(seconds):

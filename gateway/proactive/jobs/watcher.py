@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -25,7 +26,7 @@ from agent_core.tools.web.web_fetch import status_text
 from gateway.proactive.jobs.scheduler import report_message
 from gateway.proactive.jobs.triggers import AddressWatch, next_after
 from gateway.routing.conversations import Conversations
-from gateway.store.model import Job
+from gateway.store.model import Job, JobKind
 from gateway.store.stores import Pending, Queue, StoreUnavailable
 
 if TYPE_CHECKING:
@@ -101,7 +102,11 @@ class Watcher:
         positions, pendings = {name: json.dumps(state.kept)}, []
         if said:
             origin = untrusted_origin("web", timing.address, now)
-            message = report_message(job, f"watch:{instant.isoformat()}{positions[name]}", said, now, origin)
+            # A failure is no news: neither the heading nor the question for the model is about it.
+            about = replace(job, text="", kind=JobKind.REMIND) if note else job
+            message = report_message(
+                about, f"watch:{instant.isoformat()}{positions[name]}", said, now, origin
+            )
             pendings = [Pending(message, session=self._conversations.conversation_for(message))]
         await self._store.inbox.accept(job.session.channel, job.account, pendings, positions)
         following = next_after(timing, max(instant, now + wait))

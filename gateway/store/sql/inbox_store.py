@@ -17,7 +17,7 @@ from gateway.store.sql import amendments as amending
 from gateway.store.sql import inbox_statements, maintenance_statements
 from gateway.store.sql.engine import ConnectionPort, Store, named_lock
 from gateway.store.sql.locking import amendment_locks, in_conversation, inbox_locks, session_locks
-from gateway.store.sql.question_store import list_session_locks, settle_with
+from gateway.store.sql.question_store import amend, list_session_locks, settle_with
 from gateway.store.sql.row_codec import (
     INBOX,
     direct_sender_of,
@@ -83,7 +83,7 @@ class InboxStore(Store):
             if not amendments:
                 return ids, amending.Effects(), []
             new = {row.native_id: row_id for row, row_id in zip(rows, ids, strict=True) if row_id is not None}
-            effects = amending.amend(db, channel, account, amendments, new=new, now=now)
+            effects = amend(db, channel, account, amendments, new=new, now=now)
             inbox_statements.accept_notes(db, effects.notes, now)
             return ids, effects, inbox_statements.rows_by_id(db, new.values())
 

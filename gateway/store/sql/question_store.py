@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
 import structlog
 
 from agent_core import provenance
-from agent_core.messages import SessionKey
+from agent_core.messages import Amendment, SessionKey
 from agent_core.tools.grants import Grant, GrantKind, Scope
 from gateway.store.model import (
     APPROVAL,
     APPROVED,
+    EDITED,
     EXPIRED,
     WITHDRAWN,
     Decided,
@@ -249,6 +251,25 @@ def _decide(db: ConnectionPort, name: str, verdict: Mapping[str, Any], now: floa
 def _remember(db: ConnectionPort, decided: ToolQuestionRow, now: float) -> None:
     verdict = (decided.verdict or {}).get("verdict")
     remember(db, _TOPIC + decided.name, f"{now:.0f} {decided.session} {verdict} {decided.tool}")
+
+
+def amend(
+    db: ConnectionPort,
+    channel: str,
+    account: str,
+    made: Sequence[Amendment],
+    *,
+    new: Mapping[str, int],
+    now: float,
+) -> amendments.Effects:
+    """Apply amendments (`amendments.amend`), and remember which undecided questions end by an edit."""
+    before = questions_in(db) if any(each.kind == "replace" for each in made) else []
+    effects = amendments.amend(db, channel, account, made, new=new, now=now)
+    left = {each.name for each in questions_in(db)} if before else set()
+    for each in before:
+        if each.verdict is None and each.name not in left:
+            _remember(db, replace(each, verdict={"verdict": EDITED}), now)
+    return effects
 
 
 def questions_in(db: ConnectionPort) -> list[ToolQuestionRow]:

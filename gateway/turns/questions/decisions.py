@@ -25,7 +25,7 @@ from agent_core.provenance import from_json
 from agent_core.tools.forms import NotAnAnswer, form_of, read
 from agent_core.tools.grants import Grant, GrantKind, Scope, describe_scope
 from gateway.routing.access import Access, Role, is_admitted
-from gateway.store.model import APPROVED, EXPIRED, WITHDRAWN, ToolQuestionRow
+from gateway.store.model import APPROVED, EDITED, EXPIRED, WITHDRAWN, ToolQuestionRow
 from gateway.store.shared import SHARED
 from gateway.store.stores import QuestionStore
 from gateway.turns.questions.question_text import safe_line
@@ -38,6 +38,7 @@ _SAID = {
     APPROVED: gettext_noop("is approved: I use `{tool}`."),
     REFUSED: gettext_noop("is rejected: I do not use `{tool}`."),
     WITHDRAWN: gettext_noop("was withdrawn, because something else was written instead; I do not do it."),
+    EDITED: gettext_noop("was withdrawn, because the request was edited; I do not do it."),
     EXPIRED: gettext_noop(
         "waited too long, so I went on without `{tool}`. If you still want it, write `try again`: I ask "
         "once more."
@@ -50,7 +51,7 @@ _SAID = {
     ),
 }
 NOTHING_WAITS = gettext_noop("Nothing waits for you under the name `{name}` now.")
-"""Of a question that was left without a decision: what it was for was edited, deleted or stopped."""
+"""Of a question that was left without a decision: what it was for was deleted or stopped."""
 _BEST = 2
 _LESS_SURE = gettext_noop(
     "`{name}` is not decided: this message proves its sender less well than the one that led to the "
@@ -216,7 +217,11 @@ class ToolDecisions:
         if decision.role is not Role.OWNER and not (here and alone):
             return None
         if (was := _WAS.get(found.verdict)) is None:
-            return outcome(name, found.tool, found.verdict)
+            told = outcome(name, found.tool, found.verdict)
+            asked = await self._store.questions() if found.verdict == EDITED else []
+            still = [one for one in asked if one.session == found.session and one.verdict is None]
+            now = [one.name for one in still if self.may_decide(one, message)]
+            return told + (_(" The question is `{now}` now.", now=now[-1]) if now else "")
         return _("`{name}` was {was} before. This changes nothing.", name=name, was=_(was))
 
     async def is_gone(self, name: str) -> bool:

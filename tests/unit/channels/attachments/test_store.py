@@ -164,14 +164,21 @@ def disk_that_takes_only(size):
 
 
 async def test_a_disk_that_takes_no_more_is_temporary_and_leaves_nothing(store, tmp_path):
-    """It becomes an error of the channel that is worth another try, and the next save works."""
-    content = os.urandom(400_000)
+    """It becomes an error of the channel that is worth another try, told once; the next save works."""
+    content, told = os.urandom(400_000), []
+    store.on_blocked = told.append
     await store.save("first", "", b"the folders are there")
-    with disk_that_takes_only(100_000), pytest.raises(AttachmentsUnavailable) as refused:
-        await store.save("a", "", content)
+    assert store.state() == {}
+    with disk_that_takes_only(100_000):
+        for _ in range(2):
+            with pytest.raises(AttachmentsUnavailable) as refused:
+                await store.save("a", "", content)
     assert refused.value.temporary
     assert len(files_in(tmp_path)) == 1
+    assert told == ["the attachments folder cannot be used: File too large"]
+    assert store.state()["attachments"]["away"] == f"messages with files wait: {told[0]}"
     await store.save("a", "", content)
+    assert store.state() == {}
 
 
 async def test_leftovers_of_a_crash_are_removed_at_the_first_use(tmp_path):

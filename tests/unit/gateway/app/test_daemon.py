@@ -10,6 +10,7 @@ import pytest
 from gateway.app import daemon
 from gateway.app.daemon import _settle
 from gateway.cli import fast_path
+from gateway.settings import load_settings
 
 
 @pytest.fixture
@@ -44,3 +45,24 @@ async def test_what_the_start_has_loaded_is_frozen_before_anybody_is_served(monk
     with pytest.raises(RuntimeError, match="enough"):
         await daemon._running(SimpleNamespace(), None, None, None, None)
     assert frozen_when_served[0] > 0.9 * loaded
+
+
+async def test_the_owner_hears_of_a_reload_that_was_refused(tmp_path):
+    """In one sentence, with the first problem; the control is a configuration that can be started with."""
+    file, told = tmp_path / "squidbot.yaml", []
+    file.write_text("timezone: Europe/Berlin\n")
+    settings = load_settings(file)
+    alerts = SimpleNamespace(alert=lambda _about, text: told.append(text))
+    built = SimpleNamespace(proactive=SimpleNamespace(owner_alerts=alerts))
+    ending = daemon._Ending(at_terminal=False)
+    assert await daemon._may_reload(built, settings, ending) and not told
+    file.write_text("timezone: Europe/Berln\nnonsense: 1\n")
+    assert not await daemon._may_reload(built, settings, ending)
+    first = (
+        "line 1, timezone: unknown time zone 'Europe/Berln'; give a name such as Europe/Berlin, UTC or local"
+    )
+    [sentence] = told
+    assert sentence == (
+        f"I did not reload the configuration and go on with the one from before ({first}); `squidbot config check` "
+        "names all that is wrong."
+    )

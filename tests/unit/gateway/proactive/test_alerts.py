@@ -88,14 +88,22 @@ class TestOwnerNotes:
         await owner.learn()
         for _ in range(3):
             owner.wakeups.alert.fire(Alert("brake", "stopped"))
+        now = owner.clock.now()
         status = ChannelStatus(
-            "email", "bot@mail.test", LinkState.FAILED, owner.clock.now(), "wrong password"
+            "email",
+            "bot@mail.test",
+            LinkState.FAILED,
+            now,
+            "wrong password",
+            retry_at=now + timedelta(minutes=5),
         )
         owner.notes.note_channel(status)
         (row,) = await owner.told()
         assert row.message.kind is OutboundKind.ALERT
         assert row.message.text.count("stopped") == 1
-        assert "The channel email needs you: wrong password" in row.message.text
+        at = f"{now + timedelta(minutes=5):%Y-%m-%d %H:%M UTC}"
+        told = f"needs you: wrong password\n\nI try again at {at}; restart me to try at once."
+        assert f"The channel email {told}" in row.message.text, row.message.text
         owner.notes.alert("brake", "stopped")
         assert len(await owner.told()) == 1
         owner.clock.advance(3601)

@@ -375,8 +375,12 @@ def test_a_refusal_names_what_was_not_understood_and_an_example() -> None:
     with pytest.raises(TriggerInvalid) as refused:
         parse_request(wish, SATURDAY, zone="UTC", min_interval=timedelta(minutes=1))
     assert str(refused.value) == (
-        "I do not understand 'CET' in 'tomorrow at 8 CET'; write for example 'tomorrow at 8' or 'in 2 h 30 min'"
+        "I do not understand 'CET' in 'tomorrow at 8 CET'; write for example 'tomorrow at 8'"
     )
+    with pytest.raises(
+        TriggerInvalid, match=r"'every now and then' as a time; write for example 'every 2 hours'$"
+    ):
+        local("every now and then")
 
 
 def test_a_date_with_another_day_of_the_week_is_refused() -> None:

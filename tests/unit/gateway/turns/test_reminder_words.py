@@ -202,7 +202,9 @@ async def test_the_time_behind_the_text_keeps_the_name_in_front(
     ("said", "example"),
     [
         ("first thing tomorrow mail", "tomorrow first thing mail"),
-        ("every first weekday book club", "tomorrow at 8 call Tom"),
+        ("every first weekday book club", "every 2 hours call Tom"),
+        ("every now and then stretch", "every 2 hours call Tom"),
+        ("stretch every now and then", "every 2 hours call Tom"),
         ("tomorow at 9 milk", "tomorrow at 8 call Tom"),
     ],
 )
