@@ -232,8 +232,9 @@ def end_tool(number: int, result: ToolResult) -> None:
     scope = _current.get()
     if not _on or scope is None or (span := scope.tools.pop(number, None)) is None:
         return
-    outcome = "unknown" if result.is_unknown else "failed" if result.is_error else "done"
-    span.set_attribute("squidbot.receipt.outcome", outcome)
+    if span.attributes["squidbot.receipt"]:
+        outcome = "unknown" if result.is_unknown else "failed" if result.is_error else "done"
+        span.set_attribute("squidbot.receipt.outcome", outcome)
     span.set_attribute("squidbot.result.origins", sorted({origin.kind for origin in result.origins}))
     if _on[0].contents:
         span.set_attribute("gen_ai.tool.call.result", _on[0].text(result.content))

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 import structlog
 
 from agent_core.models import ToolResult
+from agent_core.provenance import untrusted_origin
 from agent_core.tools.effects import Effect
 from gateway.observability.trace_export import SCHEMA_URL
 from gateway.observability.traces import start_traces, stop_traces
@@ -25,7 +28,7 @@ class Keeper:
     """A tool with an effect, and so with a receipt; it may fail."""
 
     name, description, effect = "keep", "Keeps.", Effect.PERSIST
-    parameters = {"type": "object", "properties": {"what": {"type": "string"}}}
+    parameters: Mapping[str, Any] = {"type": "object", "properties": {"what": {"type": "string"}}}
 
     def __init__(self) -> None:
         self.kept: list[str] = []
@@ -57,13 +60,11 @@ def traced(collector, *, contents=False):
         stop_traces()
 
 
-async def ask(tmp_path, text=WORDS, server=None):
+async def ask(tmp_path, text=WORDS, *, tool=None, person="@ann:hs.test"):
     """One answered question."""
-    tool = Keeper()
-    async with world(
-        tmp_path, name="matrix", settings=OWNER, models={"demo": Keen()}, tools=[tool], server=server
-    ) as one:
-        said = (await one.asked(text, person="@ann:hs.test")).text
+    tool = tool or Keeper()
+    async with world(tmp_path, name="matrix", settings=OWNER, models={"demo": Keen()}, tools=[tool]) as one:
+        said = (await one.asked(text, person=person)).text
     return said, tool
 
 
@@ -94,7 +95,7 @@ async def test_a_turn_is_a_tree_and_its_delivery_is_linked(tmp_path):
         assert keep.attributes["squidbot.trust"] == "owner"
         for words in ("walrus", "Gustav", "@ann", "hs.test", SECRET):
             assert words.encode() not in collector.raw
-        assert collector.headers[0]["Authorization"] == f"Bearer {SECRET}"
+        assert collector.headers[0]["authorization"] == f"Bearer {SECRET}"
 
 
 async def test_contents_only_if_asked_for_and_without_secrets(tmp_path):
@@ -110,6 +111,28 @@ async def test_contents_only_if_asked_for_and_without_secrets(tmp_path):
         assert WORDS in collector.named("execute_tool")[0].attributes["gen_ai.tool.call.result"]
         assert WORDS in last.attributes["gen_ai.output.messages"]
         assert SECRET.encode() not in collector.raw
+
+
+async def test_origins_and_results_are_told_by_their_kinds(tmp_path):
+    """Another person asks, and a tool shows a page: kinds and trust are told, and never who or where."""
+
+    class Reader(Keeper):
+        effect = Effect.READ
+
+        async def execute(self, what=""):
+            return ToolResult(content="a page", origins=(untrusted_origin("web", "https://walrus.example"),))
+
+    with TraceCollector() as collector:
+        with traced(collector):
+            await ask(tmp_path, tool=Reader(), person="@bob:hs.test")
+        [read] = collector.named("execute_tool")
+        assert read.attributes["squidbot.receipt"] is False
+        assert "squidbot.receipt.outcome" not in read.attributes
+        assert read.attributes["squidbot.origins"] == ["person"]
+        assert read.attributes["squidbot.trust"] == "known"
+        assert read.attributes["squidbot.result.origins"] == ["web"]
+        assert b"walrus" not in collector.raw
+        assert b"@bob" not in collector.raw
 
 
 async def test_a_failed_tool_is_a_failed_span(tmp_path):
