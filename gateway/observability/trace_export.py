@@ -87,7 +87,7 @@ class SpanSender:
         last = threading.Thread(target=self._provider.shutdown, name="traces-stop", daemon=True)
         last.start()
         last.join(_STOP_S)
-        self._exporter.log_dropped(at_once=True)
+        self._exporter.report_drops(at_once=True)
 
 
 class _CountingExporter(SpanExporter):
@@ -114,10 +114,10 @@ class _CountingExporter(SpanExporter):
         self.taken += len(spans)
         if result is not SpanExportResult.SUCCESS:
             self.lost += len(spans)
-        self.log_dropped()
+        self.report_drops()
         return result
 
-    def log_dropped(self, *, at_once: bool = False) -> None:
+    def report_drops(self, *, at_once: bool = False) -> None:
         """Log what was dropped since the last such line."""
         dropped, now = self.lost + self.refused, time.monotonic()
         if at_once:
@@ -147,7 +147,7 @@ class _BoundedProcessor(BatchSpanProcessor):
         """Queue a span, or drop it."""
         if self._counts.is_full:
             self._counts.refused += 1
-            self._counts.log_dropped()
+            self._counts.report_drops()
         else:
             self._counts.admitted += 1
             super().on_end(span)

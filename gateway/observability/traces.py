@@ -183,9 +183,9 @@ class ModelTrace:
         if self._on is None or self._span is None:
             return
         usage = answer.usage or Usage()
-        provider, __, name = usage.model.rpartition("/")
+        provider, __, name = usage.model.partition("/")
         told: dict[str, Any] = {
-            "gen_ai.provider.name": provider.partition("/")[0] or "_OTHER",
+            "gen_ai.provider.name": provider or "_OTHER",
             "gen_ai.usage.input_tokens": usage.prompt_tokens,
             "gen_ai.usage.output_tokens": usage.completion_tokens,
             "gen_ai.usage.cache_read.input_tokens": usage.cached_tokens,
@@ -232,9 +232,8 @@ def end_tool(number: int, result: ToolResult) -> None:
     scope = _current.get()
     if not _on or scope is None or (span := scope.tools.pop(number, None)) is None:
         return
-    if span.attributes["squidbot.receipt"]:
-        outcome = "unknown" if result.is_unknown else "failed" if result.is_error else "done"
-        span.set_attribute("squidbot.receipt.outcome", outcome)
+    outcome = "unknown" if result.is_unknown else "failed" if result.is_error else "done"
+    span.set_attribute("squidbot.outcome", outcome)
     span.set_attribute("squidbot.result.origins", sorted({origin.kind for origin in result.origins}))
     if _on[0].contents:
         span.set_attribute("gen_ai.tool.call.result", _on[0].text(result.content))

@@ -90,7 +90,7 @@ async def test_a_turn_is_a_tree_and_its_delivery_is_linked(tmp_path):
         assert all(each.attributes["gen_ai.usage.input_tokens"] > 0 for each in models)
         assert keep.name == "execute_tool keep"
         assert keep.attributes["squidbot.receipt"] is True
-        assert keep.attributes["squidbot.receipt.outcome"] == "done"
+        assert keep.attributes["squidbot.outcome"] == "done"
         assert keep.attributes["squidbot.origins"] == []
         assert keep.attributes["squidbot.trust"] == "owner"
         for words in ("walrus", "Gustav", "@ann", "hs.test", SECRET):
@@ -127,7 +127,6 @@ async def test_origins_and_results_are_told_by_their_kinds(tmp_path):
             await ask(tmp_path, tool=Reader(), person="@bob:hs.test")
         [read] = collector.named("execute_tool")
         assert read.attributes["squidbot.receipt"] is False
-        assert "squidbot.receipt.outcome" not in read.attributes
         assert read.attributes["squidbot.origins"] == ["person"]
         assert read.attributes["squidbot.trust"] == "known"
         assert read.attributes["squidbot.result.origins"] == ["web"]
@@ -141,7 +140,7 @@ async def test_a_failed_tool_is_a_failed_span(tmp_path):
             await ask(tmp_path, "fail please")
         [keep] = collector.named("execute_tool")
         assert keep.error
-        assert keep.attributes["squidbot.receipt.outcome"] == "failed"
+        assert keep.attributes["squidbot.outcome"] == "failed"
 
 
 @pytest.mark.parametrize("mode", ["refusing", "redirecting", "huge", "silent", "away"])
