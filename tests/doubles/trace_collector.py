@@ -103,11 +103,11 @@ class TraceCollector:
                         self.send_header("Content-Length", "0")
                         self.end_headers()
                     case mode:
+                        if mode == "good":
+                            collector._take(body)  # before the answer: who has that may look
                         self.send_response(200 if mode == "good" else 403)
                         self.send_header("Content-Length", "0")
                         self.end_headers()
-                        if mode == "good":
-                            collector._take(body)
 
             def _flood(self) -> None:
                 self.send_response(400)
