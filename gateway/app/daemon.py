@@ -35,6 +35,7 @@ from gateway.app.erasures import carry_out_requests, log_interrupted_erasures
 from gateway.errors import ConfigInvalid, StateUnusable
 from gateway.observability.logs import configure_logs
 from gateway.observability.metrics import show_heartbeat, show_store, watch_vitals
+from gateway.observability.traces import start_traces, stop_traces
 from gateway.operations.control.control_server import serve_control
 from gateway.operations.home_files import open_skills
 from gateway.operations.http.health import Health, serve
@@ -93,7 +94,7 @@ def run_daemon(
         _log.warning("settings.doubtful", warning=warning)
     verify_always()
     ending = _Ending(at_terminal=_has_terminal())
-    with hold_home(home):
+    with hold_home(home), _traced(settings):
         log_interrupted_erasures(settings, home)
         carry_out_requests(settings, home)
         options = loop_for(settings.store_url)
@@ -101,6 +102,18 @@ def run_daemon(
     if ending.reload and not ending.forced:
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606 - the command as it was
     return code
+
+
+@contextmanager
+def _traced(settings: Settings) -> Iterator[None]:
+    """Within, send traces, if the settings name a collector."""
+    if (to := settings.gateway.traces) is not None:
+        headers = {name: value.get_secret_value() for name, value in to.headers.items()}
+        start_traces(to.endpoint, headers, contents=to.contents, secret_texts=settings.secrets())
+    try:
+        yield
+    finally:
+        stop_traces()
 
 
 @dataclass(slots=True)

@@ -19,7 +19,7 @@ import structlog
 
 from agent_core.errors import BudgetSpent, ModelError
 from agent_core.messages import SessionKey
-from agent_core.models import Message, ModelChunk, Purpose, ToolCall, ToolDefinition, Usage
+from agent_core.models import Message, ModelAnswer, ModelChunk, Purpose, ToolCall, ToolDefinition, Usage
 from agent_core.ports import Clock, LLMPort
 from agent_core.prompt_budget import TokenEstimate
 from gateway.budget.budget_policy import (
@@ -32,6 +32,7 @@ from gateway.budget.budget_policy import (
     tier_of,
 )
 from gateway.observability import metrics
+from gateway.observability.traces import ModelTrace
 from gateway.store.stores import Queue, StoreUnavailable, UsageStore
 
 ANSWER_TOKENS = 1_000
@@ -312,7 +313,8 @@ class _Paid:
         texts: list[str] = []
         calls: list[ToolCall] = []
         told: Usage | None = None
-        failed = False
+        error: BaseException | None = None
+        trace = ModelTrace(self._meter.purpose, messages)
         try:
             chunks = await self._llm.chat(messages, tools, stream=stream)
             async with aclosing(cast("AsyncGenerator[ModelChunk, None]", chunks)) as answer:
@@ -325,11 +327,13 @@ class _Paid:
                         case Usage():
                             told = chunk if told is None else told + chunk
                     yield chunk
-        except ModelError:
-            failed = True
+        except BaseException as raised:
+            error = raised
             raise
         finally:
-            self._meter.settle(self._cost(guess, texts, calls, told, failed=failed))
+            cost = self._cost(guess, texts, calls, told, failed=isinstance(error, ModelError))
+            self._meter.settle(cost)
+            trace.end(ModelAnswer("".join(texts), tuple(calls), cost), error)
 
     def _cost(
         self, guess: int, texts: Sequence[str], calls: Sequence[ToolCall], told: Usage | None, *, failed: bool

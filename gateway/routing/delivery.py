@@ -32,6 +32,7 @@ from channels.status import ChannelStatus
 from gateway.errors import describe
 from gateway.observability import metrics
 from gateway.observability.redaction import going_out, quiet
+from gateway.observability.traces import note_outcome, trace_delivery
 from gateway.routing.conversations import Conversations
 from gateway.routing.crash_isolation import ALONE_AFTER, CRASH_APOLOGY, CrashIsolation, fatal
 from gateway.store.states import IllegalMove, link_wait
@@ -161,6 +162,7 @@ class Delivery:
             with (
                 speaking(row.message.notes.language),
                 quiet(going_out(row.message)),
+                trace_delivery(row, self._channel.name),
                 structlog.contextvars.bound_contextvars(session=str(row.message.session)),
             ):
                 suspect = self._suspects.suspect_send(row.id)
@@ -203,7 +205,7 @@ class Delivery:
             await self._failed(row, error, certain=not reached.uncertain and not open_before)
         else:
             await self._record_sent(row, receipt)
-            metrics.OUTBOUND.labels(self._channel.name, "sent").inc()
+            _count(self._channel.name, "sent")
             _log.info("message.sent", channel=self._channel.name, inbox=row.inbox_id, outbox=row.id)
 
     async def _record_sent(self, row: OutboxRow, receipt: Receipt) -> None:
@@ -230,12 +232,13 @@ class Delivery:
 
     async def _give_up_killer(self, row: OutboxRow, why: str) -> None:
         """Dead-letter a message that the process dies of; what may have arrived needs review."""
-        name = self._channel.name
         if row.uncertain_since is not None:
             await self._needs_review(row, f"{why}, and the server may have it")
         else:
-            metrics.OUTBOUND.labels(name, "dead").inc()
-            _log.error("message.dead_lettered", channel=name, outbox=row.id, why="kills", error=why)
+            _count(self._channel.name, "dead")
+            _log.error(
+                "message.dead_lettered", channel=self._channel.name, outbox=row.id, why="kills", error=why
+            )
             await self._store.outbox.record_failure(
                 row, why, delay_s=None, apology=_apology(row, CRASH_APOLOGY)
             )
@@ -254,7 +257,7 @@ class Delivery:
     async def _needs_review(self, row: OutboxRow, why: str) -> None:
         await self._store.outbox.uncertain(row)  # it may be `sending`, because the server was asked
         await self._store.outbox.needs_review(row, why)
-        metrics.OUTBOUND.labels(self._channel.name, "unknown").inc()
+        _count(self._channel.name, "unknown")
         _log.error("message.needs_review", channel=self._channel.name, outbox=row.id, why=why)
 
     async def _probe(self, row: OutboxRow) -> bool:
@@ -273,7 +276,7 @@ class Delivery:
             return True
         _log.info("outbox.sent_copy_found", channel=self._channel.name, outbox=row.id)
         await self._record_sent(row, receipt)
-        metrics.OUTBOUND.labels(self._channel.name, "sent").inc()
+        _count(self._channel.name, "sent")
         return False
 
     async def _probe_failed(self, row: OutboxRow, error: Exception) -> None:
@@ -308,12 +311,12 @@ class Delivery:
         delay_s = None if give_up else self._delay(row, error)
         text = str(error) or type(error).__name__
         if give_up:
-            metrics.OUTBOUND.labels(self._channel.name, "dead").inc()
+            _count(self._channel.name, "dead")
             _log.error(
                 "message.dead_lettered", channel=self._channel.name, outbox=row.id, why=give_up, error=text
             )
         else:
-            metrics.OUTBOUND.labels(self._channel.name, "retried").inc()
+            _count(self._channel.name, "retried")
             _log.warning(
                 "message.retried",
                 channel=self._channel.name,
@@ -349,6 +352,11 @@ class Delivery:
         if isinstance(error, (ChannelError, TimeoutError)) and not self._link_up.is_set():
             return 1.0  # nothing is tried before the link is up again, so there is nobody to spare
         return _SEND_RETRY.delay(row.attempts + 1, random=random.random())
+
+
+def _count(channel: str, outcome: str) -> None:
+    metrics.OUTBOUND.labels(channel, outcome).inc()
+    note_outcome(outcome)
 
 
 def _apology(row: OutboxRow, why: str) -> str | None:

@@ -50,6 +50,7 @@ from gateway.routing.access import Alias, kinds_of
 from gateway.settings.accounts import RESERVED, ChannelSettings, accounts_of
 from gateway.settings.attachment_settings import AttachmentSettings, S3Settings
 from gateway.settings.cross_checks import check_whole, permission_warnings
+from gateway.settings.log_settings import LogSettings, TraceSettings
 from gateway.settings.people_settings import PersonName, PersonSettings
 from gateway.settings.problems import explain, is_loopback, parse_listen, problems_of
 from gateway.settings.source import Problem, Source, read_source
@@ -230,21 +231,6 @@ class HttpSettings(_Strict):
         return self
 
 
-class LogSettings(_Strict):
-    """
-    ``file`` is relative to the home folder. It is rotated at ``max_file_mb`` (millions of bytes);
-    ``keep_files`` older files are kept.
-    """
-
-    level: Literal["debug", "info", "warning", "error"] = "info"
-    """Minimum level."""
-    format: Literal["auto", "json", "text"] = "auto"
-    """``auto``: text on a terminal, JSON elsewhere."""
-    file: str | None = Field(default=None, min_length=1)
-    max_file_mb: float = Field(default=10.0, ge=0.01, le=10_000)
-    keep_files: int = Field(default=5, ge=1, le=1000)
-
-
 class GatewaySettings(_Strict):
     """
     Settings of the daemon.
@@ -255,6 +241,7 @@ class GatewaySettings(_Strict):
 
     http: HttpSettings | None = None
     log: LogSettings = LogSettings()
+    traces: TraceSettings | None = None
     max_concurrent_turns: int = Field(default=16, ge=1, le=256)
     """Maximum number of concurrent turns; one more is reserved for the owner."""
     durability: Literal["full", "process"] = "full"
@@ -511,6 +498,8 @@ def _soft_warnings(settings: Settings) -> list[str]:
     found = list(settings.agents.heartbeat.warnings)
     if settings.memory.vectors:
         found += _vector_warnings()
+    if settings.gateway.traces is not None:
+        found += settings.gateway.traces.warnings
     kinds, places = settings.channels.kinds(), settings.channels.places()
     apart = settings.channels.apart()
     for name, config in settings.channels.enabled().items():

@@ -61,6 +61,7 @@ _SAMPLES: dict[str, Any] = {
     "llm.pools": {"main": ["NAME"]},
     "people.bob.addresses": ["@bob:example.org", "bob@example.org"],
     "gateway.http.listen": "127.0.0.1:8811",
+    "gateway.traces.endpoint": "http://127.0.0.1:4318/v1/traces",
     "gateway.http.hooks.grafana.secret": "a random text of at least 16 characters",
     "tools.web.search.provider": "searxng",
     "tools.web.search.url": "http://127.0.0.1:8888/",

@@ -22,6 +22,7 @@ from channels.base import AckState, Capabilities, Channel
 from channels.split import message_parts
 from gateway.budget.metering import UsageMeter
 from gateway.observability import metrics
+from gateway.observability.traces import note_outcome
 from gateway.routing.acknowledgements import Acknowledgements
 from gateway.store.sql.amendments import AS_EDITED
 from gateway.store.stores import Completion, NewOutbound, OutboxRow, Queue, StoreUnavailable, Turn
@@ -32,6 +33,12 @@ _ABOVE = gettext_noop("(The answer above replaces an earlier one; this part of i
 STORE_RETRY = BackoffPolicy(first_s=0.5, cap_s=30.0)
 _log = structlog.get_logger(__name__)
 _Result = TypeVar("_Result")
+
+
+def count_turn(channel: str, outcome: str) -> None:
+    """Count a turn in the metrics, and note its end in its trace."""
+    metrics.TURNS.labels(channel, outcome).inc()
+    note_outcome(outcome)
 
 
 class TurnCommit:
@@ -106,7 +113,7 @@ class TurnCommit:
     ) -> None:
         """Commit the failure for good, with an apology. Raises `LostTurn`."""
         await self.retry_until_stored(lambda: self.store.turns.dead_letter(turn, failure.error, outbound))
-        metrics.TURNS.labels(turn.channel, "dead_lettered").inc()
+        count_turn(turn.channel, "dead_lettered")
         about = {"channel": turn.channel, "turn": turn.id, "attempts": turn.attempts, "error": failure.error}
         if failure.is_explained and outbound:
             _log.info("turn.dead_lettered", **about)
@@ -116,7 +123,7 @@ class TurnCommit:
 
     async def defer(self, turn: Turn, error: str, delay_s: float, *, waits_for: str | None = None) -> None:
         """Commit a retry that is not the message's fault. Raises `LostTurn`."""
-        metrics.TURNS.labels(turn.channel, "deferred").inc()
+        count_turn(turn.channel, "deferred")
         log = _log.info if turn.deferrals else _log.warning  # once; `status` says that it waits still
         log("turn.deferred", channel=turn.channel, error=error, retry_in_s=round(delay_s, 1))
         await self.retry_until_stored(
@@ -125,7 +132,7 @@ class TurnCommit:
 
     def note_answer(self, turn: Turn, result: TurnResult, took_s: float) -> None:
         """Log and count a turn that was completed after ``took_s``."""
-        metrics.TURNS.labels(turn.channel, "answered").inc()
+        count_turn(turn.channel, "answered")
         metrics.TURN_SECONDS.labels(turn.channel).observe(took_s)
         _log.info(
             "turn.answered",
@@ -139,7 +146,7 @@ class TurnCommit:
 
     def end_withdrawn(self, turn: Turn, why: str) -> None:
         """End a turn whose messages were withdrawn. The store knows already."""
-        metrics.TURNS.labels(turn.channel, "stopped").inc()
+        count_turn(turn.channel, "stopped")
         _log.info("turn.cut_off", channel=turn.channel, turn=turn.id, why=why)
         if why != AS_EDITED:
             self.acknowledgements.report((row.message for row in turn.rows), AckState.FAILED)

@@ -19,8 +19,8 @@ import structlog
 from agent_core.errors import StorageUnavailable
 from agent_core.messages import SessionKey
 from gateway.budget.metering import UsageMeter
-from gateway.observability import metrics
 from gateway.observability.redaction import quiet
+from gateway.observability.traces import trace_turn
 from gateway.store.background_job_rows import is_background
 from gateway.store.shared import SHARED
 from gateway.store.sql.amendments import AS_EDITED
@@ -28,7 +28,7 @@ from gateway.store.states import InboxState
 from gateway.store.stores import InboxStore, LostTurn, Stopped, StoreUnavailable, Turn
 from gateway.store.wakeups import Wakeups
 from gateway.turns.commands.new_conversation import NewConversation
-from gateway.turns.commit import STORE_RETRY
+from gateway.turns.commit import STORE_RETRY, count_turn
 from gateway.turns.failure_and_deferral import Deferral, TurnFailure
 from gateway.turns.history_writer import HistoryWriter
 from gateway.turns.model_run import ModelRun
@@ -165,6 +165,10 @@ class TurnHandler:
 
     async def _run_claimed(self, turn: Turn, run: _Run) -> None:
         """Run a claimed turn; whatever happens, the claim ends here."""
+        with trace_turn(turn):
+            await self._run_to_end(turn, run)
+
+    async def _run_to_end(self, turn: Turn, run: _Run) -> None:
         with self._model.speaking_in(turn), anyio.CancelScope() as run.scope:
             run.turn = turn.id
             if turn.id in run.stopped:
@@ -173,7 +177,7 @@ class TurnHandler:
                 await self._run_or_release(turn, run)
             except LostTurn:
                 if turn.id not in run.stopped:
-                    metrics.TURNS.labels(turn.channel, "lost").inc()
+                    count_turn(turn.channel, "lost")
                     _log.warning("turn.lost", channel=turn.channel, turn=turn.id)
                     return
             except anyio.get_cancelled_exc_class():

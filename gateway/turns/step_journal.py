@@ -16,6 +16,7 @@ from agent_core.provenance import Origins, describe, from_json, to_json
 from agent_core.tools.effects import Effect
 from agent_core.tools.execution import changed_note
 from agent_core.tools.policy import HARMLESS, Approval
+from gateway.observability.traces import begin_tool, end_tool
 from gateway.store.model import EffectReceipt
 from gateway.store.stores import Queue, Step, Turn
 
@@ -146,9 +147,11 @@ class StoreStepJournal:
             )
         step = Step(number, "tool", digest, request, None, receipt)
         await self._store.turns.record_step_start(self._turn, step)
+        begin_tool(step, call, effect, origins)
 
     async def record_tool_result(self, number: int, digest: str, result: ToolResult) -> None:
         """Make the result durable."""
+        end_tool(number, result)
         stored = result.model_dump(mode="json")
         await self._store.turns.record_step_result(
             self._turn, Step(number, "tool", digest, self._states(), stored)

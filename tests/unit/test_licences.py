@@ -17,6 +17,7 @@ FITTING = {
 }  # fmt: skip
 """As the FSF's list of licences says of each."""
 ALIASES = {
+    "3-clause bsd license": "BSD-3-Clause",
     "apache 2.0": "Apache-2.0",
     "apache license 2.0": "Apache-2.0",
     "apache license, version 2.0": "Apache-2.0",

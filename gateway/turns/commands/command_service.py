@@ -19,13 +19,12 @@ from agent_core.messages import Background, InboundMessage, LineNote, SessionKey
 from agent_core.models import Message, Purpose
 from agent_core.prompt import CORRECTED, attachment_lines, email_text
 from agent_core.provenance import untrusted_origin
-from gateway.observability import metrics
 from gateway.routing.access import Access, is_admitted
 from gateway.store.stores import Completion, Queue, Turn
 from gateway.turns.commands.chat_commands import CommandHandlers
 from gateway.turns.commands.command_parsing import Command, Misread, is_only_read, is_stop, parse_command
 from gateway.turns.commands.worded_answers import answer_note, recorded_reply
-from gateway.turns.commit import TurnCommit
+from gateway.turns.commit import TurnCommit, count_turn
 from gateway.turns.questions.decisions import NOT_PROVED
 from gateway.turns.questions.question_text import safe_line
 from gateway.turns.questions.review_questions import (
@@ -222,7 +221,7 @@ class CommandService:
     async def _file(self, turn: Turn) -> None:
         """Let it stand in a history, and answer nobody."""
         await self.commit.complete(turn, await self.ingest_only.completion(turn))
-        metrics.TURNS.labels(turn.channel, "filed").inc()
+        count_turn(turn.channel, "filed")
         _log.info("turn.ingested", channel=turn.channel)
 
     async def _note(self, turn: Turn) -> None:
@@ -236,7 +235,7 @@ class CommandService:
             update |= {"turn": noted.turn, "id": noted.id or line.id}
         line = line.model_copy(update=update)
         await self.commit.complete(turn, Completion(history=[line]))
-        metrics.TURNS.labels(turn.channel, "filed").inc()
+        count_turn(turn.channel, "filed")
 
     async def _ask(self, turn: Turn) -> None:
         """Ask the owner, as soon as there is a place to ask in."""
@@ -257,7 +256,7 @@ class CommandService:
         await self.commit.complete(
             turn, Completion(outbound=outbound, history=decision.history, others=others)
         )
-        metrics.TURNS.labels(turn.channel, "command").inc()
+        count_turn(turn.channel, "command")
         _log.info("turn.commanded", channel=turn.channel, kind=turn.head.message.kind)
 
     def _is_edited_into_command(self, note: InboundMessage) -> bool:
