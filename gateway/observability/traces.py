@@ -85,7 +85,12 @@ def start_traces(
     from gateway.observability.trace_export import SpanSender  # noqa: PLC0415 - 20 MB that few want
 
     stop_traces()
-    _on.append(_Traces(SpanSender(endpoint, headers), Redactor(secret_texts), contents))
+    try:
+        sender = SpanSender(endpoint, headers)
+    except Exception as error:  # noqa: BLE001 - the library reads OTEL_* variables, and no answer needs it
+        _log.warning("traces.off", reason=f"{type(error).__name__}: {error}", remedy="OTEL_* variables")
+        return
+    _on.append(_Traces(sender, Redactor(secret_texts), contents))
 
 
 def stop_traces() -> None:

@@ -104,3 +104,15 @@ def test_an_endpoint_is_an_address_without_a_password(endpoint):
 
 def test_headers_are_secrets():
     assert "a-token-of-mine" in given(headers={"Authorization": "a-token-of-mine"}).secrets()
+
+
+def test_a_variable_that_the_library_cannot_read_stops_no_start(monkeypatch):
+    """The control: without it they are on."""
+    try:
+        for value, on in (("many", 0), ("100", 1)):
+            monkeypatch.setenv("OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT", value)
+            traces.start_traces("http://127.0.0.1:9/v1/traces", {}, contents=False, secret_texts=())
+            assert len(traces._on) == on
+            traces.stop_traces()
+    finally:
+        traces.stop_traces()
