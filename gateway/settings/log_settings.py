@@ -8,7 +8,6 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
-from gateway.observability.traces import missing_for_traces
 from gateway.settings.problems import is_loopback
 
 
@@ -47,6 +46,8 @@ class TraceSettings(_Strict):
     @property
     def warnings(self) -> Sequence[str]:
         """Return warnings about a missing library, and about words that anybody on the way can read."""
+        from gateway.observability.traces import missing_for_traces  # noqa: PLC0415 - loads the store
+
         found, address = [], urlsplit(self.endpoint)
         if missing := missing_for_traces():
             found.append(f"gateway.traces: install OpenTelemetry with {missing}; until then nothing is sent")
