@@ -151,9 +151,8 @@ class CircuitBreaker:
         longest = now + self._settings.open_minutes * 60
         try:
             kept = json.loads(text)
-            # Earlier versions kept the sentence, which begins with the number.
             tripped = [
-                BreakerOpen(str(thread), int(str(answers).split()[0]), min(float(until) - since, longest))
+                BreakerOpen(str(thread), int(answers), min(float(until) - since, longest))
                 for thread, answers, until in kept["pulled"]
             ]
             sent = [

@@ -207,19 +207,20 @@ class HeartbeatChannel:
     async def check_work(self, inbox: Inbox | None, instant: datetime, *, forced: bool = False) -> TickWork:
         """Decide without a model if there is work; ``forced`` or without inbox, also seen things count."""
         local = instant.astimezone(self.schedule.zone)
+        reason, is_idle = f"{NOTHING}: {self._checklist.name} asks for nothing", True
         try:
-            checklist, reason = await anyio.to_thread.run_sync(_load_checklist, self._checklist), ""
+            checklist = await anyio.to_thread.run_sync(_load_checklist, self._checklist)
         except FileNotFoundError:
             checklist, reason = "", f"{NOTHING}: there is no {self._checklist.name}"
         except OSError as error:
             _log.warning("heartbeat.checklist_unreadable", error=type(error).__name__, errno=error.errno)
-            checklist, reason = "", f"{self._checklist.name} cannot be read: {error.strerror or error}"
+            checklist, is_idle = "", False
+            reason = f"{self._checklist.name} cannot be read: {error.strerror or error}"
         work = has_work(checklist)
         if not self._watches:
             if work:
                 return await self._ask_unless_unchanged(inbox, instant, checklist, local, forced=forced)
-            reason = reason or f"{NOTHING}: {self._checklist.name} asks for nothing"
-            return TickWork(reason=reason, is_idle=reason.startswith(NOTHING))
+            return TickWork(reason=reason, is_idle=is_idle)
         called = await self._called(inbox, checklist, local)
         untold, open_ticks = await self._unreported(inbox)
         told, positions = [*untold, *called.told], dict(called.positions or {})

@@ -28,7 +28,7 @@ from anyio.abc import TaskGroup
 
 from agent_core.backoff import Backoff, BackoffPolicy
 from agent_core.http_guards import verify_always
-from agent_core.language import _, use_language
+from agent_core.language import use_language
 from channels.base import SupportsHttp
 from gateway.app import Overrides, build
 from gateway.app.erasures import carry_out_requests, log_interrupted_erasures
@@ -44,7 +44,7 @@ from gateway.operations.operation_context import Costs, OperationContext
 from gateway.operations.operation_registry import all_operations
 from gateway.operations.privacy.erasure_requests import due_requests, next_due
 from gateway.operations.status_operation import show_status
-from gateway.proactive.owner_alerts import reload_alert
+from gateway.proactive.owner_alerts import erasure_alert, reload_alert
 from gateway.settings import Settings, load_settings, parse_listen
 from gateway.settings.accounts import own_addresses
 from gateway.settings.last_good import keep_last_good
@@ -94,7 +94,7 @@ def run_daemon(
         _log.warning("settings.doubtful", warning=warning)
     verify_always()
     ending = _Ending(at_terminal=_has_terminal())
-    with hold_home(home), _traced(settings):
+    with _traced(settings), hold_home(home):  # the home is free before the last traces are sent
         log_interrupted_erasures(settings, home)
         carry_out_requests(settings, home)
         options = loop_for(settings.store_url)
@@ -231,14 +231,8 @@ async def _restart_for_erasures(built: Gateway, home: Home, notifier: Notifier, 
     """Begin anew when somebody is to be forgotten, which is done at a start; once for each such time."""
     began = built.clock.now()
     if left := await to_thread.run_sync(due_requests, home.root, began):
-        built.proactive.owner_alerts.alert(
-            "erasure",
-            _(
-                "I could not erase what {person} asked me to forget; the log says why."
-                " I try again at the next start.",
-                person=left[0].addresses[0],
-            ),
-        )
+        alert = erasure_alert(left[0].addresses[0])
+        built.proactive.owner_alerts.alert(alert.about, alert.text)
     while True:
         due = await to_thread.run_sync(next_due, home.root, began)
         if due is not None and due <= built.clock.now() and not built.stopping:
@@ -401,7 +395,7 @@ def _spare() -> None:
 
 async def _settle(built: Gateway) -> None:
     """Let the garbage collector look for more than at the start, as soon as the channels are up."""
-    for __ in range(30):
+    for _ in range(30):
         if built.supervisor.all_up:
             break
         await anyio.sleep(1)

@@ -19,7 +19,7 @@ import structlog
 
 from agent_core.errors import BudgetSpent, ModelError
 from agent_core.messages import SessionKey
-from agent_core.models import Message, ModelAnswer, ModelChunk, Purpose, ToolCall, ToolDefinition, Usage
+from agent_core.models import Message, ModelChunk, Purpose, ToolCall, ToolDefinition, Usage
 from agent_core.ports import Clock, LLMPort
 from agent_core.prompt_budget import TokenEstimate
 from gateway.budget.budget_policy import (
@@ -333,7 +333,7 @@ class _Paid:
         finally:
             cost = self._cost(guess, texts, calls, told, failed=isinstance(error, ModelError))
             self._meter.settle(cost)
-            trace.end(ModelAnswer("".join(texts), tuple(calls), cost), error)
+            trace.end(texts, calls, cost, error)
 
     def _cost(
         self, guess: int, texts: Sequence[str], calls: Sequence[ToolCall], told: Usage | None, *, failed: bool

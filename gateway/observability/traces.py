@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from agent_core.models import Message, ModelAnswer, ToolCall, ToolResult, Usage
+from agent_core.models import Message, ToolCall, ToolResult, Usage
 from agent_core.provenance import Origins, trust_of
 from gateway.observability.redaction import Redactor
 from gateway.store.stores import OutboxRow, Step, Turn
@@ -183,11 +183,13 @@ class ModelTrace:
             told["gen_ai.input.messages"] = self._on.text([_parts(message) for message in messages])
         self._span = self._on.sender.begin("chat", told, kind="client", parent=parent, to=None)
 
-    def end(self, answer: ModelAnswer, error: BaseException | None) -> None:
+    def end(
+        self, texts: Sequence[str], calls: Sequence[ToolCall], cost: Usage | None, error: BaseException | None
+    ) -> None:
         """End it with what was answered so far, and why that is not all."""
         if self._on is None or self._span is None:
             return
-        usage = answer.usage or Usage()
+        usage = cost or Usage()
         provider, __, name = usage.model.partition("/")
         told: dict[str, Any] = {
             "gen_ai.provider.name": provider or "_OTHER",
@@ -199,9 +201,9 @@ class ModelTrace:
             told["gen_ai.request.model"] = name
             self._span.update_name(f"chat {name}")
         if error is None:
-            told["gen_ai.response.finish_reasons"] = ["tool_call" if answer.calls else "stop"]
+            told["gen_ai.response.finish_reasons"] = ["tool_call" if calls else "stop"]
         if self._on.contents:
-            said = Message(role="assistant", content=answer.text, tool_calls=answer.calls)
+            said = Message(role="assistant", content="".join(texts), tool_calls=tuple(calls))
             told["gen_ai.output.messages"] = self._on.text([_parts(said)])
         self._span.set_attributes(told)
         self._on.sender.end(self._span, "" if error is None else type(error).__name__)

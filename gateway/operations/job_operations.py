@@ -408,10 +408,12 @@ async def _outcome(planned: PlannedJob, name: str, instant: datetime) -> LedgerE
 
 
 def _job_row(planned: PlannedJob, job: Job) -> dict[str, Any]:
+    from gateway.proactive.jobs.job_service import is_watch
+
     return {
         "id": job.id,
         "state": job.state.value,
-        "kind": "watch" if job.timing.startswith("watch ") else job.kind.value,
+        "kind": "watch" if is_watch(job) else job.kind.value,
         "when": planned.service.timing_text(job),
         "timing": job.timing,
         "next": None if job.next_at is None else _local_time(job.next_at, planned.zone),

@@ -112,6 +112,19 @@ def reload_alert(problems: str) -> Alert:
 
 
 @for_owner
+def erasure_alert(person: str) -> Alert:
+    """Alert: what somebody asked to be forgotten could not be erased."""
+    return Alert(
+        "erasure",
+        _(
+            "I could not erase what {person} asked me to forget; the log says why. I try again at the next "
+            "start.",
+            person=person,
+        ),
+    )
+
+
+@for_owner
 def credit_alert(error: ModelError, now: datetime) -> Alert:
     """Alert: a model's provider gives no more answers, because the account has nothing left."""
     model, status = error.fields.get("model"), error.fields.get("status")

@@ -7,7 +7,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import textwrap
 from pathlib import Path
 
 import anyio
@@ -19,22 +18,11 @@ from gateway.operations.backup.create import backup_name
 from gateway.operations.backup.restore import restore
 from gateway.system.home import Home
 from tests.backup_world import NOW
+from tests.doubles.killed_writes import KILLED_AT_A_WRITE
 from tests.home_world import ALICE, fill, tree
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-# The n-th time that it is about to change a name, or to open a file for writing, it is killed.
-KILLED = """
-import os, sys
-left = int(sys.argv.pop(1))
-NAMES = {"os.rename", "os.remove", "os.link", "os.mkdir", "os.rmdir", "os.truncate", "shutil.copyfile"}
-def hook(event, args):
-    global left
-    writes = event == "open" and isinstance(args[2], int) and args[2] & (os.O_WRONLY | os.O_RDWR)
-    if event in NAMES or writes:
-        left -= 1
-        if left < 0:
-            os.kill(os.getpid(), 9)
-sys.dont_write_bytecode = True
+KILLED = f"""{KILLED_AT_A_WRITE}
 from gateway.cli import main
 import cyclopts, anyio, pydantic
 sys.addaudithook(hook)
@@ -45,7 +33,7 @@ main()
 
 def squidbot(*arguments, kill_at=None):
     """A command in a process of its own; killed when it is about to write for this many times."""
-    code = [] if kill_at is None else ["-c", textwrap.dedent(KILLED), str(kill_at)]
+    code = [] if kill_at is None else ["-c", KILLED, str(kill_at)]
     return subprocess.run(
         [sys.executable, *(code or ["-m", "gateway"]), *map(str, arguments)],
         cwd=REPOSITORY, env={**os.environ, "PYTHONPATH": str(REPOSITORY)}, capture_output=True, text=True, timeout=60,

@@ -12,32 +12,21 @@ from pathlib import Path
 
 import pytest
 
+from tests.doubles.killed_writes import KILLED_AT_A_WRITE
 from tests.integration.test_own_data import REQUESTS, carry_out, said_and_requested, stored
 from tests.kill.tally import SEED, TALLY
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900, func_only=True)]
 REPOSITORY = Path(__file__).resolve().parents[2]
 KILLS = 30
-# The n-th time that it is about to change a name, or to open a file for writing, it is killed.
-CHILD = """
-import os, sys
+CHILD = f"""{KILLED_AT_A_WRITE}
 from pathlib import Path
-left, root = int(sys.argv[1]), Path(sys.argv[2])
-NAMES = {"os.rename", "os.remove", "os.link", "os.mkdir", "os.rmdir", "os.truncate", "shutil.rmtree"}
-count = 0
-def hook(event, args):
-    global count
-    writes = event == "open" and isinstance(args[2], int) and args[2] & (os.O_WRONLY | os.O_RDWR)
-    if event in NAMES or writes:
-        count += 1
-        if count > left:
-            os.kill(os.getpid(), 9)
 from gateway.app.erasures import carry_out_requests
 from gateway.settings import Settings
 from gateway.system.home import Home
-settings = Settings.model_validate({"people": {"bob": {"addresses": sys.argv[3:]}}})
+settings = Settings.model_validate({{"people": {{"bob": {{"addresses": sys.argv[2:]}}}}}})
 sys.addaudithook(hook)
-carry_out_requests(settings, Home(root))
+carry_out_requests(settings, Home(Path(sys.argv[1])))
 print(count)
 """
 """Prints how often it wrote, if it is not killed."""
@@ -47,7 +36,7 @@ def forget(root: Path, writes: int) -> subprocess.CompletedProcess[str]:
     """Carry out what is due in a process of its own, which dies after so many writes."""
     return subprocess.run(
         [sys.executable, "-c", CHILD, str(writes), str(root), "@bob:hs.test", "bob@mail.test"],
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY), "PYTHONDONTWRITEBYTECODE": "1"},
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
         capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
 

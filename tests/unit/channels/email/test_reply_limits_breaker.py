@@ -124,13 +124,6 @@ class TestBrake:
             assert (after.open_reason("t", 10.0) is not None) == tripped
             assert after.open_reason("t", 3601.0) is None
 
-    def test_a_state_with_its_reason_in_words(self) -> None:
-        """Earlier versions kept the sentence, in whatever language it was made; it begins with the number."""
-        it = breaker(answers_per_hour=1)
-        words = "12 Antworten gingen innerhalb einer Stunde in einen Thread"
-        assert it.load(json.dumps({"pulled": [["loop", words, 90.0]], "sent": []}), 0.0, 0.0)
-        assert [one.why for one in it.all_open(1.0)] == ["12 answers went into one thread within an hour"]
-
     @pytest.mark.parametrize("text", ["", "[]", "{}", '{"pulled": [[1]], "sent": [], "bounced": []}', "\0"])
     def test_damaged_is_like_none(self, text: str) -> None:
         """Nothing is taken of it, and said so."""

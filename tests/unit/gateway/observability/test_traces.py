@@ -17,14 +17,14 @@ from tests.doubles.trace_collector import TraceCollector
 
 _CALLS = """
 import json, sys
-from agent_core.models import ModelAnswer, ToolResult
+from agent_core.models import ToolResult
 from gateway.observability import traces
 {before}
 traces.note_outcome("answered")
 traces.begin_tool(None, None, "read", ())
 traces.end_tool(0, ToolResult(content="x"))
 with traces.trace_turn({turn}), traces.trace_delivery({turn}, "matrix"):
-    traces.ModelTrace("chat", []).end(ModelAnswer("x"), None)
+    traces.ModelTrace("chat", []).end(["x"], [], None, None)
 print(json.dumps(sorted({{name.partition(".")[0] for name in sys.modules}} & {{"opentelemetry", "requests"}})))
 """
 _ON = 'traces.start_traces("http://127.0.0.1:9/v1/traces", {}, contents=False, secret_texts=())'
