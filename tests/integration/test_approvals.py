@@ -122,6 +122,30 @@ async def test_the_owner_is_asked_once_and_says_yes(tmp_path):
     assert refused.text.startswith(f"`d{draft}` is approved")
 
 
+@pytest.mark.parametrize(("person", "word"), [(ANN, "yes to all"), (ANN, "no to all"), (BOB, "yes to all")])
+async def test_a_word_to_all_decides_drafts_of_the_owner_alone(tmp_path, monkeypatch, person, word):
+    """The control: the same words of the person whose answers wait decide nothing."""
+    monkeypatch.setattr(worded_answers, "_CROSSED", timedelta(0))
+    async with deciding(tmp_path, "strangers") as one:
+        await greeted(one)
+        for number, who in enumerate((BOB, EVE), start=1):
+            one.server.say(who, "may I come?")
+            await notices(one, number)
+        drafts = await held(one)
+        one.server.say(person, word)
+        if person == ANN:
+            with anyio.fail_after(60):
+                while not any(f"d{drafts[-1]}` is" in each.text for each in one.server.seen(DM)):
+                    await anyio.sleep(0.02)
+            assert await one.built.store.outbox.rows(states=[OutboxState.HELD]) == []
+        else:
+            await notices(one, 3)  # it is a message like any other
+            assert set(drafts) <= set(await held(one))
+        if word.startswith("yes") and person == ANN:
+            await one.server.answers(1, conversation=BOBS)
+        assert bool(one.server.seen(BOBS)) is (person == ANN and word.startswith("yes"))
+
+
 async def test_a_long_answer_is_shown_whole_below(tmp_path):
     """A glance stands above the answers, and each character below them."""
     said = "may I come? " + "; ".join(map(str, range(900)))
