@@ -238,7 +238,7 @@ async def test_trust_in_what_a_question_has_shown_is_not_for_what_came_later(tmp
     async with house(tmp_path, server, notes) as one:
         asked = (await one.asked("read the page", person=ANN)).text
         name = re.findall(r"\*\*(a[0-9a-f]{6})\*\*", asked)[0]
-        assert (await one.asked("!trust a000000", person=ANN)).text.endswith("Nothing was done.")
+        assert "Nothing was done." in (await one.asked("!trust a000000", person=ANN)).text
         assert "Only my owner" in (await one.asked(f"!trust {name}", person="@bob:hs.test")).text
         told = (await one.asked(f"!trust {name}", person=ANN)).text
         assert "the page `https://evil.example/news`" in told
