@@ -12,6 +12,7 @@ from devservers import Credentials, MatrixPeer, Synapse
 from tests.doubles.agent import ModelScript
 from tests.integration.matrix_bot import call
 from tests.integration.matrix_house import open_house
+from tests.running_gateway import connected
 
 pytestmark = [pytest.mark.integration]
 KIND, WORDS = "org.matrix.msc3381.poll", "org.matrix.msc1767.text"
@@ -101,6 +102,30 @@ async def test_a_poll_that_ended_right_before_the_question_is_known_to_it(
     await group.end(ann, poll)
     await call(ann.send, room, "and now?", **mention)
     async with open_house(synapse.url, bot, tmp_path, model=model, owner=ann, allow=[bob]) as there:
+        await there.answers(ann, room, 2)
+    known = "\n".join(each.content for each in model.requests[-1])
+    assert known.count("[The poll “When?” has ended. Votes: seven: 1]") == 1
+
+
+async def test_the_result_of_a_poll_is_the_first_that_is_heard_after_a_restart(
+    synapse: Synapse,
+    fresh_credentials: Callable[[str], Credentials],
+    fresh_user: Callable[[str], MatrixPeer],
+    tmp_path: Path,
+) -> None:
+    """A room of two is known as such although nothing was written in it since then."""
+    bot, ann = fresh_credentials("bot"), fresh_user("ann")
+    model = ModelScript("fine", "fine")
+    async with open_house(synapse.url, bot, tmp_path, model=model, owner=ann) as there:
+        room = await there.room(ann)
+        group = Group(room)
+        poll = await group.start(ann, "When?")
+        await there.answers(ann, room, 1)
+        await group.vote(ann, poll, "b")
+    await group.end(ann, poll)
+    async with open_house(synapse.url, bot, tmp_path, model=model, owner=ann) as there:
+        await connected(there.built, "matrix")
+        await call(ann.send, room, "and now?")
         await there.answers(ann, room, 2)
     known = "\n".join(each.content for each in model.requests[-1])
     assert known.count("[The poll “When?” has ended. Votes: seven: 1]") == 1

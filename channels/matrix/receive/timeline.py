@@ -24,7 +24,6 @@ from channels.matrix.client.homeserver import LinkBroken, unreachable
 from channels.matrix.client.json_access import JsonObject, events_of, object_of, text_of
 from channels.matrix.events.edits import edit_in
 from channels.matrix.events.inbound_events import MatrixRoute, Skip
-from channels.matrix.events.polls import STARTS
 from channels.matrix.receive.decryption import Decryption
 from channels.matrix.receive.deferred_reading import GAP_TRIES, DeferredReading, Gaps
 from channels.matrix.receive.downloads import Downloads
@@ -340,9 +339,7 @@ class Timeline:
             room = self._rooms.get(room_id)
             open_question = self._rooms.is_unchecked(room_id) or self._rooms.lacks_members(room_id)
             senders = {
-                text_of(event, "sender")
-                for event in events
-                if open_question and event.get("type") in ("m.room.message", "m.room.encrypted", *STARTS)
+                text_of(event, "sender") for event in events if open_question and "state_key" not in event
             } - {self._me.user_id}
             if room is None or not any(self._events.rules.is_context(room_id, one) for one in senders):
                 continue
