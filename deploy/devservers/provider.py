@@ -18,12 +18,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Trouble:
-    """What one request gets instead of its answer: nothing for so long, then this."""
+    """What one request gets instead of its answer: nothing for so long, or until then, and then this."""
 
     status: int = 200
     body: bytes = b""
     wait_s: float = 0.0
     headers: Mapping[str, str] = field(default_factory=dict)
+    until: threading.Event | None = None
 
 
 class _Quiet(ThreadingHTTPServer):
@@ -104,6 +105,8 @@ class ProviderServer(ServerInThread, ABC):
         self.keys.append(handler.headers.get("Authorization", ""))
         trouble = self._trouble.popleft() if self._trouble else None
         time.sleep(self.wait_s if trouble is None else trouble.wait_s)
+        if trouble is not None and trouble.until is not None:
+            trouble.until.wait(60)
         if trouble is not None and (trouble.body or trouble.status != 200):
             _send(handler, trouble.status, trouble.body, trouble.headers)
             return

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import sqlite3
+import threading
 import time
 from contextlib import closing
 from urllib.parse import quote
@@ -134,14 +135,16 @@ def test_a_room_that_becomes_encrypted_between_text_and_voice(synapse, speech, f
     person = SecretPeer(synapse.url, fresh_credentials("alice"), tmp_path / "alice")
     matrix = matrix_settings(synapse, bot.user_id, bot.password, person.user_id)
     settings = speaking(speech, person.user_id, {"matrix": matrix}, when="always")
+    changed = threading.Event()
     with closing(person), Daemon(tmp_path / "home", settings) as daemon:
         daemon.up()
         room = person.peer.create_room(invite=[bot.user_id], is_direct=True)
         daemon.wait_until(lambda: bot.user_id in person.peer.members(room))
-        speech.plan(Trouble(200, opus_of(2.0), wait_s=2.0))
+        speech.plan(Trouble(200, opus_of(2.0), until=changed))
         person.peer.send(room, "Tell me")
         daemon.wait_until(lambda: len(speech.asked) == 1 and len(person.read(room)) == 1)
         person.encrypt(room)
+        changed.set()
         daemon.wait_until(lambda: len(person.read(room)) == 2)
         [(first, text), (second, spoken)] = person.read(room)
     assert (first, second) == ("m.room.message", "m.room.encrypted")
@@ -158,15 +161,17 @@ def test_a_bot_that_is_removed_between_text_and_voice(
     bot, alice, bob = fresh_credentials("bot"), fresh_user("alice"), fresh_user("bob")
     matrix = matrix_settings(synapse, bot.user_id, bot.password, bob.user_id)
     settings = speaking(speech, alice.user_id, {"matrix": matrix}, when="always")
+    changed = threading.Event()
     with Daemon(tmp_path / "home", settings) as daemon:
         daemon.up()
         rooms = {each: each.create_room(invite=[bot.user_id]) for each in (alice, bob)}
         for person, room in rooms.items():
             daemon.wait_until(lambda: bot.user_id in person.members(room))  # noqa: B023 - at once
-        speech.plan(Trouble(200, opus_of(2.0), wait_s=2.0))
+        speech.plan(Trouble(200, opus_of(2.0), until=changed))
         bob.send(rooms[bob], "Tell me")
         daemon.wait_until(lambda: len(speech.asked) == 1 and len(said(bob, rooms[bob], bot)) == 1)
         bob.call("POST", f"/rooms/{quote(rooms[bob])}/kick", {"user_id": bot.user_id})
+        changed.set()
         daemon.wait_until(lambda: daemon.work("outbox", "dead") == 1)  # given up with the room
         alice.send(rooms[alice], "And me")
         daemon.wait_until(lambda: len(said(alice, rooms[alice], bot)) == 2)

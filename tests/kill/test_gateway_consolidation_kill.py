@@ -101,9 +101,10 @@ def test_random_deaths_while_consolidating(nursery: Nursery, tmp_path: Path) -> 
         if world.deaths >= KILLS:
             break
         talk(world)
-        # Never so soon that the same question could die three times and be given up.
         world.live(kill_after_s=0.25 + chance.random() * 0.3, seed=seed)
         assert wrong(world) == []
+        if seed % 2:  # however slow the machine is, no question dies three times and is given up
+            world.live_until_quiet()
     world.live_until_quiet()
 
     assert problems(world.evidence()) == [], world.log()[-3000:]
