@@ -2,7 +2,8 @@
 Fixtures for every test. A module that wants virtual time says ``pytestmark = pytest.mark.virtual_time``.
 
 ``make test`` leaves out what is marked ``slow``: single tests that say so, and all that talks to real servers or kills
-processes, but for one of each kind, which is marked ``smoke``. ``make test-all`` runs everything.
+processes, but for one of each kind, which is marked ``smoke``. ``make test-all`` runs everything. A run that must end
+at ``TESTS_UNTIL`` begins with what was changed last and goes on where no day has been for longest, see `_turns`.
 
 Property tests draw the same examples in every run, so that a change is what makes them fail; ``make explore``
 lets them look where nobody has looked.
@@ -13,7 +14,9 @@ from __future__ import annotations
 import functools
 import os
 import re
+import subprocess
 import time
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -39,6 +42,7 @@ SLOW_WORDS = re.compile(r"\bmark\.(?:slow|integration|kill)\b")
 SMOKE_WORD = re.compile(r"\bmark\.smoke\b")
 SHORTEST_LIMIT_S = 300
 NO_TIME = "no time is left for it on this machine"
+LAST_COMMITS, DAYS = 30, 4
 
 hypothesis.settings.register_profile("same", derandomize=True)
 hypothesis.settings.register_profile("explore", max_examples=1000)
@@ -75,6 +79,24 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if slow and not smoke:
             item.add_marker("slow")
     items.sort(key=lambda item: not _is_in(item.path, WAITING))
+    if until := os.environ.get("TESTS_UNTIL"):
+        turns = _turns({item.path for item in items}, day=int(until) // 86_400)
+        items.sort(key=lambda item: turns[item.path])
+
+
+def _turns(paths: set[Path], *, day: int) -> dict[Path, int]:
+    """
+    Return the place of each file: first those that the last commits have touched, the newest first, then the others.
+
+    Their order is fixed, but each of `DAYS` days begins a fourth of them later, so what one day has no time for is not
+    what the next has none for.
+    """
+    log = ["git", "log", f"-{LAST_COMMITS}", "--format=", "--name-only", "--", "tests"]
+    touched = subprocess.run(log, cwd=HERE.parent, capture_output=True, text=True, check=False).stdout
+    newest = [path for path in dict.fromkeys(HERE.parent / name for name in touched.split()) if path in paths]
+    others = sorted(paths.difference(newest), key=lambda path: zlib.crc32(path.name.encode()))
+    start = day % DAYS * len(others) // DAYS
+    return {path: place for place, path in enumerate([*newest, *others[start:], *others[:start]])}
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -3,6 +3,7 @@ What the kill tests share.
 
 ``SQUIDBOT_KILLS`` says how many random kills there are (besides those at named moments), ``SQUIDBOT_KILL_SEED``
 which moments they hit, and ``SQUIDBOT_KILL_LEDGER`` names the file of a run that can be resumed (``make kill``).
+Without ``SQUIDBOT_KILLS`` the sweeps over named moments are sampled, see `_beyond_sample`.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.kill.scenario import Nursery
-from tests.kill.tally import SEED, TALLY, Ledger
+from tests.kill.tally import SEED, TALLY, THOROUGH, Ledger
 
 if TYPE_CHECKING:
     from devservers import Credentials, MailPeer, MailServer, Synapse
@@ -35,11 +36,48 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if item.path.is_relative_to(HERE):
             item.add_marker("kill")
+    if not THOROUGH and not any("::" in argument for argument in config.args):
+        _leave_out(config, items, _beyond_sample(items))
     ledger = Ledger.read(Path(LEDGER)) if LEDGER else None
     if ledger is not None:
-        done = [item for item in items if item.nodeid in ledger.passed]
-        config.hook.pytest_deselected(items=done)
-        items[:] = [item for item in items if item.nodeid not in ledger.passed]
+        _leave_out(config, items, {item.nodeid for item in items if item.nodeid in ledger.passed})
+
+
+def _leave_out(config: pytest.Config, items: list[pytest.Item], left_out: set[str]) -> None:
+    config.hook.pytest_deselected(items=[item for item in items if item.nodeid in left_out])
+    items[:] = [item for item in items if item.nodeid not in left_out]
+
+
+def _beyond_sample(items: list[pytest.Item]) -> set[str]:
+    """
+    Return the cases of sweeps over a parameter ``moment`` that only ``make kill`` runs.
+
+    A call finds the same state before itself as after the call before, so of ``X.before`` and ``X.after`` the second
+    stays. What is swept besides, as the number of the passing, is dealt to the moments in turn. Controls are no sweep.
+    """
+    sweeps: dict[str, list[Any]] = {}
+    for item in items:
+        call = getattr(item, "callspec", None)
+        if call and item.path.is_relative_to(HERE) and isinstance(call.params.get("moment"), str):
+            if "control" not in call.params:
+                sweeps.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    left_out: set[str] = set()
+    for cases in sweeps.values():
+        moments = {case.callspec.params["moment"]: case.callspec.indices["moment"] for case in cases}
+        kept = sorted(
+            place
+            for moment, place in moments.items()
+            if ".before" not in moment or moment.replace(".before", ".after") not in moments
+        )
+        others = [name for name in cases[0].callspec.indices if name != "moment"]
+        counts = {name: 1 + max(case.callspec.indices[name] for case in cases) for name in others}
+        for case in cases:
+            place = case.callspec.indices["moment"]
+            if place not in kept or any(
+                (kept.index(place) - case.callspec.indices[name]) % counts[name] for name in others
+            ):
+                left_out.add(case.nodeid)
+    return left_out
 
 
 def random_kills() -> tuple[int, int]:

@@ -21,6 +21,9 @@ from typing import Any, Self
 SEED = int(os.environ.get("SQUIDBOT_KILL_SEED", "0"))
 """All random moments of a run follow from it."""
 
+THOROUGH = "SQUIDBOT_KILLS" in os.environ
+"""Set by ``make kill``: each sweep over moments is whole, and what kills again and again does it as often as it can."""
+
 TALLY: Counter[str] = Counter()
 """SIGKILLs that hit, by what was killed."""
 

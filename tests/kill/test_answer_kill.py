@@ -16,7 +16,7 @@ from tests.kill.scenario import Nursery, Scenario
 from tests.kill.test_tool_approval_kill import PLACE, effects, names, seen
 
 SEED = int(os.environ.get("SQUIDBOT_KILL_SEED", "1115"))
-KILLS = int(os.environ.get("SQUIDBOT_KILLS", "12"))
+KILLS = int(os.environ.get("SQUIDBOT_KILLS", "6"))
 MOMENTS = [
     "inbox.accept.before",
     "inbox.accept.after",

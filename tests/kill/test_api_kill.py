@@ -16,11 +16,11 @@ import pytest
 from anyio.to_thread import run_sync
 
 from tests.daemon import Daemon
-from tests.kill.tally import TALLY, chance
+from tests.kill.tally import TALLY, THOROUGH, chance
 from tests.openai_endpoint import CountingModel, endpoint_settings, history_of, make_token
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(1800, func_only=True)]
-KILLS = 60
+KILLS = 60 if THOROUGH else 15
 
 
 def ask(daemon: Daemon, token: str, number: int, *, streams: bool) -> str:

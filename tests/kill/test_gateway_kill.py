@@ -17,10 +17,10 @@ from gateway.routing.crash_isolation import CRASH_APOLOGY
 from tests.kill.conftest import random_kills
 from tests.kill.oracle import Evidence, Saying, problems
 from tests.kill.scenario import Nursery, Scenario
+from tests.kill.tally import THOROUGH
 from tests.kill.tally import chance as chance_of
 
 LOOPBACK_KILLS, _ = random_kills()
-THOROUGH = LOOPBACK_KILLS >= 100
 
 CHANNEL = ["fetched", "accepted", "acknowledged", "sending", "uncertain", "taken"]
 THINKING = ["model.asked", "model.answered", "tool.start", "tool.effect"]
@@ -72,7 +72,7 @@ MOMENTS = [
     *THINKING,
     "jsonl.torn",
     *(f"{name}.{when}" for name in WRITES for when in ("before", "after")),
-    *(f"{name}.{when}" for name in READS for when in (("before", "after") if THOROUGH else ("after",))),
+    *(f"{name}.{when}" for name in READS if THOROUGH for when in ("before", "after")),
 ]
 SENDING = [
     "sending",

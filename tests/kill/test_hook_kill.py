@@ -21,11 +21,11 @@ import yaml
 from devservers import MatrixPeer
 from tests.daemon import Daemon, matrix_settings
 from tests.integration.init_world import squidbot
-from tests.kill.tally import SEED, TALLY
+from tests.kill.tally import SEED, TALLY, THOROUGH
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900, func_only=True)]
 SECRET = "0123456789abcdef-secret"
-KILLS = 60
+KILLS = 60 if THOROUGH else 15
 
 
 def post(daemon, body, *, name="grafana", delivery="", secret=SECRET, **headers):

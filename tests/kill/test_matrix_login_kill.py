@@ -18,10 +18,10 @@ import pytest
 from devservers import Credentials, MatrixPeer
 from tests.daemon import Daemon, matrix_settings
 from tests.integration.init_world import Person
-from tests.kill.tally import SEED, TALLY
+from tests.kill.tally import SEED, TALLY, THOROUGH
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900, func_only=True)]
-KILLS = 30
+KILLS = 30 if THOROUGH else 8
 
 
 @pytest.fixture

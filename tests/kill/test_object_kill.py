@@ -23,11 +23,11 @@ from gateway.store.sqlite.database_integrity import names_in_rows
 from tests.daemon import Daemon
 from tests.doubles.object_server import BUCKET, KEYS, Gate, ObjectServer
 from tests.kill.conftest import random_kills
-from tests.kill.tally import TALLY
+from tests.kill.tally import TALLY, THOROUGH
 from tests.kill.tally import chance as chance_of
 from tests.kill.test_mail_kill import People, settings
 
-KILLS = max(20, random_kills()[1])
+KILLS = max(20 if THOROUGH else 8, random_kills()[1])
 MAILS = 24
 # A sweeper that dies in the middle of a removal leaves a note, and who saves that very file waits until it is old.
 WITHIN_S = 120 + _REMOVING_FOR_S

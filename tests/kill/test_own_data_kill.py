@@ -14,11 +14,11 @@ import pytest
 
 from tests.doubles.killed_writes import KILLED_AT_A_WRITE
 from tests.integration.test_own_data import REQUESTS, carry_out, said_and_requested, stored
-from tests.kill.tally import SEED, TALLY
+from tests.kill.tally import SEED, TALLY, THOROUGH
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900, func_only=True)]
 REPOSITORY = Path(__file__).resolve().parents[2]
-KILLS = 30
+KILLS = 30 if THOROUGH else 10
 CHILD = f"""{KILLED_AT_A_WRITE}
 from pathlib import Path
 from gateway.app.erasures import carry_out_requests

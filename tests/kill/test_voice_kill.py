@@ -24,12 +24,12 @@ from tests.daemon import Daemon, email_settings, matrix_settings
 from tests.integration.test_matrix_media import upload
 from tests.integration.test_voice_messages import voice_event, voice_settings
 from tests.kill.conftest import random_kills
-from tests.kill.tally import TALLY
+from tests.kill.tally import TALLY, THOROUGH
 from tests.kill.tally import chance as chance_of
 from tests.sounds import ogg_opus, wav
 
 _, KILLS = random_kills()
-KILLS = max(30, KILLS)
+KILLS = max(30 if THOROUGH else 8, KILLS)
 pytestmark = [
     pytest.mark.integration,
     pytest.mark.slow,

@@ -15,10 +15,10 @@ from devservers import MatrixPeer
 from tests.command_line import free_port
 from tests.daemon import Daemon, matrix_settings
 from tests.integration.init_world import squidbot
-from tests.kill.tally import SEED, TALLY
+from tests.kill.tally import SEED, TALLY, THOROUGH
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900, func_only=True)]
-KILLS = 60
+KILLS = 60 if THOROUGH else 15
 
 
 @pytest.fixture

@@ -21,10 +21,10 @@ pytest.importorskip("slixmpp")
 from tests import xmpp_server
 from tests.daemon import Daemon
 from tests.example_wheels import NO_UV, UV, environment_with
-from tests.kill.tally import TALLY, chance
+from tests.kill.tally import TALLY, THOROUGH, chance
 from tests.xmpp_server import ROOM, CuttingRelay, XmppPerson, XmppServer
 
-KILLS = 40
+KILLS = 40 if THOROUGH else 10
 pytestmark = [
     pytest.mark.integration,
     pytest.mark.timeout(300 + 30 * KILLS, func_only=True),

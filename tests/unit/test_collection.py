@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
 from contextlib import nullcontext
+from itertools import product
 from types import SimpleNamespace
 
 import pytest
 
 from tests import conftest
+from tests.kill import conftest as kill_conftest
 
 CONFIG = {name: SimpleNamespace(option=SimpleNamespace(markexpr=name)) for name in ("", "slow", "not slow")}
 PLAIN, MARKED, SMOKE = "def test(): ...", "pytestmark = pytest.mark.{}", "@pytest.mark.smoke"
@@ -27,6 +30,7 @@ class Item:
 @pytest.fixture
 def file(tmp_path, monkeypatch):
     """Writes a file, in the folder of what is slow or in another one."""
+    monkeypatch.delenv("TESTS_UNTIL", raising=False)
     for name in ("SLOW", "WAITING"):
         monkeypatch.setattr(conftest, name, (tmp_path / "slow",))
 
@@ -88,3 +92,43 @@ def test_what_did_not_begin_is_counted_aloud():
     ]
     conftest.pytest_terminal_summary(SimpleNamespace(getreports=lambda _: skipped, write_line=said.append))
     assert said == [f"2 tests did not run: {conftest.NO_TIME}"]
+
+
+def test_a_run_that_must_end_begins_with_what_was_changed_last(tmp_path, monkeypatch):
+    """Then comes what the day before began later; in as many days as there are, every file is among the first."""
+    paths = [tmp_path / "tests" / f"test_{number}.py" for number in range(10)]
+    paths[0].parent.mkdir()
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b.test"]
+    subprocess.run([*git, "init", "-q"], check=True)
+    for path in (paths[3], paths[7]):
+        path.write_text(PLAIN)
+        subprocess.run([*git, "add", "."], check=True)
+        subprocess.run([*git, "commit", "-qm", "Add a test"], check=True)
+    monkeypatch.setattr(conftest, "HERE", tmp_path / "tests")
+    orders = []
+    for day in range(conftest.DAYS + 1):
+        turns = conftest._turns(set(paths), day=day)
+        orders.append(sorted(paths, key=turns.__getitem__))
+    assert [order[:2] for order in orders] == [[paths[7], paths[3]]] * len(orders)
+    assert {path for order in orders for path in order[2:4]} == {*paths} - {paths[3], paths[7]}
+    assert orders[-1] == orders[0] != orders[1]
+
+
+def cases_of(test, **swept):
+    for places in product(*(range(len(values)) for values in swept.values())):
+        indices = dict(zip(swept, places, strict=True))
+        params = {name: swept[name][place] for name, place in indices.items()}
+        nodeid = f"{test}[{'-'.join(map(str, params.values()))}]"
+        call = SimpleNamespace(indices=indices, params=params)
+        yield SimpleNamespace(nodeid=nodeid, path=kill_conftest.HERE / "test_a.py", callspec=call)
+
+
+def test_of_a_sweep_of_kills_each_state_is_left_once():
+    """A moment before a call stays where there is none after it; controls stay whole."""
+    moments = ["a.before", "a.after", "b.before", "taken"]
+    sweep = list(cases_of("sweep", moment=moments, number=[1, 2]))
+    control = list(cases_of("control", moment=moments, control=["forgets"]))
+    left_out = kill_conftest._beyond_sample([*sweep, *control])
+    kept = [case.nodeid for case in sweep if case.nodeid not in left_out]
+    assert kept == ["sweep[a.after-1]", "sweep[b.before-2]", "sweep[taken-1]"]
+    assert left_out < {case.nodeid for case in sweep}
