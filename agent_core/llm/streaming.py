@@ -94,7 +94,7 @@ async def answer(
             text.append(shown)
             length += len(shown)
             yield shown
-        for chunk in _ending(assembler, model, "".join(text), calls, is_broken=written.is_broken):
+        for chunk in _ending(assembler, model, "".join(text), calls):
             yield chunk
     except (ModelUnavailable, ModelRateLimited) as error:
         raise _broken(error, text, model, begun=patience.begun) from error
@@ -198,20 +198,12 @@ _BROKEN = frozenset(
 """Of OpenRouter, Z.AI, DeepSeek, vLLM and Gemini."""
 
 
-def _all_calls(assembler: Assembler, written: Sequence[ToolCall], *, is_broken: bool) -> list[ToolCall]:
-    calls = [*assembler.calls(), *written]
-    if is_broken and not calls:
-        raise ValueError("a tool call in the text that cannot be read")
-    return calls
-
-
-def _ending(
-    assembler: Assembler, model: str, text: str, written: Sequence[ToolCall], *, is_broken: bool
-) -> list[ModelChunk]:
-    """Return the chunks after the text, with ``written`` calls unless ``is_broken``. Raises ModelError."""
+def _ending(assembler: Assembler, model: str, text: str, written: Sequence[ToolCall]) -> list[ModelChunk]:
+    """Return the chunks after the text, with ``written`` calls that can be read or stand alone."""
     finish = (assembler.finish or "").lower()
     try:
-        calls = _all_calls(assembler, written, is_broken=is_broken)
+        calls = assembler.calls()
+        calls += [call for call in written if not (calls and call.unreadable)]
     except ValueError:
         if finish not in _CUT:
             raise

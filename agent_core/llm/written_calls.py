@@ -62,8 +62,6 @@ class WrittenCalls:
         self._holding = False
         self._at_line_start = True
         self._fenced = False
-        self.is_broken = False
-        """Whether the answer ended with the beginning of a call that cannot be read."""
 
     @property
     def count_held_characters(self) -> int:
@@ -101,7 +99,11 @@ class WrittenCalls:
         return data[:at]
 
     def rest(self) -> tuple[str, list[ToolCall]]:
-        """The held-back text that is talk, and the calls that the answer ends with."""
+        """
+        Return the held-back text that is talk, and the calls that the answer ends with.
+
+        Of tagged calls that cannot be read it is one that is `ToolCall.unreadable`.
+        """
         held, self._held = self._held, ""
         text = held.strip()
         if not self._holding or not text:
@@ -110,9 +112,11 @@ class WrittenCalls:
         is_talk = not found or any(name not in self._names for name, _ in found) or self._is_copied(text)
         tagged = text.startswith(_TAGS)
         if behind and tagged and (not found or behind[0] in "{[<"):
-            offered = any(name in text for name in self._names)
-            self.is_broken = offered and not self._is_copied(text)
-            return ("" if self.is_broken else held), []
+            offered = next((name for name in sorted(self._names) if name in text), None)
+            if offered is None or self._is_copied(text):
+                return held, []
+            problem = "a tool call in the text cannot be read"
+            return "", [ToolCall(id="call_0", name=offered, unreadable=problem)]
         if is_talk or (behind and (not tagged or self._is_asked_about(text))):
             return held, []
         calls = [

@@ -225,7 +225,8 @@ class HeartbeatChannel:
         untold, open_ticks = await self._unreported(inbox)
         told, positions = [*untold, *called.told], dict(called.positions or {})
         if not told:
-            return TickWork(reason=f"{NOTHING}: no watch has fired", positions=positions)
+            is_idle = is_idle and not work and all(watch.due for watch in self._watches)
+            return TickWork(reason=f"{NOTHING}: no watch has fired", positions=positions, is_idle=is_idle)
         told = list(dict.fromkeys(told))[-_TOLD_AT_MOST:]
         ticks = {**open_ticks, tick_name(instant): told}
         positions[_TOLD] = json.dumps(dict(list(ticks.items())[-_OPEN_AT_MOST:]))

@@ -34,6 +34,8 @@ WITHDRAWN = "withdrawn"
 """The verdict on a question that the person replaced by asking for something else."""
 EDITED = "edited"
 """The verdict on a question that ended undecided, because what the person had asked for was edited."""
+DELETED, STOPPED, LEFT = "deleted", "stopped", "left"
+"""The verdicts on questions that ended undecided: with the request, by a stop, or with the bot's room."""
 EXPIRED = "expired"
 """The verdict on a question that nobody answered in time."""
 LONGEST_NAME = 1000

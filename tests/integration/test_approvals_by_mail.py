@@ -30,7 +30,7 @@ from tests.servers import own_mail_server
 NAMED = re.compile(r"\b(a[0-9a-f]{6}|d\d+)\b")
 
 
-mail_server = own_mail_server("bot", "guest", "eve", "owner", count=20)
+mail_server = own_mail_server("bot", "guest", "eve", "owner", count=22)
 
 
 class Wishful(StreamingModel):
@@ -364,3 +364,23 @@ async def test_a_word_of_somebody_whom_nobody_verified_is_none(
         (waiting,) = await gateway.store.approvals.questions()
         assert waiting.verdict is None
         assert house.tool.written == []
+
+
+@pytest.mark.parametrize("word", ["Yes to all, thanks!", "no to all"])
+async def test_a_word_to_all_by_mail_decides_all(mail_server: MailServer, tmp_path: Path, word: str) -> None:
+    """Those that the mail lists to which it replies; in reply to one of two questions it is asked back."""
+    house = Harness(mail_server, 20 + word.startswith("no"), tmp_path)
+    async with house.running():
+        await house.write("owner", "write one")
+        question, first = await house.asked("owner")
+        await house.write("owner", "write two", to=question)
+        *_, other = await house.mails("owner", lambda text: "I need your approval" in text, count=2)
+        await house.write("owner", word, to=other)
+        (listed,) = await house.mails("owner", lambda text: "2 questions wait for you" in text)
+        assert first in text_of(listed) and house.tool.written == []
+        await house.write("owner", word, to=listed)
+        await house.mails("owner", lambda text: text.startswith("so:"), count=2)
+        verdict = "approved" if word.startswith("Yes") else "rejected"
+        (told,) = await house.mails("owner", lambda text: f"{first} is {verdict}" in text)
+        assert text_of(told).count(f"is {verdict}") == 2
+    assert house.tool.written == (["one", "two"] if verdict == "approved" else [])

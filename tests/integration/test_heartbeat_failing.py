@@ -156,17 +156,33 @@ class TestFailing:
             await home.chat.answers(2)
         assert len(home.alerts()) == 1
 
-    @pytest.mark.parametrize("checklist", ["- [ ] buy milk\n", "# Nothing yet\n", None])
-    async def test_a_machine_that_was_off_tells_it_at_its_start(self, tmp_path, checklist):
-        """After a night off there is one notice, and after a short pause none; none if the list is empty."""
+    @pytest.mark.parametrize(
+        ("checklist", "watch"),
+        [
+            ("- [ ] buy milk\n", []),
+            ("# Nothing yet\n", []),
+            (None, []),
+            (None, [{"due": True}]),
+            (None, [{"due": True}, {"file": "inbox"}]),
+        ],
+    )
+    async def test_a_machine_that_was_off_tells_it_at_its_start(self, tmp_path, checklist, watch):
+        """
+        After a night off there is one notice, and after a short pause none; none if there was nothing to look at.
+        """
         clock = ManualClock()
-        setting = {"interval_minutes": 30.0, "alert_after_missed": 4, "target": f"matrix:{ANN}"}
+        setting = {
+            "interval_minutes": 30.0,
+            "alert_after_missed": 4,
+            "target": f"matrix:{ANN}",
+            "watch": watch,
+        }
         async with house(
             tmp_path, SILENCE, heartbeat=setting, clock=clock, checklist=checklist, sleep=_never
         ) as home:
             await home.until(lambda: home.built.supervisor.all_up)
             chat = home.chat
-        told = int(bool(checklist) and "milk" in checklist)
+        told = int("milk" in (checklist or "") or len(watch) > 1)
         for hours, notices in ((1, 0), (9, told), (0.6, told)):
             clock.advance(hours * 3600)
             async with house(

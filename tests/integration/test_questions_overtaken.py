@@ -104,7 +104,7 @@ async def test_commands_while_a_question_waits(tmp_path: Path, command: str) -> 
         if command == "!new":
             await said(one, f"dm-{ANN}", "so: wrote it")
         else:
-            await said(one, f"dm-{ANN}", "Nothing waits for you")
+            await said(one, f"dm-{ANN}", f"`{name}` was withdrawn, because the request was stopped")
         assert {"ready", "running"}.isdisjoint(await one.inbox())
     assert tool.written == (["it"] if command == "!new" else [])
 
@@ -183,3 +183,28 @@ async def test_a_sign_to_a_question_that_an_edit_has_ended_is_told_so(tmp_path: 
         one.server.say(ANN, f"!approve {new}")
         await said(one, f"dm-{ANN}", "so: wrote that")
     assert tool.written == ["that"]
+
+
+@pytest.mark.parametrize("sign", ["yes", "no", "👍", "!approve"])
+@pytest.mark.parametrize("end", ["deleted", "stopped"])
+async def test_a_sign_to_a_question_whose_request_is_gone_is_told_so(
+    tmp_path: Path, end: str, sign: str
+) -> None:
+    """By deletion or ``!stop``; it decides nothing. The control: a name that nobody asked about is not known."""
+    tool = Writer()
+    async with asking(tmp_path, tool) as one:
+        wished = one.server.say(ANN, "write it")
+        notice, name = await question(one, f"dm-{ANN}")
+        if end == "stopped":
+            await one.asked("!stop", person=ANN)
+        else:
+            await amend(one, wished)
+        if sign == "!approve":
+            one.server.say(ANN, f"!approve {name}")
+        else:
+            await one.hand_over(reaction(notice, sign, ANN) if sign == "👍" else reply(notice, sign, ANN))
+        await said(
+            one, f"dm-{ANN}", f"`{name}` was withdrawn, because the request was {end}; I do not do it."
+        )
+        assert (await one.asked("!approve afafafa", person=ANN)).text.startswith("Nothing waits for you")
+    assert tool.written == []

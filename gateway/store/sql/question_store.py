@@ -16,8 +16,11 @@ from agent_core.tools.grants import Grant, GrantKind, Scope
 from gateway.store.model import (
     APPROVAL,
     APPROVED,
+    DELETED,
     EDITED,
     EXPIRED,
+    LEFT,
+    STOPPED,
     WITHDRAWN,
     Decided,
     NewOutbound,
@@ -55,6 +58,8 @@ _TOPIC = "question:"
 """The prefix of topics in ``state`` that record decisions: when, where, verdict, tool."""
 _AFTER_TOPIC = "question;"
 """The text that sorts after all topics with this prefix."""
+_ENDED_BY = {"withdrawn": DELETED, "stopped": STOPPED, "left": LEFT}
+"""The verdict on an undecided question by what ended the messages of its turn."""
 _REMEMBERED_S = 30 * 86_400.0
 _LOOKED_AT = 8
 """How many of the newest messages are looked at."""
@@ -262,13 +267,17 @@ def amend(
     new: Mapping[str, int],
     now: float,
 ) -> amendments.Effects:
-    """Apply amendments (`amendments.amend`), and remember which undecided questions end by an edit."""
-    before = questions_in(db) if any(each.kind == "replace" for each in made) else []
+    """Apply amendments (`amendments.amend`), and remember which undecided questions end by them, and why."""
+    before = questions_in(db) if any(each.kind != "bounce" for each in made) else []
     effects = amendments.amend(db, channel, account, made, new=new, now=now)
     left = {each.name for each in questions_in(db)} if before else set()
     for each in before:
         if each.verdict is None and each.name not in left:
-            _remember(db, replace(each, verdict={"verdict": EDITED}), now)
+            # What was edited waits again, in another turn.
+            gone = "SELECT error FROM inbox WHERE turn = ? AND state = 'ignored' ORDER BY id DESC LIMIT 1"
+            why = db.execute(gone, (each.turn,)).fetchone()
+            verdict = EDITED if why is None else _ENDED_BY.get(why[0], DELETED)
+            _remember(db, replace(each, verdict={"verdict": verdict}), now)
     return effects
 
 

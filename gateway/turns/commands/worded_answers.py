@@ -239,13 +239,17 @@ class WordedAnswers:
         Make a yes or no to all the command that names all that waits here; None: fewer than two do.
 
         It is asked back if a model spoke since the last of them, or one may have come while it was written. A
-        reply is to what its message names; one that is not to all is asked back, too.
+        reply is to what its message names; one that is not to all is asked back, too, and one to all in reply
+        to a question about one call, while others wait.
         """
         message = entry.message
         rows = await self._rows_meant(message, said)
         named = [name for row in rows for name in row.message.notes.approves or row.message.notes.answers]
-        if not _is_reply(message) and rows:
-            named += [one.name for one in mine if _is_here(one, entry)]
+        here = [one for one in mine if _is_here(one, entry)]
+        is_of_one = said.to_all and any([one.name] == named and len(one.calls) < 2 for one in here)
+        is_short = is_of_one and _is_reply(message)
+        if rows and (is_short or not _is_reply(message)):
+            named += [one.name for one in here]
         about = {one.name: question_subject(one, details=True) for one in mine if one.name in named}
         has_calls = bool(about)
         if message.audience is Audience.DIRECT and self.access.decide(message).role is Role.OWNER:
@@ -258,7 +262,7 @@ class WordedAnswers:
             row.state is not OutboxState.PENDING and message.received_at - row.message.created_at >= _CROSSED
             for row in shown
         )
-        is_no, is_decision = said.sign is Sign.NO, said.to_all and not said.span
+        is_no, is_decision = said.sign is Sign.NO, said.to_all and not said.span and not is_short
         if not is_decision or not is_read or (said.more and not is_no) or await self._is_answering(entry):
             return _answering(entry, about)
         told = f"!{'reject' if is_no else 'approve'} {','.join(about)} {' '.join(said.more.split())}".strip()

@@ -25,7 +25,7 @@ from agent_core.provenance import from_json
 from agent_core.tools.forms import NotAnAnswer, form_of, read
 from agent_core.tools.grants import Grant, GrantKind, Scope, describe_scope
 from gateway.routing.access import Access, Role, is_admitted
-from gateway.store.model import APPROVED, EDITED, EXPIRED, WITHDRAWN, ToolQuestionRow
+from gateway.store.model import APPROVED, DELETED, EDITED, EXPIRED, LEFT, STOPPED, WITHDRAWN, ToolQuestionRow
 from gateway.store.shared import SHARED
 from gateway.store.stores import QuestionStore
 from gateway.turns.questions.question_text import safe_line
@@ -39,6 +39,9 @@ _SAID = {
     REFUSED: gettext_noop("is rejected: I do not use `{tool}`."),
     WITHDRAWN: gettext_noop("was withdrawn, because something else was written instead; I do not do it."),
     EDITED: gettext_noop("was withdrawn, because the request was edited; I do not do it."),
+    DELETED: gettext_noop("was withdrawn, because the request was deleted; I do not do it."),
+    STOPPED: gettext_noop("was withdrawn, because the request was stopped; I do not do it."),
+    LEFT: gettext_noop("was withdrawn, because I am no longer in that conversation; I do not do it."),
     EXPIRED: gettext_noop(
         "waited too long, so I went on without `{tool}`. If you still want it, write `try again`: I ask "
         "once more."
@@ -51,7 +54,7 @@ _SAID = {
     ),
 }
 NOTHING_WAITS = gettext_noop("Nothing waits for you under the name `{name}` now.")
-"""Of a question that was left without a decision: what it was for was deleted or stopped."""
+"""Of a question that is not known here, or no more."""
 _BEST = 2
 _LESS_SURE = gettext_noop(
     "`{name}` is not decided: this message proves its sender less well than the one that led to the "
@@ -213,7 +216,7 @@ class ToolDecisions:
         if found is None or not decision.allowed:
             return None
         here = place_of(found.session) == place_of(message.session)
-        alone = found.verdict in (WITHDRAWN, EXPIRED) or message.audience is Audience.DIRECT
+        alone = found.verdict not in _WAS or message.audience is Audience.DIRECT
         if decision.role is not Role.OWNER and not (here and alone):
             return None
         if (was := _WAS.get(found.verdict)) is None:

@@ -93,8 +93,10 @@ def test_words_about_a_tag_of_the_question_are_talk():
 
 def test_a_broken_call_behind_a_good_one():
     """Neither runs."""
-    _, calls, _, reader = read(f'{CALL}\n<tool_call>{{"name": "send", "argum')
-    assert (calls, reader.is_broken) == ([], True)
+    reader = WrittenCalls(["look", "send"])
+    reader.feed(f'{CALL}\n<tool_call>{{"name": "send", "argum')
+    text, (call,) = reader.rest()
+    assert (text, call.arguments) == ("", {}) and "cannot be read" in call.unreadable
 
 
 def test_several_calls():
@@ -144,11 +146,31 @@ async def test_in_a_conversation(fake):
     assert fake.requests[1]["messages"][-2]["tool_calls"][0]["function"]["name"] == "look"
 
 
-async def test_a_broken_call_is_asked_for_again(fake):
-    """It is neither run nor shown."""
-    answers = iter(['<tool_call>{"name": "look", "argum', "Sorry, no."])
+BROKEN = (
+    '<tool_call>{"name": "look", "argum',
+    '<tool_call>\n{"name": "look", "arguments": {"n": "a "quoted" word"}}\n</tool_call>',
+    "[TOOL_CALLS]look[ARGS]{n: 1}",
+)
+
+
+@pytest.mark.parametrize("broken", BROKEN)
+async def test_the_model_is_told_of_a_broken_call(fake, broken):
+    """It is neither run nor shown, as often as it is broken; what the model writes better is run."""
+    answers = iter([f"One moment.\n{broken}", broken, CALL, "It is 7."])
     fake.answer = lambda _: next(answers)
-    assert (await journey(fake, FakeTool("look", n="integer")).run()).reply == "Sorry, no."
+    look = FakeTool("look", n="integer")
+    one = journey(fake, look)
+    result = await one.run()
+    assert (result.reply, look.runs) == ("It is 7.", [{"n": 1}])
+    assert "argum" not in str(one.sink.partials)
+    assert "a tool call in the text cannot be read" in fake.requests[1]["messages"][-1]["content"]
+
+
+async def test_a_model_that_only_breaks_calls_is_ended(fake):
+    """After a few, by the bound for any call that fails in the same way."""
+    fake.answer = lambda _: "I give up." if "Answer now" in str(fake.requests[-1]) else BROKEN[0]
+    assert (await journey(fake, FakeTool("look", n="integer")).run()).reply == "I give up."
+    assert len(fake.requests) <= 6
 
 
 async def test_a_cut_call_is_not_run(fake):
