@@ -9,6 +9,7 @@ from agent_core.messages import SessionKey
 from agent_core.models import MemoryScope, ScopeKind, Session
 from agent_core.tools.files import file_tools
 from agent_core.tools.files.change_journal import ChangeJournal
+from agent_core.tools.files.command_origins import CommandFiles
 from agent_core.tools.files.journaled_files import JournaledFiles
 from agent_core.tools.files.roots import Roots
 from agent_core.tools.tool_registry import run_tool
@@ -72,3 +73,13 @@ class FileDesk:
         result = await self(name, **arguments)
         assert result.is_error, result.content
         return result.content
+
+
+def command_files(workspace: Path, *outside: str) -> CommandFiles:
+    """What commands can read, beside a journal of changes that knows nothing."""
+
+    def now() -> datetime:
+        return datetime(2026, 11, 22, 12, 0, tzinfo=UTC)
+
+    journal = ChangeJournal(workspace.parent / "journal", now=now)
+    return CommandFiles(workspace, journal, outside=outside, now=now)

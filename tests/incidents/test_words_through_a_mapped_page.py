@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from agent_core.tools.files import command_origins
+from agent_core.tools.files.command_basis import basis_of
 from tests.unit.agent_core.tools.files.test_command_labels import EVIL, PAGE, Desk, is_anybodys, is_own
 
 MEMORY = Path("/dev/shm")
@@ -68,45 +68,58 @@ def read_twice(desk: Desk) -> None:
 
 def test_a_command_alone(desk: Desk) -> None:
     page = Page(note(desk))
-    look = desk.files.begin(PAGE)
+    desk.files.begin(PAGE)
     page.touch()
     page.put(EVIL)
-    desk.files.end(look)
+    desk.files.end()
     read_twice(desk)
 
 
 def test_beside_another_command(desk: Desk) -> None:
     """That one looks at the file between two writes."""
     page = Page(note(desk))
-    look = desk.files.begin(PAGE)
+    desk.files.begin(PAGE)
     page.touch()
     time.sleep(TICK_S)
     assert is_anybodys(desk.run("true")[1])
     page.put(EVIL)
-    desk.files.end(look)
+    desk.files.end()
     read_twice(desk)
 
 
-def test_a_large_file(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is known by its marks alone."""
-    monkeypatch.setattr(command_origins, "_LARGE_BYTES", 10)
-    desk.run("echo the milk is sour today > note.txt")
-    time.sleep(TICK_S)
-    page = Page(desk.ws / "work/note.txt")
-    look = desk.files.begin(PAGE)
+def test_between_the_end_of_another_and_its_own(desk: Desk) -> None:
+    """What was there when the other one ended has its words; what comes later has those of both."""
+    path = note(desk)
+    desk.files.begin(())
+    desk.files.begin(())
+    page = Page(path)
     page.touch()
-    page.put(EVIL)
-    desk.files.end(look)
     time.sleep(TICK_S)
-    said, origins = desk.run("cat note.txt")
-    assert EVIL in said
-    assert is_anybodys(origins)
+    assert is_own(desk.files.end())
+    desk.files.note_other_writer(PAGE)
+    page.put(EVIL)
+    desk.files.end()
+    read_twice(desk)
+
+
+def test_a_yes_is_for_what_stood_there(desk: Desk) -> None:
+    """Also if a command has touched the page before the question; the control is a look in between."""
+    page = Page(note(desk))
+    desk.files.begin(())
+    page.touch()
+    time.sleep(TICK_S)
+    asked = basis_of(desk.files, "sh ../note.txt")
+    assert basis_of(desk.files, "sh ../note.txt") == asked
+    page.put(EVIL)
+    assert basis_of(desk.files, "sh ../note.txt").state != asked.state
+    desk.files.end()
+    assert basis_of(desk.files, "sh ../note.txt").state != asked.state
 
 
 def test_what_is_not_touched_stays_the_owners(desk: Desk) -> None:
     """The control: the same page, read alone."""
     page = Page(note(desk))
-    look = desk.files.begin(PAGE)
+    desk.files.begin(PAGE)
     assert page is not None
-    desk.files.end(look)
+    desk.files.end()
     assert is_own(desk.run("cat ../note.txt")[1])

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +32,6 @@ class Labels:
         self._lock = threading.Lock()
         self._known: dict[str, tuple[str, Origins]] | None = None
         self._lines = 0
-        self.noted = 0
-        """How often something was noted."""
 
     def trust(self, path: str, identity: str) -> None:
         """Record the owner's trust in the present content of a file. Raises OSError if it is not stored."""
@@ -82,28 +80,16 @@ class Labels:
             for path, identity in made.items():
                 known.pop(path, None)  # the newest comes last
                 known[path] = identity, origins
-            self.noted += 1
             self._lines += len(lines)
 
-    def keep_only(self, present: Collection[str], *, seen: int) -> None:
-        """Forget files that are gone, unless something was noted since ``seen`` (a value of `noted`)."""
+    def keep_only(self, present: Container[str]) -> None:
+        """Forget files that are gone, now and then, but nothing that the owner has said."""
         with self._lock:
             known = self._loaded()
-            if self._lines <= 2 * len(present) + _FEW or self.noted != seen:
-                return
-            # Of files elsewhere nobody says here whether they are there.
-            elsewhere = f"{_TRUSTED}/"
-            kept = {
-                path: label
-                for path, label in known.items()
-                if path.removeprefix(_TRUSTED) in present or path.startswith(elsewhere)
-            }
-            self._rewrite(kept)
-
-    def _rewrite(self, known: dict[str, tuple[str, Origins]]) -> None:
-        lines = [_line(path, *label) for path, label in known.items()]
-        files.replace(self._path, b"".join(lines))
-        self._known, self._lines = known, len(lines)
+            kept = {path: it for path, it in known.items() if path in present or path.startswith(_TRUSTED)}
+            if self._lines > 2 * len(kept) + _FEW:
+                files.replace(self._path, b"".join(_line(path, *label) for path, label in kept.items()))
+                self._known, self._lines = kept, len(kept)
 
     def _loaded(self) -> dict[str, tuple[str, Origins]]:
         if self._known is None:

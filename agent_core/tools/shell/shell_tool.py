@@ -30,7 +30,7 @@ from agent_core.tools.effects import Effect, Review, Wording, approved_state
 
 if TYPE_CHECKING:
     from agent_core.tools.files.command_basis import Basis
-    from agent_core.tools.files.command_origins import CommandFiles, WorkspaceScan
+    from agent_core.tools.files.command_origins import CommandFiles
     from agent_core.tools.shell.proxy import CommandProxy
 
 _LONGEST_COMMAND = 200_000
@@ -121,8 +121,7 @@ class ShellTool:
         """Return the files that a command currently depends on."""
         from agent_core.tools.files import command_basis  # noqa: PLC0415 - only where somebody is asked
 
-        files = self._files()
-        return await anyio.to_thread.run_sync(command_basis.basis_of, files.workspace, command, files.outside)
+        return await anyio.to_thread.run_sync(command_basis.basis_of, self._files(), command)
 
     async def execute(self, **arguments: Any) -> ToolResult:
         """Run ``command`` and say what came of it."""
@@ -142,9 +141,9 @@ class ShellTool:
                 "Files that the command runs have changed since it was approved; it was not run."
             )
         files = self._files()
+        proxy = self._proxy(self._mark_contacts(files)) if self._proxy else None
         with anyio.CancelScope(shield=True):  # what has begun must end
-            look = await anyio.to_thread.run_sync(files.begin, origins_of_call())
-        proxy = self._proxy(self._mark_contacts(files, look)) if self._proxy else None
+            await anyio.to_thread.run_sync(files.begin, origins_of_call())
         try:
             outcome = await self._sandbox.run(command, seconds=seconds, serve=proxy.serve if proxy else None)
         except OSError as error:
@@ -152,24 +151,24 @@ class ShellTool:
         finally:
             # Also of a command that was ended: what it has changed is there.
             with anyio.CancelScope(shield=True):
-                origins = await self._origins(files, look, command)
+                origins = await self._origins(files, command)
         if outcome.error:
             raise ToolFailed("The sandbox could not be set up, so nothing was run.", reason=outcome.error)
         content = result_text(outcome, seconds, proxy.connections_line() if proxy else "")
         return ToolResult(content=content, origins=origins, is_unknown=outcome.limit == "lost")
 
-    def _mark_contacts(self, files: CommandFiles, look: WorkspaceScan) -> Callable[[str], Awaitable[None]]:
+    def _mark_contacts(self, files: CommandFiles) -> Callable[[str], Awaitable[None]]:
         """Return a callback that marks the output and later writes with a contacted host as their origin."""
 
         async def mark_contact(host: str) -> None:
             words = (untrusted_origin("web", host, self._clock.now()),)
-            await anyio.to_thread.run_sync(files.note_other_writer, look, words)
+            await anyio.to_thread.run_sync(files.note_other_writer, words)
 
         return mark_contact
 
-    async def _origins(self, files: CommandFiles, look: WorkspaceScan, command: str) -> Origins:
+    async def _origins(self, files: CommandFiles, command: str) -> Origins:
         try:
-            return await anyio.to_thread.run_sync(files.end, look)
+            return await anyio.to_thread.run_sync(files.end)
         except Exception:  # noqa: BLE001 - what cannot be told is anybody's
             _log.exception("shell.origins_unknown")
             return (untrusted_origin("shell", _begun(command), self._clock.now()),)

@@ -13,6 +13,7 @@ from agent_core.skills import SkillsLoader
 from agent_core.skills.added_skills import AddedSkills
 from agent_core.skills.skill_source import read_source
 from agent_core.tools.files.command_basis import basis_of
+from tests.file_tools_world import command_files
 from tests.unit.agent_core.skills.sources import folder
 
 from .conftest import HERE, proved
@@ -59,12 +60,11 @@ def test_an_approval_is_one_of_the_scripts_as_they_are(home: Path) -> None:
     """However the command names them; the control is a file that no command can read."""
     script = folder(home / "workspace" / "skills" / "a", {"run.sh": b"echo one\n"}) / "run.sh"
     commands = ("cd ../skills/a && sh run.sh", "sh ../skills/a/run.sh", "sh ../skills/*/*.sh")
-    before = [basis_of(str(home / "workspace"), command) for command in commands]
+    files = command_files(home / "workspace")
+    before = [basis_of(files, command) for command in commands]
     (home / "workspace" / "MEMORY.md").write_text("other")
-    assert [basis_of(str(home / "workspace"), command).state for command in commands] == [
-        one.state for one in before
-    ]
+    assert [basis_of(files, command).state for command in commands] == [one.state for one in before]
     script.write_bytes(b"echo two\n")
-    after = [basis_of(str(home / "workspace"), command) for command in commands]
+    after = [basis_of(files, command) for command in commands]
     assert all(one.state != two.state for one, two in zip(before, after, strict=True))
     assert "echo two" in "\n".join(after[1].shown)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
 
-from agent_core.tools.files import command_basis
-from agent_core.tools.files.command_basis import basis_of
+from agent_core.tools.files import command_basis, workspace_contents
+from agent_core.tools.files.command_basis import Basis
+from tests.file_tools_world import command_files
 
 
 @pytest.fixture
@@ -47,6 +49,10 @@ def work(tmp_path: Path) -> Path:
     (at / "chain").symlink_to("link")
     (at / "folder").symlink_to("parts/deep")
     return at
+
+
+def basis_of(work: Path, command: str, *outside: str) -> Basis:
+    return command_basis.basis_of(command_files(work.parent, *outside), command)
 
 
 CHANGED = {
@@ -92,26 +98,26 @@ CHANGED = {
 @pytest.mark.parametrize("how", CHANGED)
 def test_what_a_command_may_run_counts(work: Path, how: str) -> None:
     command, name = CHANGED[how]
-    before = basis_of(str(work.parent), command)
-    assert basis_of(str(work.parent), command) == before
+    before = basis_of(work, command)
+    assert basis_of(work, command) == before
     assert before.unknown == ""
     (work / name).write_text("touch ran; echo changed\n")
-    assert basis_of(str(work.parent), command).state != before.state
+    assert basis_of(work, command).state != before.state
 
 
 @pytest.mark.parametrize("name", ["link", "chain", "folder"])
 def test_a_link_that_leads_elsewhere_is_another_one(work: Path, name: str) -> None:
-    before = basis_of(str(work.parent), f"sh {name}/x")
+    before = basis_of(work, f"sh {name}/x")
     (work / name).unlink()
     (work / name).symlink_to("numbers.csv")
-    assert basis_of(str(work.parent), f"sh {name}/x").state != before.state
+    assert basis_of(work, f"sh {name}/x").state != before.state
 
 
 @pytest.mark.parametrize("name", ["other.csv", "repo/.git/index", "new.csv", "jobs/b2.csv"])
 def test_data_that_nothing_names_counts_as_well(work: Path, name: str) -> None:
-    before = basis_of(str(work.parent), "sh part")
+    before = basis_of(work, "sh part")
     (work / name).write_text("3,4\n")
-    changed = basis_of(str(work.parent), "sh part")
+    changed = basis_of(work, "sh part")
     assert changed.state != before.state
     assert changed.shown == before.shown
 
@@ -119,18 +125,28 @@ def test_data_that_nothing_names_counts_as_well(work: Path, name: str) -> None:
 def test_a_log_of_a_background_command_grows_without_another_question(work: Path) -> None:
     """Unless the command names the log or its folder."""
     commands = ("sh part", "sh */b2.log", "grep -r x jobs")
-    before = [basis_of(str(work.parent), command).state for command in commands]
+    before = [basis_of(work, command).state for command in commands]
     (work / "jobs" / "b2.log").write_text("3,4\n")
-    after = [basis_of(str(work.parent), command).state for command in commands]
+    after = [basis_of(work, command).state for command in commands]
     assert [one == other for one, other in zip(before, after, strict=True)] == [True, False, False]
 
 
 def test_what_is_written_again_unchanged_is_no_change(work: Path) -> None:
     """The control of all of them."""
-    before = basis_of(str(work.parent), "sh part")
+    before = basis_of(work, "sh part")
     (work / "other.csv").write_text("1,2\n")
     (work / "parts" / "one").touch()
-    assert basis_of(str(work.parent), "sh part") == before
+    assert basis_of(work, "sh part") == before
+
+
+def test_what_a_scan_has_remembered_counts_as_long_as_it_is_so(work: Path) -> None:
+    """The same files are asked about again, as a process does; the content is of the same size."""
+    files = command_files(work.parent)
+    before = command_basis.basis_of(files, "sh part").state
+    time.sleep(0.06)
+    assert command_basis.basis_of(files, "sh part").state == before
+    (work / "other.csv").write_text("3,4\n")
+    assert command_basis.basis_of(files, "sh part").state != before
 
 
 @pytest.mark.parametrize(
@@ -147,7 +163,7 @@ def test_a_file_of_another_folder_counts_where_its_whole_path_stands(
     command = command.format(outside)
 
     def now(asked: str) -> str:
-        return basis_of(str(work.parent), asked, [str(outside)]).state
+        return basis_of(work, asked, str(outside)).state
 
     before, linked = now(command), now("sh away")
     (outside / "other").write_text("false\n")
@@ -162,23 +178,23 @@ def test_of_too_many_files_what_is_named_whole_counts_and_the_rest_is_said(
     work: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Which of them are seen may differ from look to look, so none of them counts."""
-    known = basis_of(str(work.parent), "sh part")
-    monkeypatch.setattr(command_basis, "_MOST_ENTRIES", 5)
-    before = basis_of(str(work.parent), "sh part")
+    known = basis_of(work, "sh part")
+    monkeypatch.setattr(workspace_contents, "_MOST_ENTRIES", 5)
+    before = basis_of(work, "sh part")
     assert "not fully known what the command runs" in before.unknown
     assert before.state != known.state
     assert before.shown[0].startswith("work/part, ")
     (work / "run.sh").write_text("changed")
-    assert basis_of(str(work.parent), "sh part") == before
+    assert basis_of(work, "sh part") == before
     (work / "part").write_text("changed")
-    assert basis_of(str(work.parent), "sh part").state != before.state
+    assert basis_of(work, "sh part").state != before.state
 
 
 def test_a_folder_that_cannot_be_looked_into_makes_it_unknown(
     work: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refused(top: str, left: list[int], *, with_skills: bool) -> object:
-        raise PermissionError(13, "no", top)
+    def refused(*_: object, **__: object) -> object:
+        raise PermissionError(13, "no")
 
-    monkeypatch.setattr(command_basis, "walk", refused)
-    assert basis_of(str(work.parent), "sh part").unknown
+    monkeypatch.setattr(workspace_contents, "_walk", refused)
+    assert basis_of(work, "sh part").unknown

@@ -10,12 +10,13 @@ from agent_core.errors import ToolFailed, ToolRetry
 from agent_core.provenance import Trust, calling, person, trust_of, untrusted_origin
 from agent_core.tools.effects import Effect, effect_of
 from agent_core.tools.execution import ToolRunner
-from agent_core.tools.files import command_basis
+from agent_core.tools.files import workspace_contents
 from agent_core.tools.shell.config import ShellSettings
 from agent_core.tools.shell.shell_tool import ShellTool, result_text
 from gateway.turns.background_job_turn import _in_short
 from tests.clock import EPOCH, ManualClock
 from tests.doubles.agent import call
+from tests.file_tools_world import command_files
 
 
 class Ready:
@@ -40,13 +41,12 @@ class Labels:
     def begin(self, words):
         self.open += 1
         self.began.append(words)
-        return words
 
-    def end(self, look):
+    def end(self):
         self.open -= 1
         if self.error is not None:
             raise self.error
-        return (*look, untrusted_origin("web", "https://a.example/"))
+        return (*self.began[-1], untrusted_origin("web", "https://a.example/"))
 
 
 def tool_with(outcome=None, error=None, seconds=60.0, labels=None):
@@ -205,7 +205,7 @@ async def test_a_command_with_hosts_is_served_by_a_proxy_and_says_where_it_was()
             return self.outcome
 
     class Heard(Labels):
-        def note_other_writer(self, look, words):
+        def note_other_writer(self, words):
             self.words = words
 
     files = Heard()
@@ -232,13 +232,11 @@ async def test_whoever_is_asked_is_told_that_not_all_can_be_known(tmp_path, monk
     """The control: where everything was looked at, nothing is said."""
     (tmp_path / "work").mkdir()
     (tmp_path / "work" / "run.sh").write_text("true\n")
-    labels = Labels()
-    labels.workspace, labels.outside = str(tmp_path), ()
-    tool, _ = tool_with(labels=labels)
+    tool, _ = tool_with(labels=command_files(tmp_path))
     known = await tool.review(command="sh run.sh")
     assert "SHA-256" in known.text
     assert "not known" not in known.text
-    monkeypatch.setattr(command_basis, "_MOST_ENTRIES", 1)
+    monkeypatch.setattr(workspace_contents, "_MOST_ENTRIES", 1)
     unknown = await tool.review(command="sh run.sh")
     assert "it is not fully known what the command runs" in unknown.text
     assert "SHA-256" in unknown.text

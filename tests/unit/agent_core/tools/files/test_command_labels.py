@@ -15,7 +15,7 @@ import time
 import pytest
 
 from agent_core.provenance import Trust, trust_of, untrusted_origin
-from agent_core.tools.files import command_origins
+from agent_core.tools.files import workspace_contents
 from agent_core.tools.files.command_origins import CommandFiles
 from agent_core.tools.files.journaled_files import By
 from tests.file_tools_world import FileDesk
@@ -37,9 +37,9 @@ class Desk(FileDesk):
 
     def run(self, command, *, words=()):
         """A command and whose words its output is made of."""
-        look = self.files.begin(words)
+        self.files.begin(words)
         said = self.sh(command)
-        return said, self.files.end(look)
+        return said, self.files.end()
 
     def sh(self, command):
         done = subprocess.run(
@@ -217,14 +217,6 @@ def test_no_way_washes_words(desk, way, restarted):
     assert is_anybodys(origins)
 
 
-def test_a_large_file_is_known_by_its_inode(desk, monkeypatch):
-    monkeypatch.setattr(command_origins, "_LARGE_BYTES", 100)
-    desk.run("head -c 1000 /dev/zero > big")
-    assert is_own(desk.run("wc -c big")[1])
-    (desk.ws / "work" / "big").write_bytes(b"y" * 1000)
-    assert is_anybodys(desk.run("wc -c big")[1])
-
-
 def test_a_file_that_is_written_again_in_the_same_instant_is_read_again(desk):
     """The same size and, on a coarse clock, the same times: what is young is not believed."""
     path = desk.ws / "work" / "x"
@@ -236,41 +228,41 @@ def test_a_file_that_is_written_again_in_the_same_instant_is_read_again(desk):
 
 def test_what_another_conversation_writes_meanwhile_counts(desk):
     """The file is there for a moment only, between the two looks."""
-    look = desk.files.begin(())
+    desk.files.begin(())
     desk.put("page.txt", EVIL, origins=PAGE)
     desk.sh("cat ../page.txt > copy")
     (desk.ws / "page.txt").unlink()
-    assert is_anybodys(desk.files.end(look))
+    assert is_anybodys(desk.files.end())
     assert is_anybodys(desk.run("cat copy")[1])
 
 
 def test_a_write_that_is_given_up_counts_as_well(desk):
-    look = desk.files.begin(())
+    desk.files.begin(())
     intended = By().change("write", "x", before=None, after="y", origins=PAGE)
     change, handles = desk.journaled.journal.begin(intended, None)
     for handle in handles:
         os.close(handle)
     desk.journaled.journal.void(change)
-    assert is_anybodys(desk.files.end(look))
+    assert is_anybodys(desk.files.end())
 
 
 def test_commands_that_run_at_the_same_time_have_read_each_other(desk):
-    own = desk.files.begin(())
-    theirs = desk.files.begin(PAGE)
+    desk.files.begin(())
+    desk.files.begin(PAGE)
     desk.sh(f"echo {EVIL} > shared; cat shared > copy; rm shared")
-    assert is_anybodys(desk.files.end(theirs))
-    assert is_anybodys(desk.files.end(own))
+    assert is_anybodys(desk.files.end())
+    assert is_anybodys(desk.files.end())
     assert is_anybodys(desk.run("cat copy")[1])
 
 
 def test_words_go_on_through_a_command_in_between(desk):
     """One that has ended before the last began hands them on by the one that ran beside both."""
-    first = desk.files.begin(PAGE)
-    between = desk.files.begin(())
-    desk.files.end(first)
-    last = desk.files.begin(())
-    assert is_anybodys(desk.files.end(last))
-    assert is_anybodys(desk.files.end(between))
+    desk.files.begin(PAGE)
+    desk.files.begin(())
+    desk.files.end()
+    desk.files.begin(())
+    assert is_anybodys(desk.files.end())
+    assert is_anybodys(desk.files.end())
     assert is_own(desk.run("true")[1])
 
 
@@ -284,15 +276,16 @@ def test_a_command_that_a_kill_cut_off_leaves_files_that_nobody_knows(desk):
 @pytest.mark.parametrize("when", ["begin", "end"])
 def test_a_look_that_fails_leaves_no_command_behind(desk, monkeypatch, when):
     """Otherwise what comes in later would seem to be made by one that runs for ever."""
-    look = desk.files.begin(()) if when == "end" else None
+    if when == "end":
+        desk.files.begin(())
 
-    def defect():
+    def defect(_):
         raise RuntimeError
 
     with monkeypatch.context() as patched:
-        patched.setattr(desk.files, "_scanned", defect)
+        patched.setattr(desk.files, "_label_of", defect)
         with pytest.raises(RuntimeError):
-            desk.files.end(look) if look else desk.files.begin(())
+            desk.files.end() if when == "end" else desk.files.begin(())
     (desk.ws / "work" / "letter").write_text(EVIL)
     assert is_anybodys(desk.run("cat letter")[1])
     assert desk.journaled.journal._watching == []
@@ -301,10 +294,10 @@ def test_a_look_that_fails_leaves_no_command_behind(desk, monkeypatch, when):
 def test_a_file_of_another_user_is_not_the_commands(desk):
     if os.getuid():
         pytest.skip("only root can give files away")
-    look = desk.files.begin(())
+    desk.files.begin(())
     (desk.ws / "work" / "theirs").write_text(EVIL)
     os.chown(desk.ws / "work" / "theirs", 65534, 65534)
-    assert is_anybodys(desk.files.end(look))
+    assert is_anybodys(desk.files.end())
     assert is_anybodys(desk.run("cat theirs")[1])
 
 
@@ -317,9 +310,9 @@ def test_further_folders_count(desk):
 def test_more_than_can_be_looked_at_is_anybodys(desk, monkeypatch):
     desk.run("for n in 1 2 3 4 5 6; do echo $n > $n; done")
     assert is_own(desk.run("true")[1])
-    monkeypatch.setattr(command_origins, "_MOST_ENTRIES", 5)
+    monkeypatch.setattr(workspace_contents, "_MOST_ENTRIES", 5)
     assert is_anybodys(desk.run("echo new > new")[1])
-    monkeypatch.setattr(command_origins, "_MOST_ENTRIES", 100)
+    monkeypatch.setattr(workspace_contents, "_MOST_ENTRIES", 100)
     assert is_anybodys(desk.run("cat new")[1])
 
 
@@ -354,9 +347,9 @@ def test_an_unchanged_file_is_read_once(desk, monkeypatch):
     time.sleep(0.06)
     desk.run("true")
     read = []
-    real = command_origins.identity_of_file
+    real = workspace_contents.digest_of_file
     monkeypatch.setattr(
-        command_origins, "identity_of_file", lambda *given: read.append(given[0]) or real(*given)
+        workspace_contents, "digest_of_file", lambda *given: read.append(given[0]) or real(*given)
     )
     desk.run("true")
     assert read == []
@@ -404,7 +397,7 @@ def some_story(desk, seed, steps=30):
     """Anything in any order; gives what came of it that should not: words of others that seem the owner's."""
     chance = random.Random(seed)
     leaks, own = [], 0
-    running = []
+    running = 0
     for number in range(steps):
         one, other = (f"work/{name}" for name in chance.sample(NAMES, 2))
         match chance.choice(["hand", "tool", "page", *["command"] * 6, "overlap", "end", "move", "restart"]):
@@ -427,11 +420,14 @@ def some_story(desk, seed, steps=30):
                 except Exception:
                     continue
             case "overlap":
-                running.append(desk.files.begin(PAGE if chance.random() < 0.2 else ()))
-                if running[-1].words:
+                words = PAGE if chance.random() < 0.2 else ()
+                desk.files.begin(words)
+                running += 1
+                if words:
                     desk.sh(f"echo {EVIL} > {chance.choice(NAMES)}")
             case "end" if running:
-                desk.files.end(running.pop(chance.randrange(len(running))))
+                desk.files.end()
+                running -= 1
             case "restart" if not running:
                 desk.restart()
             case _:
@@ -447,8 +443,8 @@ def some_story(desk, seed, steps=30):
                 continue
             if EVIL.encode() in content and is_own(origins):
                 leaks.append((number, name))
-    while running:
-        desk.files.end(running.pop())
+    for _ in range(running):
+        desk.files.end()
     return leaks, own
 
 
@@ -467,21 +463,22 @@ def test_no_story_washes_words(tmp_path):
 
 def test_a_label_of_the_command_alone_would_be_seen_through(tmp_path, monkeypatch):
     """The negative control: the same stories, in which output is only what the command's own words are."""
-    monkeypatch.setattr(CommandFiles, "_label_of", lambda *_: ())
+    whole = CommandFiles._label_of
+    monkeypatch.setattr(CommandFiles, "_label_of", lambda self, found: ((), whole(self, found)[1]))
+    monkeypatch.setattr(CommandFiles, "_label_of_unknown", lambda *_: ())
     leaks = [some_story(Desk(tmp_path / str(seed)), seed)[0] for seed in SEEDS]
     assert sum(map(bool, leaks)) > 2
 
 
-def test_commands_that_do_not_know_of_each_other_would_be_seen_through(tmp_path, monkeypatch):
-    """The negative control of those that run at the same time."""
-    monkeypatch.setattr(CommandFiles, "_label_others", lambda *_, **__: None)
-    desk = Desk(tmp_path)
-    own = desk.files.begin(())
-    theirs = desk.files.begin(PAGE)
+def test_commands_that_do_not_know_of_each_other_would_be_seen_through(desk):
+    """The negative control of those that run at the same time: two groups."""
+    others = CommandFiles(desk.ws, desk.journaled.journal, now=desk.now)
+    desk.files.begin(())
+    others.begin(PAGE)
     desk.sh(f"echo {EVIL} > shared; cat shared > copy; rm shared")
-    desk.files.end(theirs)
+    others.end()
     (desk.ws / "work" / "copy").rename(desk.ws / "work" / "copy2")
-    assert is_own(desk.files.end(own))
+    assert is_own(desk.files.end())
 
 
 def test_many_at_once_end_in_order(desk):
@@ -501,30 +498,10 @@ def test_many_at_once_end_in_order(desk):
     assert is_own(desk.run("cat file*")[1])
 
 
-@pytest.mark.parametrize(("words", "letter"), [((), ""), (PAGE, ""), ((), EVIL)])
-def test_one_that_comes_while_another_looks_around_has_made_what_is_new(desk, monkeypatch, words, letter):
-    """The controls: it is made of a stranger's words, or a stranger's file lay there before."""
-    whole, later = desk.files._scanned, []
-    if letter:
-        (desk.ws / "work" / "letter").write_text(letter)
-
-    def scanned():
-        if not later:
-            later.append(None)
-            later[0] = desk.files.begin(words)
-            desk.sh("echo mine > made")
-        return whole()
-
-    monkeypatch.setattr(desk.files, "_scanned", scanned)
-    first = desk.files.begin(())
-    assert is_own(desk.files.end(later[0])) == is_own(desk.files.end(first)) == (not words and not letter)
-    assert is_own(desk.run("cat made")[1]) == (not words and not letter)
-
-
 def test_one_that_comes_while_another_ends_knows_what_that_one_has_made(desk, monkeypatch):
     """Between the end of a command and the note of what it has made nothing begins."""
-    whole, looks = desk.journaled.journal.labels.note, []
-    thread = threading.Thread(target=lambda: looks.append(desk.files.begin(())))
+    whole = desk.journaled.journal.labels.note
+    thread = threading.Thread(target=desk.files.begin, args=[()])
 
     def note(made, origins):
         thread.start()
@@ -535,38 +512,46 @@ def test_one_that_comes_while_another_ends_knows_what_that_one_has_made(desk, mo
         patched.setattr(desk.journaled.journal.labels, "note", note)
         desk.run("echo mine > made")
         thread.join()
-    assert is_own(desk.files.end(looks[0]))
+    assert is_own(desk.files.end())
 
 
-def test_what_was_noted_since_somebody_looked_is_not_thrown_away(desk, monkeypatch):
-    """A command has made a file, and ended, after another one has looked which files there are."""
+def test_a_file_that_comes_back_while_a_command_runs_keeps_its_words(desk):
+    """Another program moves it away and back; what the command may have read of it is known."""
+    desk.put("page.txt", EVIL, origins=PAGE)
+    (desk.ws / "page.txt").rename(desk.home / "page.txt")
+    desk.files.begin(())
+    (desk.home / "page.txt").rename(desk.ws / "page.txt")
+    desk.sh("cat ../page.txt > copy")
+    assert is_anybodys(desk.files.end())
+    assert is_anybodys(desk.shown("work/copy")[1])
+
+
+def test_the_owners_trust_outlives_old_labels(desk, monkeypatch):
     from agent_core.tools.files import origin_labels
 
     monkeypatch.setattr(origin_labels, "_FEW", -1000)
-    look, whole, others = desk.files.begin(()), desk.files._scanned, []
-
-    def scanned():
-        found = whole()
-        if not others:
-            others.append(None)
-            desk.run("echo mine > made")
-        return found
-
-    monkeypatch.setattr(desk.files, "_scanned", scanned)
-    desk.files.end(look)
-    assert is_own(desk.run("cat made")[1])
+    labels = desk.journaled.journal.labels
+    labels.trust("/srv/notes/list", "a")
+    labels.note({"work/gone": "b"}, ())
+    desk.run("echo mine > made")
+    desk.restart()
+    labels = desk.journaled.journal.labels
+    assert labels.is_trusted("/srv/notes/list", "a")
+    assert labels.origins_of("work/gone", "b") is None
+    assert is_own(desk.shown("work/made")[1])
 
 
 def test_what_a_command_hears_from_elsewhere_is_in_its_output_and_its_files(desk):
     """Also in what another one makes of them before the first has ended."""
-    calm, _ = desk.files.begin(()), desk.sh("echo mine > before")
-    assert trust_of(desk.files.end(calm)) == Trust.OWNER
-    first = desk.files.begin(())
-    beside = desk.files.begin(())
-    desk.files.note_other_writer(first, PAGE)
+    desk.files.begin(())
+    desk.sh("echo mine > before")
+    assert trust_of(desk.files.end()) == Trust.OWNER
+    desk.files.begin(())
+    desk.files.begin(())
+    desk.files.note_other_writer(PAGE)
     desk.sh(f"echo {EVIL} > heard; cp heard copied")
-    assert trust_of(desk.files.end(beside)) == Trust.UNTRUSTED
-    assert trust_of(desk.files.end(first)) == Trust.UNTRUSTED
+    assert trust_of(desk.files.end()) == Trust.UNTRUSTED
+    assert trust_of(desk.files.end()) == Trust.UNTRUSTED
     for name in ("heard", "copied"):
         assert trust_of(desk.shown(f"work/{name}")[1]) == Trust.UNTRUSTED
     assert trust_of(desk.shown("work/before")[1]) == Trust.OWNER
