@@ -63,8 +63,12 @@ class Statistics:
 def choose_candidates(postings: Sequence[tuple[float, Iterable[_Id]]]) -> list[_Id]:
     """Return the lines whose terms weigh most, from each term's weight and lines (the newest first)."""
     weights: dict[_Id, float] = {}
-    for weight, ids in postings:
-        for each in ids:
+    heaviest = sorted(postings, key=lambda each: each[0], reverse=True)
+    for number, (weight, ids) in enumerate(heaviest):
+        # Lines with nothing but words that are left cannot be among the best if enough others have more.
+        left = sum(lighter for lighter, _ in heaviest[number:])
+        enough = sum(each > left for each in weights.values()) >= MOST_CANDIDATES
+        for each in weights.keys() & ids if enough else ids:
             weights[each] = weights.get(each, 0.0) + weight
     best = nlargest(MOST_CANDIDATES, zip(weights.values(), weights, strict=True))
     return [each for _, each in best]
@@ -150,57 +154,78 @@ class _Occurrences:
 
 
 _NONE = _Occurrences()
+_BEGIN, _END = 2, 3  # letters
 
 
 class _Rater:
-    """Rates candidates for one query."""
+    """
+    Rates candidates for one query.
+
+    Few words of a text are like one of a query, so texts are compared with the known ones as sets of words.
+    """
 
     def __init__(self, query: Query, statistics: Statistics) -> None:
-        self._terms = [(term, len(term.words.split()), statistics.rarity(term)) for term in query.terms]
+        self._terms = [(term, term.words.split(), statistics.rarity(term)) for term in query.terms]
+        self._quoted = {number for number, term in enumerate(query.terms) if term.quoted}
         self._most = (1 + _IN_A_ROW + _NEAR_WEIGHT) * sum(weight for *_, weight in self._terms)
-        self._known: dict[str, list[tuple[int, float]]] = {}
+        self._seen: set[str] = set()
+        self._like: dict[str, list[tuple[int, float]]] = {}
+        # A word is like a term only if it begins or ends as the term does, or is a part of it.
+        self._whole = {words[0] for _, words, _ in self._terms}.union(*(term.parts for term in query.terms))
+        inflected = [(each.words, each.beginning) for each in query.terms if each.beginning is not None]
+        self._begins = {part[:_BEGIN] for each in inflected for part in each}
+        self._ends = {each.words[-_END:] for each in query.terms if each.ending is not None}
 
     def rate(self, candidate: Candidate, *, age_ms: int) -> tuple[bool, float] | None:
         """Return (all words found, points) of a hit ``age_ms`` older than the newest; None for no hit."""
         words = candidate.text.split()
-        own, beside = self._occurrences(words), self._occurrences(candidate.beside.split())
-        if not own:
+        own = self._occurrences(words)
+        if not own or not self._quoted <= own.keys():
             return None
+        beside = self._occurrences(candidate.beside.split())
         norm = _SATURATION * (1 - _LENGTH_SHARE + _LENGTH_SHARE * len(words) / _USUAL_WORDS)
-        total, has_all = 0.0, True
+        found = sorted(own.keys() | beside.keys())
+        total, has_all = 0.0, len(found) == len(self._terms)
         places: list[tuple[int, int, float]] = []
         before = set[int]()
-        for number, (term, size, weight) in enumerate(self._terms):
+        for number in found:
+            _, parts, weight = self._terms[number]
             here, there = own.get(number, _NONE), beside.get(number, _NONE)
-            if term.quoted and not here.starts:
-                return None
             has_all = has_all and max(here.likeness, there.likeness) >= _FORM_WEIGHT
             frequency = here.frequency or _BESIDE_WEIGHT * there.frequency
             total += weight * frequency * (_SATURATION + 1) / (frequency + norm)
-            if not before.isdisjoint(here.starts):
+            if number - 1 in own and not before.isdisjoint(here.starts):
                 total += _IN_A_ROW * weight
-            before = {at + size for at in here.starts}
+            before = {at + len(parts) for at in here.starts}
             places += [(at, number, weight * here.likeness) for at in here.starts]
         total += _NEAR_WEIGHT * _best_window(places)
         return has_all, total / self._most * (1 + _RECENCY / (1 + age_ms / _RECENT_MS))
 
     def _occurrences(self, words: Sequence[str]) -> dict[int, _Occurrences]:
+        there = set(words)
+        for word in there - self._seen:
+            if likenesses := self._likenesses(word):
+                self._like[word] = likenesses
+        self._seen |= there
         found: dict[int, _Occurrences] = {}
+        if there.isdisjoint(self._like):
+            return found
         for at, word in enumerate(words):
-            likenesses = self._known.get(word)
-            if likenesses is None:
-                likenesses = self._known[word] = self._likenesses(word)
-            for number, likeness in likenesses:
-                term, size, _ = self._terms[number]
-                if size == 1 or list(words[at : at + size]) == term.words.split():
+            if word not in self._like:
+                continue
+            for number, likeness in self._like[word]:
+                parts = self._terms[number][1]
+                if len(parts) == 1 or words[at : at + len(parts)] == parts:
                     found.setdefault(number, _Occurrences()).add(at, likeness)
         return found
 
     def _likenesses(self, word: str) -> list[tuple[int, float]]:
         """Return the terms that a word of a text is like, or begins."""
+        if not (word in self._whole or word[:_BEGIN] in self._begins or word[-_END:] in self._ends):
+            return []
         found = []
-        for number, (term, size, _) in enumerate(self._terms):
-            likeness = _likeness(term, word) if size == 1 else float(word == term.words.split()[0])
+        for number, (term, parts, _) in enumerate(self._terms):
+            likeness = _likeness(term, word) if len(parts) == 1 else float(word == parts[0])
             if likeness:
                 found.append((number, likeness))
         return found

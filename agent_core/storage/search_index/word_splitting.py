@@ -17,7 +17,7 @@ from itertools import filterfalse, pairwise
 from agent_core.storage.search_index.stems import STOP_WORDS, stems
 from agent_core.text import UNSPACED
 
-_WORDS = re.compile(r"[^\W_]+")
+_BETWEEN = re.compile(r"[\W_]+")
 _UNSPACED = re.compile(f"([{UNSPACED}])")
 _RUNS = re.compile(f"[{UNSPACED}]+|[^{UNSPACED}\\W_]+")
 _ENDING = re.compile("[\u3041-\u309f ]+")
@@ -25,6 +25,7 @@ _ENDING = re.compile("[\u3041-\u309f ]+")
 _SENTENCE_END = re.compile(r"(?<=[.!?…])\s+|(?<=:\])\s+|(?<=[。！？])|\n+")
 _PARTS = re.compile(r"\"([^\"]*)\"|([^\"]+)")
 _MOST_TERMS = 16
+_MOST_CHARACTERS = 10_000  # that are remembered
 _SHORTEST_BEGINNING = 3
 _SHORTEST_PART = 4  # letters of a word within a compound
 _COMPOUND = range(2 * _SHORTEST_PART, 41)  # letters
@@ -42,12 +43,22 @@ def _fold(text: str) -> str:
     return text.casefold()
 
 
+class _Folded(dict[int, str]):
+    """The folded form of each character that occurred, by its code, with blanks where words are split."""
+
+    def __missing__(self, code: int) -> str:
+        if len(self) >= _MOST_CHARACTERS:
+            self.clear()
+        self[code] = folded = _UNSPACED.sub(r" \1 ", _BETWEEN.sub(" ", _fold(chr(code))))
+        return folded
+
+
+_FOLDED = _Folded()
+
+
 def fold(text: str) -> str:
     """The folded words of a text, with one space between them; only the beginning of a very long text."""
-    text = _fold(text[:20_000])
-    if not text.isascii():
-        text = " ".join(_UNSPACED.split(text))
-    return " ".join(_WORDS.findall(text))
+    return " ".join(text[:20_000].translate(_FOLDED).split())
 
 
 _STOP = tuple(frozenset(fold(word) for word in words) for words in STOP_WORDS)

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 
-from agent_core.storage.search_index.ranking import BestSentences, Candidate, Likeness, Statistics, rank
+from agent_core.storage.search_index.ranking import (
+    BestSentences,
+    Candidate,
+    Likeness,
+    Statistics,
+    choose_candidates,
+    rank,
+)
 from agent_core.storage.search_index.word_splitting import Query, fold, parse_query
 
 SAID = {
@@ -82,3 +89,13 @@ def test_no_sentence_is_shown_if_none_has_anything_of_the_question() -> None:
     assert best_of(LINE, "holiday trip") == ""
     assert best_of(LINE, "holiday trip", Likeness("s", 8, 0.5, 1)) == ""
     assert best_of(LINE, "holiday trip", Likeness("other", 7, 0.5, 1)) == ""
+
+
+def test_lines_with_common_words_alone_are_left_out_only_if_others_weigh_more() -> None:
+    """A common word still adds to what rare ones found; the control has too few of those."""
+    rare, common = range(0, 300, 2), range(100, 1_100)
+    best = choose_candidates([(0.5, common), (2.0, rare)])
+    assert set(best) == set(range(100, 300, 2))
+    few = choose_candidates([(0.5, common), (2.0, rare[:10])])
+    assert few[:10] == [*reversed(rare[:10])]
+    assert few[10:] == [*range(1_099, 1_009, -1)]
