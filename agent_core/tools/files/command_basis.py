@@ -80,7 +80,7 @@ def _is_log(path: str) -> bool:
 
 
 def _paths(command: str) -> Iterator[str]:
-    """What may be a path in a command: a word, what is between quotation marks, and both from the first /."""
+    """Yield possible paths in a command: words, quoted texts, and both from the first ``/`` on."""
     for text in (command, command.translate(_QUOTES)):
         for word in (*_BETWEEN.split(text), *_QUOTED.split(text)):
             yield word

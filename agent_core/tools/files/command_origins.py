@@ -17,7 +17,7 @@ import structlog
 
 from agent_core.provenance import Origins, join_origins, untrusted_origin
 from agent_core.tools.files.change_journal import ChangeJournal
-from agent_core.tools.files.workspace_contents import Content, TooMuchError, WorkspaceContents
+from agent_core.tools.files.workspace_contents import ScannedFile, TooMuchError, WorkspaceContents
 
 _MOST_NAMED = 20
 _TOO_MUCH = "more than can be looked at"
@@ -86,7 +86,7 @@ class CommandFiles:
                     self._journal.unwatch(self._label)
             return join_origins(*self._label)
 
-    def contents(self) -> dict[str, Content] | None:
+    def contents(self) -> dict[str, ScannedFile] | None:
         """Everything that a command can read now, scripts of skills included; None if it is too much."""
         with self._lock:
             return self._scan(with_skills=True)
@@ -106,7 +106,7 @@ class CommandFiles:
         self._strange = {(path, found[path].identity) for path in strange}
         return join_origins(label, outside, self._label_of_unknown(strange))
 
-    def _note(self, found: dict[str, Content], strange: set[tuple[str, str]]) -> None:
+    def _note(self, found: dict[str, ScannedFile], strange: set[tuple[str, str]]) -> None:
         """Add what has come meanwhile from others, and note what commands have made."""
         label, unknown = self._label_of(found)
         new = [path for path in unknown if (path, found[path].identity) not in strange]
@@ -119,7 +119,7 @@ class CommandFiles:
         except OSError as error:
             _log.warning("files.labels_not_kept", reason=error.strerror or str(error))
 
-    def _label_of(self, found: dict[str, Content]) -> tuple[Origins, list[str]]:
+    def _label_of(self, found: dict[str, ScannedFile]) -> tuple[Origins, list[str]]:
         """Return the origins of all files that somebody here has written, and the paths of the others."""
         known = {path: self._journal.label_of(path, content.identity) for path, content in found.items()}
         labels = {label for label in known.values() if label is not None}
@@ -129,7 +129,7 @@ class CommandFiles:
         at = self._now()
         return join_origins(*(_unknown(path, at) for path in islice(paths, _MOST_NAMED)))
 
-    def _scan(self, *, with_skills: bool = False) -> dict[str, Content] | None:
+    def _scan(self, *, with_skills: bool = False) -> dict[str, ScannedFile] | None:
         try:
             return self._contents.scan(remember=not self._running, with_skills=with_skills)
         except (TooMuchError, OSError) as error:

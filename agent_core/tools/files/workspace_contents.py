@@ -31,7 +31,7 @@ class TooMuchError(Exception):
     """More than is looked at."""
 
 
-class Content(NamedTuple):
+class ScannedFile(NamedTuple):
     """A file: ``identity`` stands for what it holds, "" if nobody can say; ``is_ours``: this user owns it."""
 
     identity: str
@@ -46,7 +46,7 @@ class WorkspaceContents:
         self._cache: dict[str, tuple[_Marks, str]] = {}
         self._telling_device: int | None = None
 
-    def scan(self, *, remember: bool, with_skills: bool = False) -> dict[str, Content]:
+    def scan(self, *, remember: bool, with_skills: bool = False) -> dict[str, ScannedFile]:
         """
         Return every file and folder by its path; ``remember`` while no command runs.
 
@@ -54,14 +54,14 @@ class WorkspaceContents:
         remembered, so the next scan comes further.
         """
         left = [_MOST_ENTRIES, _MOST_HASHED_BYTES]
-        found: dict[str, Content] = {}
+        found: dict[str, ScannedFile] = {}
         if self._telling_device is None:
             self._telling_device = _telling_device(self.top)
         if len(self._cache) > 2 * _MOST_ENTRIES:
             self._cache.clear()
         for path, status in _walk(self.top, left, with_skills=with_skills):
             identity = self._identity(path, status, left, remember=remember)
-            found[path] = Content(identity, status.st_uid == os.getuid())
+            found[path] = ScannedFile(identity, status.st_uid == os.getuid())
         if remember and not with_skills:
             self._cache = {path: known for path, known in self._cache.items() if path in found}
         return found
