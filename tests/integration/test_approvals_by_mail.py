@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from email.message import EmailMessage
 from functools import partial
 from pathlib import Path
@@ -20,6 +21,7 @@ from gateway.settings import Settings
 from gateway.store.states import InboxState
 from gateway.supervision.gateway import Gateway
 from gateway.system.home import open_home
+from gateway.turns.commands import worded_answers
 from tests.daemon import email_settings, one_model
 from tests.doubles.agent import StreamingModel, call
 from tests.integration.test_email_loops import own
@@ -366,9 +368,16 @@ async def test_a_word_of_somebody_whom_nobody_verified_is_none(
         assert house.tool.written == []
 
 
-@pytest.mark.parametrize("word", ["Yes to all, thanks!", "no to all"])
-async def test_a_word_to_all_by_mail_decides_all(mail_server: MailServer, tmp_path: Path, word: str) -> None:
-    """Those that the mail lists to which it replies; in reply to one of two questions it is asked back."""
+@pytest.mark.parametrize("word", ["yes to all", "no to all"])
+async def test_a_word_to_all_by_mail(
+    mail_server: MailServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, word: str
+) -> None:
+    """
+    A reply to one of two questions is asked back. A no decides all; a yes does not while more stands below it.
+
+    What a mail program adds below may be a condition, as far as anybody can tell; both names are listed once more.
+    """
+    monkeypatch.setattr(worded_answers, "_CROSSED", timedelta(0))  # nobody reads as fast as this test
     house = Harness(mail_server, 20 + word.startswith("no"), tmp_path)
     async with house.running():
         await house.write("owner", "write one")
@@ -377,10 +386,11 @@ async def test_a_word_to_all_by_mail_decides_all(mail_server: MailServer, tmp_pa
         *_, other = await house.mails("owner", lambda text: "I need your approval" in text, count=2)
         await house.write("owner", word, to=other)
         (listed,) = await house.mails("owner", lambda text: "2 questions wait for you" in text)
-        assert first in text_of(listed) and house.tool.written == []
+        assert first in text_of(listed)
         await house.write("owner", word, to=listed)
-        await house.mails("owner", lambda text: text.startswith("so:"), count=2)
-        verdict = "approved" if word.startswith("Yes") else "rejected"
-        (told,) = await house.mails("owner", lambda text: f"{first} is {verdict}" in text)
-        assert text_of(told).count(f"is {verdict}") == 2
-    assert house.tool.written == (["one", "two"] if verdict == "approved" else [])
+        if word.startswith("no"):
+            (told,) = await house.mails("owner", lambda text: f"{first} is rejected" in text)
+            assert text_of(told).count("is rejected") == 2
+        else:
+            await house.mails("owner", lambda text: "2 questions wait for you" in text, count=2)
+    assert house.tool.written == []
