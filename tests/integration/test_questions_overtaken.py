@@ -8,7 +8,7 @@ from typing import Any
 import anyio
 import pytest
 
-from agent_core.messages import SessionKey
+from agent_core.messages import Amendment, SessionKey
 from agent_core.tools.effects import Effect
 from tests.doubles.loopback import LoopbackServer
 from tests.integration.gateway_world import Scenario
@@ -207,4 +207,17 @@ async def test_a_sign_to_a_question_whose_request_is_gone_is_told_so(
             one, f"dm-{ANN}", f"`{name}` was withdrawn, because the request was {end}; I do not do it."
         )
         assert (await one.asked("!approve afafafa", person=ANN)).text.startswith("Nothing waits for you")
+    assert tool.written == []
+
+
+async def test_a_yes_after_the_bot_has_left_the_room_is_told_so(tmp_path: Path) -> None:
+    """The owner says it in their own conversation; it decides nothing."""
+    tool = Writer()
+    async with asking(tmp_path, tool) as one:
+        one.server.groups.add("room")
+        one.server.say(ANN, "write it", conversation="room")
+        _, name = await question(one, "room")
+        await one.hand_over(amendments=[Amendment(kind="leave", session=SessionKey("matrix", "room"))])
+        told = (await one.asked(f"!approve {name}", person=ANN)).text
+    assert told == f"`{name}` was withdrawn, because I am no longer in that conversation; I do not do it."
     assert tool.written == []

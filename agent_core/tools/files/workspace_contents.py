@@ -62,8 +62,7 @@ class WorkspaceContents:
         for path, status in _walk(self.top, left, with_skills=with_skills):
             identity = self._identity(path, status, left, remember=remember)
             found[path] = ScannedFile(identity, status.st_uid == os.getuid())
-        if remember and not with_skills:
-            self._cache = {path: known for path, known in self._cache.items() if path in found}
+        self._cache = {path: known for path, known in self._cache.items() if path in found}
         return found
 
     def _identity(self, path: str, status: os.stat_result, left: list[int], *, remember: bool) -> str:
