@@ -94,7 +94,10 @@ def _turns(paths: set[Path], *, day: int) -> dict[Path, int]:
     log = ["git", "log", f"-{LAST_COMMITS}", "--format=", "--name-only", "--", "tests"]
     touched = subprocess.run(log, cwd=HERE.parent, capture_output=True, text=True, check=False).stdout
     newest = [path for path in dict.fromkeys(HERE.parent / name for name in touched.split()) if path in paths]
-    others = sorted(paths.difference(newest), key=lambda path: zlib.crc32(path.name.encode()))
+    others = sorted(
+        paths.difference(newest),
+        key=lambda path: (zlib.crc32(path.relative_to(HERE).as_posix().encode()), path),
+    )
     start = day % DAYS * len(others) // DAYS
     return {path: place for place, path in enumerate([*newest, *others[start:], *others[:start]])}
 
