@@ -6,6 +6,8 @@ the others. Models called ``demo/…`` need no provider: they are the offline de
 echoes).
 """
 
+# ruff: noqa: PLC0415 - a daemon loads the clients of its models, not all
+
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
@@ -15,13 +17,9 @@ from typing import Any, cast
 import structlog
 
 from agent_core.children.service import CallFailed
-from agent_core.llm.anthropic_client import AnthropicClient
-from agent_core.llm.demo.demo_model import DemoModel, EchoModel
 from agent_core.llm.http_client import HttpModelClient
 from agent_core.llm.litellm.litellm_client import LiteLLMClient, LiteLLMProcess
 from agent_core.llm.model_config import LLMSpec, ModelSpec, ProviderSpec, check_references, is_plain
-from agent_core.llm.ollama_client import OllamaClient
-from agent_core.llm.openai_client import OpenAIClient
 from agent_core.llm.pools import ModelPool
 from agent_core.llm.prices import Price, listed_price, listed_thinking
 from agent_core.llm.providers import (
@@ -166,6 +164,8 @@ def _client(
     pictures: PicturePort | None,
 ) -> LLMPort:
     if model.is_demo:
+        from agent_core.llm.demo.demo_model import DemoModel, EchoModel
+
         return EchoModel() if model.model == "demo/echo" else DemoModel()
     provider = provider or ProviderSpec()
     extra = dict(model.extra)
@@ -191,13 +191,23 @@ def _client(
     if not is_plain(model, provider):
         return cast("LLMPort", LiteLLMClient(model.model, process=process, **common))
     if model.speaks_ollama(provider.api_base):
+        from agent_core.llm.ollama_client import OllamaClient
+
         return cast("LLMPort", OllamaClient(model.model, **common))
     if model.is_anthropic:
+        from agent_core.llm.anthropic_client import AnthropicClient
+
         common["api_key"] = common["api_key"] or (
             "" if provider.api_base else key_in_environment(model.model)
         )
         common["price"] = common["price"] or listed_price(model.model)
         return cast("LLMPort", AnthropicClient(model.model, **common))
+    return _openai_client(model, provider, common)
+
+
+def _openai_client(model: ModelSpec, provider: ProviderSpec, common: dict[str, Any]) -> LLMPort:
+    from agent_core.llm.openai_client import OpenAIClient
+
     endpoint = (
         endpoint_of(model.model, provider.api_base)
         if model.client == "auto" or not provider.api_base

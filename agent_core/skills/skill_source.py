@@ -8,17 +8,14 @@ caches are left out. Blocks.
 from __future__ import annotations
 
 import hashlib
-import io
 import os
 import re
-import stat
-import tarfile
-import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
+from itertools import starmap
 from pathlib import Path, PurePosixPath
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple
 from unicodedata import category, normalize
 
 from agent_core.confined_files import open_below, parts_of
@@ -29,11 +26,8 @@ MAX_FILES = 500
 MAX_BYTES = 16 * 1024 * 1024
 """Of all files of a skill together, and of an archive."""
 _MOST_ENTRIES = 5_000
-_MOST_UNPACKED = 4 * MAX_BYTES
 _MOST_NESTED = 8
-_HEADER_BYTES = 64 * 1024
 _COMMIT = re.compile(r"[0-9a-f]{40,64}")
-_LONG_HEADERS = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)
 
 SkillFiles = Mapping[str, bytes]
 """The files of a skill by their path in its folder."""
@@ -217,49 +211,9 @@ def _read_below(top: Path, name: str, most: int) -> bytes:
 
 
 def _entries_of_archive(content: bytes) -> Iterator[_Entry]:
-    if content.startswith(b"PK"):
-        yield from _entries_of_zip(content)
-        return
-    mode = "r|gz" if content.startswith(b"\x1f\x8b") else "r|"
-    left = _MOST_UNPACKED
-    with tarfile.open(fileobj=io.BytesIO(content), mode=mode, tarinfo=_Member) as tar:  # type: ignore[call-overload]
-        for count, member in enumerate(tar):
-            left -= member.size
-            if count >= _MOST_ENTRIES or left < 0:
-                raise SkillInvalid("the archive holds too many files, or too much")
-            if not member.isdir():
-                plain = member.isreg() and not member.issparse()
-                yield _Entry(member.name, partial(_read_member, tar, member) if plain else None)
-            tar.members.clear()  # else it remembers each of them
+    from agent_core.skills.skill_archives import entries_of_archive  # noqa: PLC0415 - hardly ever needed
 
-
-def _entries_of_zip(content: bytes) -> Iterator[_Entry]:
-    # The list of its files is read as a whole, so they are counted before.
-    if content.count(b"PK\x01\x02") > _MOST_ENTRIES:
-        raise SkillInvalid("the archive holds too many files")
-    with zipfile.ZipFile(io.BytesIO(content)) as archive:
-        for info in archive.infolist():
-            plain = stat.S_IFMT(info.external_attr >> 16) in (0, stat.S_IFREG)
-            if not info.is_dir():
-                yield _Entry(info.orig_filename, partial(_read_member, archive, info) if plain else None)
-
-
-def _read_member(archive: Any, member: Any, most: int) -> bytes:
-    is_zip = isinstance(archive, zipfile.ZipFile)
-    with archive.open(member) if is_zip else archive.extractfile(member) as file:
-        return bytes(file.read(most + 1))
-
-
-class _Member(tarfile.TarInfo):
-    """A member whose long headers are refused before they are read into memory."""
-
-    @classmethod
-    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
-        """As its base, for headers of a sensible size."""
-        found = super().frombuf(buf, encoding, errors)
-        if found.type in _LONG_HEADERS and found.size > _HEADER_BYTES:
-            raise SkillInvalid("the archive contains a name that is too long")
-        return found
+    return starmap(_Entry, entries_of_archive(content, _MOST_ENTRIES))
 
 
 @contextmanager

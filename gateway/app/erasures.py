@@ -39,13 +39,16 @@ def carry_out_requests(settings: Settings, home: Home) -> None:
 
     One that fails is logged and stays for the next start, which also completes what was killed.
     """
+    shutil.rmtree(home.root / EXPORTS, ignore_errors=True)
+    now = datetime.now(UTC)
+    due = due_requests(home.root, now)
+    if not due:
+        return
     from gateway.operations.privacy.inventory import Person
     from gateway.operations.privacy.person_erasure import forget_person
 
-    shutil.rmtree(home.root / EXPORTS, ignore_errors=True)
-    now = datetime.now(UTC)
     layout = Layout(home.root, home.path(settings.agents.workspace))
-    for request in due_requests(home.root, now):
+    for request in due:
         person = Person(frozenset(request.addresses))
         try:
             forget_person(
