@@ -123,6 +123,15 @@ def test_the_daemon_with_all_channels_loads_none_of_the_heavy_libraries(tmp_path
     speaks = {"speech", "local_engines"}
     assert not speaks & {name.removeprefix("agent_core.media.") for name in modules}
     assert "agent_core.media.media_client" not in modules
+    # Clients of other providers, what reads archives, and what erases a person come when they are used.
+    unused = (
+        "agent_core.llm.demo",
+        "agent_core.llm.anthropic_client",
+        "agent_core.llm.ollama_client",
+        "tarfile",
+    )
+    erases = "gateway.operations.privacy.person_erasure"
+    assert not [name for name in modules if name.startswith((*unused, erases))]
 
 
 def test_a_heavy_library_would_be_seen():
