@@ -45,9 +45,10 @@ from gateway.operations.operation_registry import all_operations
 from gateway.operations.privacy.erasure_requests import due_requests, next_due
 from gateway.operations.status_operation import show_status
 from gateway.proactive.owner_alerts import erasure_alert, reload_alert
-from gateway.settings import Settings, load_settings, parse_listen
+from gateway.settings import Settings, load_settings
 from gateway.settings.accounts import own_addresses
 from gateway.settings.last_good import keep_last_good
+from gateway.settings.problems import parse_listen
 from gateway.store.lease import lost_lease_speaks
 from gateway.store.stores import StoreUnavailable, StoreUnusable
 from gateway.supervision.gateway import Gateway

@@ -20,7 +20,8 @@ from agent_core.tools.send_message import SendMessageTool
 from agent_core.tools.web.plugin import web_client
 from channels.base import Channel, ChannelUnavailable, SupportsRoomNames
 from channels.heartbeat.channel import HeartbeatChannel, TickLog
-from gateway.app.agent import AgentParts, sendable_files
+from gateway.app.agent import AgentParts
+from gateway.app.agent_tools import sendable_files
 from gateway.app.background_start import BackgroundParts, build_background
 from gateway.app.environment import Configured, Environment
 from gateway.budget.budget_alerts import BudgetAlerts

@@ -12,7 +12,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from gateway.cli.check import check_data
+from gateway.cli.check.all_checks import check_data
 from gateway.operations.backup.archive import look_into
 from gateway.operations.backup.create import backup_name
 from gateway.operations.backup.restore import restore

@@ -23,7 +23,7 @@ from channels.base import LinkState
 from channels.status import ChannelStatus
 from gateway.errors import ListenFailed
 from gateway.observability import metrics
-from gateway.settings import is_loopback
+from gateway.settings.problems import is_loopback
 
 MAX_CONNECTIONS = 64
 """

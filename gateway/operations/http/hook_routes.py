@@ -22,7 +22,7 @@ from aiohttp import web
 
 from agent_core.text import field_at
 from gateway.operations.http.health import json_answer
-from gateway.settings import HookSettings
+from gateway.settings.settings import HookSettings
 from gateway.store.stores import StoreUnavailable
 
 PATH = "/hooks/"

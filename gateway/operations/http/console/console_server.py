@@ -32,7 +32,7 @@ from gateway.operations.http.samples import DayHistory
 from gateway.operations.operation_context import OperationContext
 from gateway.operations.operation_views import key_of
 from gateway.routing.conversations import place_name
-from gateway.settings import is_loopback
+from gateway.settings.problems import is_loopback
 from gateway.store.lease import LeaseTaken
 from gateway.store.shared import SHARED
 from gateway.system.console_logins import SESSION_S, ConsoleLogins, ConsoleSession

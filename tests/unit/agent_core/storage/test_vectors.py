@@ -22,7 +22,8 @@ from agent_core.storage.search_index import SearchIndex, vectors
 from agent_core.storage.search_index.vectors import missing_for_vectors
 from agent_core.storage.search_index.vectors_child import _weight as weight
 from agent_core.storage.search_index.word_splitting import first_sentences as sentences
-from gateway.settings import Settings, _soft_warnings
+from gateway.settings import Settings
+from gateway.settings.loading import _soft_warnings
 from tests.contract.vectors import VectorsContract
 from tests.doubles.encoder import ScriptedEncoder, SlowEncoder, use_encoder
 from tests.search_house import BOB, OWNER, A, B, Harness
