@@ -16,7 +16,7 @@ import aiohttp
 from aiohttp import connector
 from aiohttp.http import HttpProcessingError
 
-_MOST_INTERIM = 16
+_MAX_INTERIM = 16
 _VERIFIES, _DOES_NOT = "_SSL_CONTEXT_VERIFIED", "_SSL_CONTEXT_UNVERIFIED"
 
 
@@ -25,7 +25,7 @@ class BoundedResponse(aiohttp.ClientResponse):
 
     async def start(self, connection: Any) -> aiohttp.ClientResponse:
         """Read the head of the answer."""
-        protocol, left = connection.protocol, 1 + _MOST_INTERIM
+        protocol, left = connection.protocol, 1 + _MAX_INTERIM
         read = protocol.read
 
         async def read_counted_piece() -> Any:

@@ -25,7 +25,7 @@ from agent_core.ports import Clock
 
 _PORT = 8913
 REDIRECT = f"http://127.0.0.1:{_PORT}/callback"
-LONGEST_WAIT_S = 1800.0
+MAX_WAIT_S = 1800.0
 """A login that is not finished by then has to begin again."""
 _PAUSE_S = 5.0
 """Between two questions, by default, and what each "slow_down" adds (RFC 8628, section 3.5)."""
@@ -79,7 +79,7 @@ async def run_device_flow(
     show(f"Open {where} in any browser, enter {code} and log in there. I am waiting here.")
     form = {"grant_type": _DEVICE, "device_code": secret, **client.credentials}
     pause_s = seconds_in(given.get("interval"), _PAUSE_S)
-    ends_at = clock.monotonic() + seconds_in(given.get("expires_in"), LONGEST_WAIT_S)
+    ends_at = clock.monotonic() + seconds_in(given.get("expires_in"), MAX_WAIT_S)
     while clock.monotonic() < ends_at:
         await anyio.sleep(pause_s)
         try:
@@ -142,7 +142,7 @@ def seconds_in(value: object, usual: float) -> float:
         seconds = float(value)  # type: ignore[arg-type]  # it may be anything
     except (TypeError, ValueError, OverflowError):
         return usual
-    return usual if math.isnan(seconds) else min(max(seconds, 1.0), LONGEST_WAIT_S)
+    return usual if math.isnan(seconds) else min(max(seconds, 1.0), MAX_WAIT_S)
 
 
 class BrowserLogin:
@@ -175,7 +175,7 @@ class BrowserLogin:
                     found.append(await source())
                     tasks.cancel_scope.cancel()
 
-            tasks.cancel_scope.deadline = anyio.current_time() + LONGEST_WAIT_S
+            tasks.cancel_scope.deadline = anyio.current_time() + MAX_WAIT_S
             tasks.start_soon(take, self._pasted)
             tasks.start_soon(take, self._listen)
         if not found:

@@ -24,7 +24,7 @@ _UNSIGNED = "skip_thought_signature_validator"
 _CHARS_PER_TOKEN = 4
 _REASONING = ("reasoning_content", "reasoning", "reasoning_details", "thinking_blocks")
 """Fields in which providers give a model's own reasoning, and want it back."""
-_MOST_TOKENS = 1_000_000_000
+_MAX_TOKENS = 1_000_000_000
 """A larger count is none: no answer has it, and no database column holds it."""
 
 
@@ -288,7 +288,7 @@ def _signature_in(call: Mapping[str, Any]) -> str:
 def _cost(usage: object) -> float | None:
     """Return the cost in US dollars that the provider reports, if it is plausible."""
     cost = usage.get("cost") if isinstance(usage, dict) else None
-    return float(cost) if isinstance(cost, int | float) and 0 <= cost < _MOST_TOKENS else None
+    return float(cost) if isinstance(cost, int | float) and 0 <= cost < _MAX_TOKENS else None
 
 
 def _tokens(usage: object) -> TokenCounts | None:
@@ -314,7 +314,7 @@ def _detail(usage: Mapping[str, Any], group: str, name: str) -> int:
 
 def token_count(value: object) -> int:
     """A number of tokens from a server; 0 if it is invalid."""
-    return value if isinstance(value, int) and 0 <= value <= _MOST_TOKENS else 0
+    return value if isinstance(value, int) and 0 <= value <= _MAX_TOKENS else 0
 
 
 class TextJoiner:

@@ -44,13 +44,13 @@ from agent_core.ports import Clock
 
 MAX_SPEECH_BYTES = 24 * 1024 * 1024
 """Ten minutes of WAV, an hour of Opus."""
-_LEAST_BYTES, _BYTES_PER_SECOND, _MOST_BYTES = 256 * 1024, 2048, 8 * 1024 * 1024
+_LEAST_BYTES, _BYTES_PER_SECOND, _MAX_BYTES = 256 * 1024, 2048, 8 * 1024 * 1024
 """
 Of a transcript, by the length of the sound: a second of it has fewer than ten tokens of a hundred bytes.
 Eight megabytes of empty brackets would be 180 in memory.
 """
 _ROOM_BYTES = 64 * 1024
-_MOST_PICTURE_BYTES = 5_000_000
+_MAX_PICTURE_BYTES = 5_000_000
 """Through litellm's process."""
 _WITHOUT_SEGMENTS = ("gpt-4o", "gpt-audio")
 _Task = Literal["speech", "transcription", "image"]
@@ -173,7 +173,7 @@ class ProviderTranscription:
     async def transcribe(self, clip: Clip) -> Transcript:
         """Transcribe a sound; see `Transcribes`."""
         client = self.client
-        most = min(_MOST_BYTES, _LEAST_BYTES + math.ceil(clip.seconds) * _BYTES_PER_SECOND)
+        most = min(_MAX_BYTES, _LEAST_BYTES + math.ceil(clip.seconds) * _BYTES_PER_SECOND)
         answer: object = {}
         if client.endpoint is None:
             fields: dict[str, Any] = {
@@ -218,7 +218,7 @@ class ProviderPictures:
         self._settings = settings
         self._max_bytes = int(settings.max_mb * 1_000_000)
         if client.endpoint is None:
-            self._max_bytes = min(self._max_bytes, _MOST_PICTURE_BYTES)
+            self._max_bytes = min(self._max_bytes, _MAX_PICTURE_BYTES)
 
     async def make(self, prompt: str, *, count: int, size: str) -> GeneratedPicture:
         """Make ``count`` pictures; ``size`` may be empty. Raises `ModelError` if none was made."""

@@ -11,9 +11,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-_MOST_PARTS = 400_000
+_MAX_PARTS = 400_000
 """So many pages, chunks or boxes are looked at; a day of sound has fewer."""
-_MOST_FRAMES = 1_600_000
+_MAX_FRAMES = 1_600_000
 """Of MP3; four hours of 10 ms each have fewer."""
 _PAGE_HEAD = 27
 _UNKNOWN_LENGTH = "does not say how long it is"
@@ -88,7 +88,7 @@ def _ogg_streams(content: bytes) -> Iterator[tuple[bytes, bytes]]:
 def _last_position(content: bytes, serial: bytes) -> int:
     """The position at the end of a stream's last page that has one, in samples."""
     at = len(content)
-    for _ in range(_MOST_PARTS):
+    for _ in range(_MAX_PARTS):
         at = content.rfind(b"OggS", 0, at)
         if at < 0:
             raise NotASound(_UNKNOWN_LENGTH)
@@ -104,7 +104,7 @@ def _last_position(content: bytes, serial: bytes) -> int:
 def wav_chunks(content: bytes) -> Iterator[tuple[bytes, int, int]]:
     """Yield the name, the place and the told size of each chunk's content. Raises `NotASound`: endless."""
     at = 12
-    for _ in range(_MOST_PARTS):
+    for _ in range(_MAX_PARTS):
         if at + 8 > len(content):
             return
         size = int.from_bytes(content[at + 4 : at + 8], "little")
@@ -143,7 +143,7 @@ _NOT_A_FRAME = (0, 0.0)
 def _mp3_seconds(content: bytes) -> float:
     """Return the total seconds of the MP3 frames; 0 if the content does not begin with two frames."""
     at = 0
-    for _ in range(_MOST_PARTS):
+    for _ in range(_MAX_PARTS):
         if content[at : at + 3] != b"ID3" or at + 10 > len(content):
             break
         size = sum(
@@ -156,7 +156,7 @@ def _mp3_seconds(content: bytes) -> float:
     if not size or not _frame(content, at + size)[0]:
         return 0.0
     total = 0.0
-    for _ in range(_MOST_FRAMES):
+    for _ in range(_MAX_FRAMES):
         size, lasts = _frame(content, at)
         if not size:
             at = content.find(b"\xff", at + 1)
@@ -193,7 +193,7 @@ _INSIDE = (b"moov", b"trak", b"mdia")
 
 def _mp4_seconds(content: bytes) -> float:
     lasts, longest, sounds, at = 0.0, 0.0, 0, 0
-    for _ in range(_MOST_PARTS):
+    for _ in range(_MAX_PARTS):
         if at + 8 > len(content):
             break
         size, name, body = _box(content, at)
@@ -241,8 +241,8 @@ WAVEFORM_MAX = 1024
 _BARS = 100
 _SAMPLES_PER_S = 48_000
 
-_MOST_HOURS = 24
-_MOST_PAGES = 100_000
+_MAX_HOURS = 24
+_MAX_PAGES = 100_000
 """A day of sound has about as many."""
 
 
@@ -268,13 +268,13 @@ def opus_in(content: bytes) -> Sound | None:
             else:
                 sizes.append(packet[1] - packet[0])
         played = granule if granule > 0 else played
-        if len(sizes) > 400_000 or number >= _MOST_PAGES:
+        if len(sizes) > 400_000 or number >= _MAX_PAGES:
             return None
     if len(sizes) < 2:
         return None
     skipped = int.from_bytes(head[10:12], "little")
     duration_s = (played - skipped) / _SAMPLES_PER_S
-    if not 0 < duration_s <= _MOST_HOURS * 3600:
+    if not 0 < duration_s <= _MAX_HOURS * 3600:
         return None
     return Sound(duration_s, waveform_of(sizes[1:]))  # the first one after the head has the title
 

@@ -28,9 +28,9 @@ SKILL_FILE = "SKILL.md"
 MAX_FILES = 500
 MAX_BYTES = 16 * 1024 * 1024
 """Of all files of a skill together, and of an archive."""
-_MOST_ENTRIES = 5_000
-_MOST_UNPACKED = 4 * MAX_BYTES
-_MOST_NESTED = 8
+_MAX_ENTRIES = 5_000
+_MAX_UNPACKED = 4 * MAX_BYTES
+_MAX_NESTED = 8
 _HEADER_BYTES = 64 * 1024
 _COMMIT = re.compile(r"[0-9a-f]{40,64}")
 _LONG_HEADERS = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)
@@ -197,7 +197,7 @@ def _entries_of_folder(top: Path) -> Iterator[_Entry]:
             for entry in sorted(entries, key=lambda each: each.name):
                 count += 1
                 name = f"{here}{entry.name}"
-                if count > _MOST_ENTRIES or name.count("/") > _MOST_NESTED:
+                if count > _MAX_ENTRIES or name.count("/") > _MAX_NESTED:
                     raise SkillInvalid("it holds too many files or folders; name the folder of the skill")
                 if entry.is_dir(follow_symlinks=False) and not is_left_out((entry.name,)):
                     waiting.append(f"{name}/")
@@ -221,11 +221,11 @@ def _entries_of_archive(content: bytes) -> Iterator[_Entry]:
         yield from _entries_of_zip(content)
         return
     mode = "r|gz" if content.startswith(b"\x1f\x8b") else "r|"
-    left = _MOST_UNPACKED
+    left = _MAX_UNPACKED
     with tarfile.open(fileobj=io.BytesIO(content), mode=mode, tarinfo=_Member) as tar:  # type: ignore[call-overload]
         for count, member in enumerate(tar):
             left -= member.size
-            if count >= _MOST_ENTRIES or left < 0:
+            if count >= _MAX_ENTRIES or left < 0:
                 raise SkillInvalid("the archive holds too many files, or too much")
             if not member.isdir():
                 plain = member.isreg() and not member.issparse()
@@ -235,7 +235,7 @@ def _entries_of_archive(content: bytes) -> Iterator[_Entry]:
 
 def _entries_of_zip(content: bytes) -> Iterator[_Entry]:
     # The list of its files is read as a whole, so they are counted before.
-    if content.count(b"PK\x01\x02") > _MOST_ENTRIES:
+    if content.count(b"PK\x01\x02") > _MAX_ENTRIES:
         raise SkillInvalid("the archive holds too many files")
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         for info in archive.infolist():

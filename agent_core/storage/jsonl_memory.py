@@ -35,7 +35,7 @@ from agent_core.storage.session_record import session_of
 _OPEN_SESSIONS = 32
 _OPEN_DOCUMENTS = 64
 _THREADS = 8
-HELD_BYTES = 4 * 1024 * 1024
+CACHE_BYTES = 4 * 1024 * 1024
 """So much memory the decoded lines of all sessions may take, but for those that are being worked on."""
 
 log = structlog.get_logger(__name__)
@@ -133,7 +133,7 @@ class JsonlMemory:
         workspace: Path | None = None,
         read_at: ReadAt = os.pread,
         sync: Callable[[int], None] = os.fdatasync,
-        held_bytes: float = HELD_BYTES,
+        held_bytes: float = CACHE_BYTES,
         on_set_aside: Callable[[str], None] = lambda _: None,
         on_append: Callable[[str], None] = lambda _: None,
     ) -> None:

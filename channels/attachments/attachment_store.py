@@ -41,7 +41,7 @@ from channels.attachments.file_storage import BLOCK_BYTES, TEMPORARY, LocalFiles
 from channels.base import AttachmentRefused
 
 _MEGABYTE = 1_000_000
-_MOST_FILES = 500_000
+_MAX_FILES = 500_000
 """There are never more: each counts as one part of so many at least. A disk gives small ones a block, too."""
 _REMOTE_BLOCK_BYTES = 4 * 1024 * 1024
 _REMOTE_LIMIT_S = 45.0
@@ -82,7 +82,7 @@ class AttachmentStore:
         self._max_file_bytes = max_file_bytes
         self._max_total_bytes = max_total_bytes
         self._share_of = share_of
-        self._least_bytes = max_total_bytes // _MOST_FILES
+        self._least_bytes = max_total_bytes // _MAX_FILES
         self._shares = Shares(max_total_bytes)
         self._used_bytes: int | None = None
         self._finished: list[tuple[str | None, int, int]] | None = None

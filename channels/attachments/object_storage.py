@@ -48,7 +48,7 @@ _MULTIPART_FROM = 8 * 1024 * 1024
 _REMOVE_WITHIN_S = 60.0
 _REMOVING_FOR_S = 300.0
 _REMOVING_WAIT_S = 20.0
-_REMOVING_LOOK_S = 0.2
+_REMOVAL_CHECK_S = 0.2
 _NOTE_LEFT_AFTER_S = 86_400.0
 _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>([A-Za-z]{1,60})</Code>")
@@ -101,7 +101,7 @@ class ObjectFiles:
             while self._is_being_removed(path):
                 if time.monotonic() > until:
                     raise StorageAway(f"{self.name} is removing this file right now")
-                time.sleep(_REMOVING_LOOK_S)
+                time.sleep(_REMOVAL_CHECK_S)
 
     def read(self, path: str, size: int, *, offset: int, max_bytes: int) -> bytes:
         """Read a part of a content."""

@@ -32,10 +32,10 @@ Tells the operator, by another way than mail if there is one: what it is about, 
 key under which it is told once.
 """
 _RETRY = BackoffPolicy(first_s=300.0, cap_s=7200.0, jitter=0)
-LOOK_AGAIN_S = 30.0
+RECHECK_S = 30.0
 """While the circuit breaker is open: somebody may reset it."""
 SAVE_EVERY_S = 5.0
-MOST_TOLD = 3
+MAX_REPORTED = 3
 _LIMITS = "answer-limits.json"
 _BREAKER = "answer-brake.json"
 _log = structlog.get_logger(__name__)
@@ -121,7 +121,7 @@ class LoopGuard:
         if tripped is None:
             return
         self._note_tripped(tripped, _recipient(message), now)
-        wait_s = min(tripped.until - now, LOOK_AGAIN_S)
+        wait_s = min(tripped.until - now, RECHECK_S)
         raise ChannelUnavailable(f"the circuit breaker is open: {_english(tripped)}", retry_after_s=wait_s)
 
     @for_owner
@@ -211,8 +211,8 @@ class LoopGuard:
         if not tripped:
             return ""
         until = self._clock.now() + timedelta(seconds=max(one.until for one in tripped) - now)
-        why = "; ".join(map(_english, tripped[:MOST_TOLD]))
-        more = f" (and {len(tripped) - MOST_TOLD} threads more)" if len(tripped) > MOST_TOLD else ""
+        why = "; ".join(map(_english, tripped[:MAX_REPORTED]))
+        more = f" (and {len(tripped) - MAX_REPORTED} threads more)" if len(tripped) > MAX_REPORTED else ""
         at = f"{until.astimezone():%H:%M %Z}"
         return f"the circuit breaker is open until {at} (squidbot email reset-breaker): {why}{more}"
 

@@ -18,13 +18,13 @@ from channels.email.config import CircuitBreakerConfig, MailAnswerLimits
 
 HOUR_S = 3600.0
 MAX_KEPT = 5_000
-EVERYWHERE = ""
+ALL_SENDERS = ""
 
 
 @dataclass(frozen=True, slots=True)
 class BreakerOpen:
     """
-    An open circuit breaker: the place (a thread, or `EVERYWHERE`), the answers that went out there within an
+    An open circuit breaker: the place (a thread, or `ALL_SENDERS`), the answers that went out there within an
     hour, and the end on the monotonic clock.
     """
 
@@ -35,7 +35,7 @@ class BreakerOpen:
     @property
     def why(self) -> str:
         """The reason, in the language of its reader."""
-        if self.thread == EVERYWHERE:
+        if self.thread == ALL_SENDERS:
             return _("{others} answers went out within an hour", others=self.answers)
         return _("{count} answers went into one thread within an hour", count=self.answers)
 
@@ -78,7 +78,7 @@ class CircuitBreaker:
 
     def open_reason(self, thread: str, now: float, *, owner: bool = False) -> BreakerOpen | None:
         """Return True if nothing may be answered in this thread, to the owner or to anybody else."""
-        for place in (thread,) if owner else (EVERYWHERE, thread):
+        for place in (thread,) if owner else (ALL_SENDERS, thread):
             found = self._tripped.get(place)
             if found is not None and now < found.until:
                 return found
@@ -103,7 +103,7 @@ class CircuitBreaker:
         if 0 < most_here <= len(here):
             return self._trip(thread, len(here), now)
         if not owner and 0 < settings.answers_per_hour <= others:
-            return self._trip(EVERYWHERE, others, now)
+            return self._trip(ALL_SENDERS, others, now)
         return None
 
     def count_answer(self, thread: str, now: float, *, owner: bool = False) -> None:
@@ -128,7 +128,7 @@ class CircuitBreaker:
         self.changed = self.keeps_back = True
         # Otherwise the first answer afterwards would open it again.
         self._sent = deque(
-            (one for one in self._sent if thread not in (EVERYWHERE, one.thread)), maxlen=MAX_KEPT
+            (one for one in self._sent if thread not in (ALL_SENDERS, one.thread)), maxlen=MAX_KEPT
         )
         return tripped
 

@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from gateway.store.stores import JobStore, StateStore
     from gateway.supervision.gateway import Proactive
 
-_LOOK_EVERY_S = 0.2
+_CHECK_EVERY_S = 0.2
 _CHARS_PER_TOKEN = 4
-_LONGEST_TEXT = 20_000
+_MAX_TEXT = 20_000
 _NEEDS = ("home", "settings")
 JobId = Annotated[str, Option(help="The job, as `squidbot cron list` shows it.")]
 
@@ -144,8 +144,8 @@ async def _added(
     planned, caller = _plan(context), context.caller
     if not text.strip():
         raise RequestInvalid("the text is empty; write what squidbot is to send or ask")
-    if len(text) > _LONGEST_TEXT:
-        raise RequestInvalid(f"the text has {len(text)} characters; {_LONGEST_TEXT} are allowed")
+    if len(text) > _MAX_TEXT:
+        raise RequestInvalid(f"the text has {len(text)} characters; {_MAX_TEXT} are allowed")
     if not planned.service.is_enabled:
         raise RequestInvalid("jobs are switched off: agents.schedule.enabled is false")
     if caller is not None:
@@ -403,7 +403,7 @@ async def _outcome(planned: PlannedJob, name: str, instant: datetime) -> LedgerE
             for entry in await planned.plans.ledger(name=name, limit=5):
                 if entry.instant <= instant <= (entry.until or entry.instant):
                     return entry
-            await anyio.sleep(_LOOK_EVERY_S)
+            await anyio.sleep(_CHECK_EVERY_S)
     return None
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from agent_core.messages import SessionKey
 
 _NEEDS = ("home", "search")
-_MOST_DAYS = 36_500
+_MAX_DAYS = 36_500
 _PAGE = 200
 _FOUND_CHARS = 400
 
@@ -110,8 +110,8 @@ async def search_sessions(
 
     if context.upkeep is None:
         raise NotFound("there is no search index here")
-    if not 0 <= days <= _MOST_DAYS:
-        raise RequestInvalid(f"the days must be 0 to {_MOST_DAYS}, not {days}")
+    if not 0 <= days <= _MAX_DAYS:
+        raise RequestInvalid(f"the days must be 0 to {_MAX_DAYS}, not {days}")
     scope, wanted = OWNER, place.strip().casefold()
     if session:
         key = parse_session(session)

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from gateway.store.model import EffectReceipt, Spent, TurnCost
     from gateway.store.stores import UsageStore
 
-_MOST_SESSIONS = 50
-_MOST_DAYS = 3660
+_MAX_SESSIONS = 50
+_MAX_DAYS = 3660
 
 
 @operation(
@@ -44,8 +44,8 @@ async def show_usage(
 
     if context.costs is None:
         raise NotFound("no usage is recorded here")
-    if not 1 <= days <= _MOST_DAYS:
-        raise RequestInvalid(f"the days must be 1 to {_MOST_DAYS}, not {days}")
+    if not 1 <= days <= _MAX_DAYS:
+        raise RequestInvalid(f"the days must be 1 to {_MAX_DAYS}, not {days}")
     limits, now = context.costs.limits, context.costs.clock.now()
     known = [day_of(now - timedelta(days=ago), limits.zone) for ago in range(days)]
     since = min(known)
@@ -55,15 +55,15 @@ async def show_usage(
         rows = await context.costs.store.usage_since(since=since, by="session" if by == "person" else by)
     if by == "person":
         rows = await _by_person(context, rows)
-    told = [_row(row) for row in rows[: None if by == "day" else _MOST_SESSIONS]]
+    told = [_row(row) for row in rows[: None if by == "day" else _MAX_SESSIONS]]
     if by in ("session", "person"):
         told = [{**row, "session": row["name"]} for row in told]
     if by == "day":
         found = {row["name"]: row for row in told}
         nothing = Usage()
         told = [found.get(name, _row(Spent(name, nothing, priced=True))) for name in sorted({*known, *found})]
-    elif len(rows) > _MOST_SESSIONS:
-        rest = rows[_MOST_SESSIONS:]
+    elif len(rows) > _MAX_SESSIONS:
+        rest = rows[_MAX_SESSIONS:]
         told.append({**_row(_sum(f"{len(rest)} others", rest)), "gathered": True})
     today = Amount.from_usage(await context.costs.store.usage_on(day_of(now, limits.zone)))
     purposes = await context.costs.store.usage_since(since=since, by="purpose")

@@ -29,7 +29,7 @@ from gateway.store.model import Collected, LedgerEntry, RunOutcome
 from gateway.store.stores import JobStore, StoreUnavailable
 
 SAID_ALREADY = "said already"
-_LOOK_EVERY_S = 30.0
+_CHECK_EVERY_S = 30.0
 _PRUNE_EVERY_S = 6 * 3600.0
 _LOOKED_AT = 100
 _ENDED_AMONG = 500
@@ -81,11 +81,11 @@ class HeartbeatMonitor:
     async def pause(self) -> None:
         """Wait for the next look. After a sleep of the machine it starts over, as after a start."""
         began_at = self._clock.now()
-        await anyio.sleep(_LOOK_EVERY_S)
+        await anyio.sleep(_CHECK_EVERY_S)
         now = self._clock.now()
         # At short intervals the pause itself, and being late by a little, is no sleep.
-        slept = now - began_at - timedelta(seconds=_LOOK_EVERY_S)
-        if slept >= max(self._schedule.interval, timedelta(seconds=_LOOK_EVERY_S)):
+        slept = now - began_at - timedelta(seconds=_CHECK_EVERY_S)
+        if slept >= max(self._schedule.interval, timedelta(seconds=_CHECK_EVERY_S)):
             self._began_at = now
 
     async def check_once(self) -> None:

@@ -41,7 +41,7 @@ from gateway.store.wakeups import Wakeups
 
 _AT_ONCE = 8
 _LIMIT_S = 120.0
-_IDLE_LOOK_S = 30.0
+_IDLE_CHECK_S = 30.0
 _TRIES_AT_LEAST = 5
 _UNKNOWN_ERRORS_ALLOWED = 8
 _STORE_RETRY = BackoffPolicy(first_s=1.0, cap_s=10.0)
@@ -145,7 +145,7 @@ class Delivery:
         name, account = self._channel.name, self._channel.account
         room = _AT_ONCE - len(self._busy)
         if room <= 0 or self._closed_link:
-            return _IDLE_LOOK_S
+            return _IDLE_CHECK_S
         passed_over = tuple(self._busy | self._absent)
         rows = await self._store.outbox.next_sends(name, account, busy=passed_over, limit=room)
         for row in rows:
@@ -153,9 +153,9 @@ class Delivery:
                 self._busy.add(row.message.session)
                 senders.start_soon(self._send_guarded, row)
         if rows:
-            return _IDLE_LOOK_S
+            return _IDLE_CHECK_S
         due_s = await self._store.outbox.next_send_in(name, account, busy=tuple(self._busy | self._absent))
-        return _IDLE_LOOK_S if due_s is None else min(max(due_s, 0.05), _IDLE_LOOK_S)
+        return _IDLE_CHECK_S if due_s is None else min(max(due_s, 0.05), _IDLE_CHECK_S)
 
     async def _send_guarded(self, row: OutboxRow) -> None:
         try:

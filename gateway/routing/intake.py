@@ -30,7 +30,7 @@ from gateway.store.states import UNINVITED, IllegalMove, InboxState
 from gateway.store.stores import Accepted, Pending, Queue, Stopped, StoreUnavailable
 
 _STORE_RETRY = BackoffPolicy(first_s=1.0, cap_s=10.0)
-LONGEST_TEXT = 200_000
+MAX_TEXT = 200_000
 """The characters of a message; a longer one is cut, with a note."""
 _NOT_ADDRESSED = "not_addressed"
 _log = structlog.get_logger(__name__)
@@ -247,10 +247,10 @@ class ChannelInbox:
         ]
 
     def _cut(self, text: str) -> str:
-        if len(text) <= LONGEST_TEXT:
+        if len(text) <= MAX_TEXT:
             return text
         note = f"\n\n[The rest of this message was left out: it had {len(text)} characters.]"
-        return text[:LONGEST_TEXT] + note
+        return text[:MAX_TEXT] + note
 
     async def position(self, name: str) -> str | None:
         """The committed position of this channel."""

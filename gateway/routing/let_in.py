@@ -19,11 +19,11 @@ from gateway.routing.access import Access, Role, kinds_of, normalise
 from gateway.store.states import UNINVITED, IllegalMove, InboxState
 from gateway.store.stores import InboxRow, Pending, Queue
 
-MOST_KEPT = 100
-MOST_OF_ONE = 5
+MAX_KEPT = 100
+MAX_OF_ONE = 5
 """So many messages of uninvited people wait, in all and of one of them; others are only listed."""
-MOST_KEPT_CHARS = 20_000
-MOST_LET_IN = 500
+MAX_KEPT_CHARS = 20_000
+MAX_ADMITTED = 500
 _TOPIC = "let-in:"
 _REFUSED = frozenset(
     {
@@ -58,8 +58,8 @@ class LetIn:
 def cut_message(message: InboundMessage) -> InboundMessage:
     """Return an uninvited person's message, cut to what is kept."""
     text = message.text
-    if len(text) > MOST_KEPT_CHARS:
-        text = text[:MOST_KEPT_CHARS] + _CUT
+    if len(text) > MAX_KEPT_CHARS:
+        text = text[:MAX_KEPT_CHARS] + _CUT
     message = message.model_copy(update={"text": text, "attachments": (), "background": ()})
     return message.with_context(replace(message.context, quoted=None))
 
@@ -104,7 +104,7 @@ async def bound_batch(batch: Sequence[Pending], store: Queue) -> list[Pending]:
         who = normalise(entry.message.sender.address)
         if entry.quarantine != UNINVITED:
             entries.append(entry)
-        elif each[who] >= MOST_OF_ONE or each.total() >= MOST_KEPT:
+        elif each[who] >= MAX_OF_ONE or each.total() >= MAX_KEPT:
             entries.append(replace(entry, ignore=UNINVITED, quarantine=None))
         else:
             each[who] += 1
@@ -129,7 +129,7 @@ async def admit_person(store: Queue, access: Access, address: str) -> LetIn:
     is_known = all(access.role(name, who, verified=True) is not Role.STRANGER for name in channels)
     for name in () if is_known else channels:
         known = _read(await store.state.read(f"{_TOPIC}{name}"))
-        if len(known) >= MOST_LET_IN:
+        if len(known) >= MAX_ADMITTED:
             return LetIn(who, problem=_("is one too many: name people in allow_from of the settings"))
         await _write(store, access, name, [*known, who])
     messages = invitations = 0

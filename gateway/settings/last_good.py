@@ -22,7 +22,7 @@ from gateway.settings import Settings, load_settings
 from gateway.settings.source import is_secret_name, read_source
 
 LAST_GOOD = "last-good.yaml"
-_MOST_LINES = 60
+_MAX_LINES = 60
 _KEY = re.compile(
     r"(?P<lead>(?P<indent>[\s-]*)(?:.*?[{,\s])??[\"']?)(?P<key>[A-Za-z0-9_-]+)(?P<colon>[\"']?\s*:\s*)"
 )
@@ -64,8 +64,8 @@ def changes(config: Path, kept: Path) -> list[str]:
             continue
         found += [f"- line {number + 1}: {shown_before[number]}" for number in range(a, b)]
         found += [f"+ line {number + 1}: {shown_now[number]}" for number in range(c, d)]
-    more = len(found) - _MOST_LINES
-    return [*found[:_MOST_LINES], f"… and {more} lines more"] if more > 0 else found
+    more = len(found) - _MAX_LINES
+    return [*found[:_MAX_LINES], f"… and {more} lines more"] if more > 0 else found
 
 
 def shown_lines(config: Path, lines: Iterable[str]) -> list[str]:

@@ -38,14 +38,14 @@ DELETED, STOPPED, LEFT = "deleted", "stopped", "left"
 """The verdicts on questions that ended undecided: with the request, by a stop, or with the bot's room."""
 EXPIRED = "expired"
 """The verdict on a question that nobody answered in time."""
-LONGEST_NAME = 1000
+MAX_NAME = 1000
 """The maximum length in bytes of a name from outside: an index of PostgreSQL takes 2,700 for all columns."""
 By = Literal["day", "purpose", "session", "model"]
 
 
 def is_too_long(session: SessionKey) -> bool:
     """Return True if a conversation's name is too long to be stored; no server sends such a name."""
-    return len(str(session)) > LONGEST_NAME
+    return len(str(session)) > MAX_NAME
 
 
 SPEECH_CHANNEL = "speech"

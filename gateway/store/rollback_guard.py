@@ -25,7 +25,7 @@ from gateway.errors import ConfigInvalid
 from gateway.store.store_errors import StoreUnavailable
 
 _EVERY_S = 60.0
-_TOLD_FOR = timedelta(days=7)
+_KNOWN_FOR = timedelta(days=7)
 _GAP_FOR = timedelta(days=90)
 _log = structlog.get_logger(__name__)
 
@@ -108,7 +108,7 @@ def older_copy(mark: HighWaterMark | None, now: Extent) -> str | None:
 def warning_of(path: Path, now: datetime) -> str | None:
     """Return the check's warning about an older copy that was found in the last days."""
     mark = read_high_water_mark(path)
-    if mark is None or mark.older_since is None or now - mark.older_since > _TOLD_FOR:
+    if mark is None or mark.older_since is None or now - mark.older_since > _KNOWN_FOR:
         return None
     return f"{mark.told} (found on {mark.older_since:%Y-%m-%d %H:%M} UTC)"
 

@@ -320,7 +320,7 @@ def notice_text(wait_s: float, now: datetime) -> str:
     )
 
 
-LOOK_EVERY_S = 30.0
+CHECK_EVERY_S = 30.0
 _RETRY = BackoffPolicy(first_s=0.5, cap_s=30.0)
 
 
@@ -360,7 +360,7 @@ class DeferralWakeups:
         failures = 0
         while True:
             self._news = anyio.Event()
-            wait_s = LOOK_EVERY_S
+            wait_s = CHECK_EVERY_S
             try:
                 await self.wake_due()
                 failures = 0

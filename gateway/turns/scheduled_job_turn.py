@@ -34,7 +34,7 @@ from channels.base import Channel, ChannelUnavailable
 from channels.split import message_parts
 from gateway.budget.metering import UsageMeter
 from gateway.proactive.jobs.job_permissions import (
-    LEFT,
+    BOT_HAS_LEFT,
     PlaceUnknown,
     direct_conversation,
     has_bot_left,
@@ -182,7 +182,7 @@ class JobTurns:
             said += _("\n\n(The reminder {id} is paused until I am back where you asked for it.)", id=job.id)
         reason = await self._elsewhere(turn, said)
         if waits:
-            await self._store.jobs.set_job_state(job.id, JobState.PAUSED, job.next_at, note=LEFT)
+            await self._store.jobs.set_job_state(job.id, JobState.PAUSED, job.next_at, note=BOT_HAS_LEFT)
         return reason
 
     async def _pause(self, turn: Turn, job: Job, *, has_left_it: bool) -> None:
@@ -203,7 +203,7 @@ class JobTurns:
         )
         await self._elsewhere(turn, text)
         if again:
-            note = LEFT if has_left_it else ""
+            note = BOT_HAS_LEFT if has_left_it else ""
             await self._store.jobs.set_job_state(job.id, JobState.PAUSED, job.next_at, note=note)
 
     async def commit(self, turn: Turn, plan: _JobPlan, result: TurnResult, meter: UsageMeter) -> None:

@@ -42,7 +42,7 @@ STEP = "heard"
 """The kind of a step that is a transcript."""
 _AT_ONCE = 2
 _QUOTED_CHARS = 600
-_MOST_FILES = 20
+_MAX_FILES = 20
 _NAMED = 3
 _AWAY = gettext_noop("The speech recognition cannot be reached at the moment.")
 _TOO_MUCH = gettext_noop("this is more than I can listen to at once; please send it again later, or write")
@@ -132,7 +132,7 @@ class Transcription:
             known = {**(row.message.notes.known_words or {}), **known}
             left_s, told = self._limits.seconds, []
             sounds = sound_files(row.message)
-            for file in sounds[:_MOST_FILES]:
+            for file in sounds[:_MAX_FILES]:
                 if file.sha256 not in known:
                     number = min(number, 0) - 1
                     known[file.sha256] = found = await self._transcribe_until(
@@ -146,8 +146,8 @@ class Transcription:
                 left_s -= seconds if seconds <= left_s else 0.0  # what is too long was not listened to
                 told.append(FileTranscript(name=file.name, **known[file.sha256]))
             told += [
-                FileTranscript(name=file.name, why_not=_(_TOO_MANY, n=_MOST_FILES))
-                for file in sounds[_MOST_FILES:]
+                FileTranscript(name=file.name, why_not=_(_TOO_MANY, n=_MAX_FILES))
+                for file in sounds[_MAX_FILES:]
             ]
             notes = replace(row.message.notes, heard=tuple(told))
             rows.append(replace(row, message=row.message.with_notes(notes)))

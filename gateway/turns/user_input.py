@@ -21,7 +21,7 @@ from agent_core.messages import (
 )
 from agent_core.models import Message, Purpose, Session
 from agent_core.prompt import (
-    ASKED_AGAIN,
+    ASKED_AGAIN_PREFIX,
     attachment_lines,
     background_text,
     email_text,
@@ -126,7 +126,7 @@ def _done_before(messages: Sequence[InboundMessage]) -> str:
         return ""
     tools = ", ".join(f"{tool} ({count}×)" for tool, count in sorted(used.items()))
     return (
-        f"{ASKED_AGAIN}What was done for it stays: {tools}. Do none of that again unless it must be "
+        f"{ASKED_AGAIN_PREFIX}What was done for it stays: {tools}. Do none of that again unless it must be "
         "repeated; otherwise say that it was done.]"
     )
 

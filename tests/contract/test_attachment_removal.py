@@ -233,7 +233,7 @@ def test_whoever_has_seen_a_note_writes_again_when_it_is_gone(make, tmp_path, mo
     """Whichever look sees that it is gone."""
     one, writes, seen = make("s3"), [], list(looks)
     real = one._write
-    monkeypatch.setattr(object_storage, "_REMOVING_LOOK_S", 0.0)
+    monkeypatch.setattr(object_storage, "_REMOVAL_CHECK_S", 0.0)
     monkeypatch.setattr(one, "_write", lambda *given: writes.append(1) or real(*given))
     monkeypatch.setattr(one, "_is_being_removed", lambda _: seen.pop(0))
     assert put(one, b"x", tmp_path)

@@ -156,7 +156,7 @@ async def test_the_newest_lines_are_looked_through_first(
             for n, text in enumerate(told)
         ]
         await memory.append_message(A, *lines)
-        monkeypatch.setattr(search_module, "MOST_POSTINGS", 20)
+        monkeypatch.setattr(search_module, "MAX_POSTINGS", 20)
         asked = 0
 
         def candidates(db: ConnectionPort) -> list[Any]:

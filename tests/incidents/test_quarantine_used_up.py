@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 
 from agent_core.messages import InboundMessage
 from channels.email.config import MailAnswerLimits
-from channels.email.receive.mail_intake import MOST_UNPROVEN, MailIntake, OwnCopy, read_arrival
+from channels.email.receive.mail_intake import MAX_UNPROVEN, MailIntake, OwnCopy, read_arrival
 from channels.email.reply_limits import AnswerLimiter
 from gateway.routing.access import Access, Alias, Role
 from gateway.routing.intake import admission
@@ -98,5 +98,5 @@ def test_a_mail_of_nobody_fills_no_disk() -> None:
         assert message.text.startswith("hello\nhello")
         sizes.append(len(message.text))
         assert ("was not kept" in message.text) is not bool(told)
-    assert sizes[0] < MOST_UNPROVEN + 200
+    assert sizes[0] < MAX_UNPROVEN + 200
     assert sizes[1] > 100_000

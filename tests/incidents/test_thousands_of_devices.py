@@ -69,7 +69,7 @@ def machine(tmp_path):
 
 def test_some_devices_of_a_person_count(machine, monkeypatch):
     """Those that are known stay known, whatever the server puts in front of them; a few are all of them."""
-    monkeypatch.setattr(private_olm, "MOST_DEVICES", 5)
+    monkeypatch.setattr(private_olm, "MAX_DEVICES", 5)
     first, crowd = Person(CROWD, 4), Person(CROWD, 12, "A")
     machine.learn_devices(CROWD, first.devices())
     assert {one.device_id for one in machine.devices_of([CROWD])} == {"D0", "D1", "D2", "D3"}
@@ -175,8 +175,8 @@ async def test_a_crowd_of_devices_is_learned_a_few_at_a_time(machine, tmp_path):
         if kind == "others":
             pieces.append(0)
     assert max(pieces) <= 30
-    assert sum(count for kind, count in work if kind == "learn") == private_olm.MOST_DEVICES
-    assert sum(count for kind, count in work if kind == "check") == private_olm.MOST_DEVICES + 1
+    assert sum(count for kind, count in work if kind == "learn") == private_olm.MAX_DEVICES
+    assert sum(count for kind, count in work if kind == "check") == private_olm.MAX_DEVICES + 1
     kept = machine.devices_of([CROWD])
     assert all(crypto.identities.is_signed(CROWD, one.device_id) for one in kept)
 

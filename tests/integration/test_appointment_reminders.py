@@ -38,7 +38,7 @@ def looks(monkeypatch: pytest.MonkeyPatch, calendar: CalendarServer) -> list[str
         found.append("")
 
     monkeypatch.setattr(AppointmentReminders, "look_once", looked)
-    monkeypatch.setattr(appointment_reminders, "_LOOK_EVERY_S", 0.05)
+    monkeypatch.setattr(appointment_reminders, "_CHECK_EVERY_S", 0.05)
     monkeypatch.setattr(appointment_reminders, "_RETRY_S", 0.05)
     for name in calendar.names():
         calendar.request("DELETE", f"{calendar.home}main/{name}")

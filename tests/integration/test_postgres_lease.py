@@ -315,7 +315,7 @@ async def test_others_go_on_while_one_waits_to_be_alone_with_what_a_frozen_proce
     """They have turns between its tries, long before the server lets go of that. The control waits as any call does."""
     monkeypatch.setitem(_LIMITS, "idle_in_transaction_session_timeout", "12s")
     if control:
-        monkeypatch.setattr(postgres_connection, "ALONE_WAITS_S", 5)
+        monkeypatch.setattr(postgres_connection, "EXCLUSIVE_WAIT_S", 5)
     async with opened(url) as joining, opened(url) as living:
         with closing(connect(url)) as db:
             Transaction(db, 1).execute("SELECT 1")  # and then it stands still

@@ -25,7 +25,7 @@ META_SUMMARY_SENTENCES = 8
 _LEAST_SENTENCES = 5
 _MESSAGES_PER_SENTENCE = 10
 _SENTENCE_CHARS = 600
-_LONGEST_TURN = 200
+_MAX_TURN = 200
 _SHINGLE = 8
 _COPY_CHARS = 400
 _SINGLE = 4
@@ -135,7 +135,7 @@ def _cut(messages: Sequence[Message], wanted: int, last: int) -> int:
         (before, _between_turns),
         (after, _between_turns),
         (before, _between_answers),
-        (before if wanted >= _LONGEST_TURN else never, _not_torn),
+        (before if wanted >= _MAX_TURN else never, _not_torn),
     ):
         for place in places:
             if good(messages[place - 1], messages[place]):

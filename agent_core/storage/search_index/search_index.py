@@ -37,7 +37,7 @@ from agent_core.storage.search_index.indexed_files import (
     look_through,
     read_on,
 )
-from agent_core.storage.search_index.ranking import MOST_CANDIDATES, BestSentences, Statistics, rank
+from agent_core.storage.search_index.ranking import MAX_CANDIDATES, BestSentences, Statistics, rank
 from agent_core.storage.search_index.vector_rows import IndexVectors, lines_alike, prepare_vectors
 from agent_core.storage.search_index.vectors import Nearest, Vectors
 from agent_core.storage.search_index.word_splitting import Filters, Query, Term, fold, parse_query
@@ -131,7 +131,7 @@ class SearchIndex:
             terms, (_, near, at) = each
             return sum(map(statistics.rarity, terms)), near[at].ms
 
-        scanned = [found for _, found in nlargest(MOST_CANDIDATES, read, key=weight)]
+        scanned = [found for _, found in nlargest(MAX_CANDIDATES, read, key=weight)]
         candidates = {
             number: candidate_of(line, None if beside is None or beside.is_in(undone) else beside)
             for number, (line, beside) in lines.items()

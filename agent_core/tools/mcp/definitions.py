@@ -21,12 +21,12 @@ from jsonschema.exceptions import SchemaError
 
 Kind = Literal["tool", "resources", "resource", "prompt"]
 """What a call asks the server for: a tool, the list of its resources, one of them, or a prompt."""
-MOST_TOOLS = 300
+MAX_TOOLS = 300
 """So many tools of one server are used at most."""
 _DESCRIPTION_CHARS = 2000
 _SCHEMA_CHARS = 20_000
 _NAME_CHARS = 200
-_MOST_NAMED = 20
+_MAX_NAMED = 20
 _OPEN: Mapping[str, Any] = {"type": "object", "properties": {}}
 _NOT_AT_THE_TOP = ("anyOf", "oneOf", "allOf", "not", "enum", "const", "if", "then", "else", "$schema", "$id")
 """What some providers refuse at the top of a schema; the server checks it anyway."""
@@ -93,8 +93,8 @@ class Pins:
             seen.setdefault(definition.name, definition)
         second = [f"{each.name}: a second tool of this name" for each in said if seen[each.name] is not each]
         odd = [*left_out, *second]
-        more = [f"and {len(odd) - _MOST_NAMED} more"] if len(odd) > _MOST_NAMED else []
-        return replace(self, seen=seen, left_out=(*odd[:_MOST_NAMED], *more))
+        more = [f"and {len(odd) - _MAX_NAMED} more"] if len(odd) > _MAX_NAMED else []
+        return replace(self, seen=seen, left_out=(*odd[:_MAX_NAMED], *more))
 
     def usable(self, allowed: Iterable[str] = ()) -> list[Definition]:
         """The usable definitions, sorted by name; only those that are ``allowed``, if any are named."""
@@ -103,7 +103,7 @@ class Pins:
             definition
             for name, definition in sorted(self.approved.items())
             if (not wanted or name in wanted) and self.is_approved(name)
-        ][:MOST_TOOLS]
+        ][:MAX_TOOLS]
 
     def is_approved(self, name: str) -> bool:
         """Return True if a tool is unchanged since its approval."""
@@ -219,9 +219,9 @@ def _is_local(reference: object) -> bool:
     return isinstance(reference, str) and reference.startswith("#")
 
 
-MOST_BYTES = 4_000_000
-MOST_PARTS = 20_000
-MOST_BABBLE = 200
+MAX_BYTES = 4_000_000
+MAX_PARTS = 20_000
+MAX_STRAY_LINES = 200
 _STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)', re.DOTALL)
 _FLOOD_MESSAGES, _MESSAGES_PER_S = 500, 50.0
 _FLOOD_BYTES, _BYTES_PER_S = 24_000_000, 1_000_000.0
@@ -233,15 +233,15 @@ class Misbehaviour(Exception):
 
 def check_message(message: bytes) -> None:
     """Check that a message is of bounded size and number of parts. Raises Misbehaviour."""
-    if len(message) > MOST_BYTES:
-        raise Misbehaviour(f"it sent a message of more than {MOST_BYTES // 1_000_000} MB")
-    if _parts(message) > MOST_PARTS and _parts(_STRING.sub(b"", message)) > MOST_PARTS:
-        raise Misbehaviour(f"it sent a message of more than {MOST_PARTS:,} parts")
+    if len(message) > MAX_BYTES:
+        raise Misbehaviour(f"it sent a message of more than {MAX_BYTES // 1_000_000} MB")
+    if _parts(message) > MAX_PARTS and _parts(_STRING.sub(b"", message)) > MAX_PARTS:
+        raise Misbehaviour(f"it sent a message of more than {MAX_PARTS:,} parts")
 
 
 def check_babble(lines: int) -> None:
     """Tolerate a few lines that are no messages, such as greetings. Raises Misbehaviour past that."""
-    if lines > MOST_BABBLE:
+    if lines > MAX_STRAY_LINES:
         raise Misbehaviour("it writes text where only messages belong")
 
 
@@ -266,8 +266,8 @@ class LineReader:
         if rest:
             self._pieces.append(rest)
             self._size += len(rest)
-        if self._size > MOST_BYTES:
-            raise Misbehaviour(f"it sent a message of more than {MOST_BYTES // 1_000_000} MB")
+        if self._size > MAX_BYTES:
+            raise Misbehaviour(f"it sent a message of more than {MAX_BYTES // 1_000_000} MB")
         return [line for line in lines if blank or line.strip()]
 
 
@@ -286,8 +286,8 @@ class EventGuard:
                 check_message(line)
                 self._bytes += len(line)
                 self._parts += _parts(_STRING.sub(b"", line))
-                if self._parts > MOST_PARTS or self._bytes > MOST_BYTES:
-                    raise Misbehaviour(f"it sent a message of more than {MOST_PARTS:,} parts or 4 MB")
+                if self._parts > MAX_PARTS or self._bytes > MAX_BYTES:
+                    raise Misbehaviour(f"it sent a message of more than {MAX_PARTS:,} parts or 4 MB")
             elif self._bytes:
                 ended.append(self._bytes)
                 self._parts = self._bytes = 0
@@ -311,7 +311,7 @@ class Allowance:
             raise Misbehaviour("it sent a flood of messages")
 
 
-LONGEST = 64
+MAX_TOOL_NAME = 64
 _UNFIT = re.compile(r"[^A-Za-z0-9_-]+")
 _HASH_CHARS = 6
 
@@ -324,10 +324,10 @@ def model_name(server: str, tool: str) -> str:
     one server share a name only if the server has looked for that; see `tools_by_name`.
     """
     fit = _UNFIT.sub("_", tool)
-    if fit == tool and tool and "__" not in tool and len(server) + 2 + len(tool) <= LONGEST:
+    if fit == tool and tool and "__" not in tool and len(server) + 2 + len(tool) <= MAX_TOOL_NAME:
         return f"{server}__{tool}"
     digest = hashlib.sha256(tool.encode("utf-8", "surrogatepass")).hexdigest()[:_HASH_CHARS]
-    room = LONGEST - len(server) - len("__") - len("-") - _HASH_CHARS
+    room = MAX_TOOL_NAME - len(server) - len("__") - len("-") - _HASH_CHARS
     return f"{server}__{fit[:room]}-{digest}"
 
 

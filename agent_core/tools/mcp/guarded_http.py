@@ -14,11 +14,11 @@ from typing import Any
 import anyio
 import httpx2
 
-from agent_core.tools.mcp.definitions import MOST_BYTES, Allowance, EventGuard, Misbehaviour, check_message
+from agent_core.tools.mcp.definitions import MAX_BYTES, Allowance, EventGuard, Misbehaviour, check_message
 from agent_core.tools.mcp.mcp_logins import Bearer
 from agent_core.tools.mcp.server_connection import ServerUnavailable
 
-_MOST_HEAD_BYTES, _PIECE_BYTES = 131_072, 16_384
+_MAX_HEAD_BYTES, _PIECE_BYTES = 131_072, 16_384
 _head_left: ContextVar[list[int] | None] = ContextVar("head_left", default=None)
 _METHOD, _SILENCE_S = "mcp-method", 600.0
 _SESSION = "mcp-session-id"
@@ -76,7 +76,7 @@ class BoundedTransport(httpx2.AsyncHTTPTransport):  # type: ignore[misc]
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         """One exchange, up to the headers of the answer."""
-        token = _head_left.set([_MOST_HEAD_BYTES])
+        token = _head_left.set([_MAX_HEAD_BYTES])
         try:
             return await super().handle_async_request(request)
         finally:
@@ -148,8 +148,8 @@ class GuardedTransport(httpx2.AsyncBaseTransport):  # type: ignore[misc]
         body = bytearray()
         async for piece in response.stream:
             body += piece
-            if len(body) > MOST_BYTES:
-                raise Misbehaviour(f"it sent a message of more than {MOST_BYTES // 1_000_000} MB")
+            if len(body) > MAX_BYTES:
+                raise Misbehaviour(f"it sent a message of more than {MAX_BYTES // 1_000_000} MB")
         self._allowance.spend(len(body), now=anyio.current_time())
         check_message(bytes(body))
         response.stream = _Body(bytes(body), response.stream)

@@ -40,7 +40,7 @@ from agent_core.tools.mcp.server_connection import ServerUnavailable
 from agent_core.tools.web.ip_rules import AddressReach
 from agent_core.tools.web.web_client import is_own_address
 
-_MOST_BYTES = 200_000
+_MAX_BYTES = 200_000
 _EXCHANGE_S = 30.0
 _BASIC = "client_secret_basic"
 _UNENCRYPTED = "is not asked without encryption (https)"
@@ -272,7 +272,7 @@ async def _whole(response: httpx2.Response, request: httpx2.Request) -> httpx2.R
     assert isinstance(response.stream, httpx2.AsyncByteStream)
     async for piece in response.stream:
         body += piece
-        if len(body) > _MOST_BYTES:
+        if len(body) > _MAX_BYTES:
             raise _refused(request, "sends too much")
     kept = {name: value for name, value in response.headers.items() if name.lower() != "transfer-encoding"}
     return httpx2.Response(response.status_code, headers=kept, content=bytes(body), request=request)

@@ -46,7 +46,7 @@ from agent_core.tools.mcp.server_connection import (
     ServerUnavailable,
     Stderr,
 )
-from agent_core.tools.person_port import LONGEST_WAIT_S
+from agent_core.tools.person_port import MAX_WAIT_S
 from agent_core.tools.policy import is_available
 
 if TYPE_CHECKING:
@@ -182,7 +182,7 @@ class McpServer:
             raise ServerLost(f"there was no answer within {seconds:g} seconds")
 
         seconds, asker = self.settings.timeout_s, None if asking is None else asking.asker
-        longest_s = seconds + (LONGEST_WAIT_S if asker is not None else 0.0) + _SPARE_S
+        longest_s = seconds + (MAX_WAIT_S if asker is not None else 0.0) + _SPARE_S
         return await self.connection.ask(work, seconds=longest_s)
 
     async def show_changes(self) -> list[DefinitionChange]:

@@ -18,13 +18,13 @@ from agent_core.text import is_quoted
 _MAX_LINE = 1_000
 _HEADER_LINES = 3
 """So many lines like those of a header make one; two, if they say both when and who."""
-_MOST_HEAD = 12
+_MAX_HEAD = 12
 _PIECE, _PASSAGE = 12, 40
 """
 So many letters that are no whole line or sentence of ours are ours where the last ones have ended, and
 anywhere.
 """
-_MOST_SEARCHES = 200
+_MAX_SEARCHES = 200
 _RULES = "-_=─━—–"
 _LABEL = re.compile(r"\W{0,3}[^\W\d_][^\d:：@<>]{0,40}[:：](?!//)")
 _LABEL_INSIDE = re.compile(r"[^\W\d_]\*?\s?(?::\*?\s|：)")
@@ -89,8 +89,8 @@ def _foreign_lines(lines: Sequence[str], ours: _Sent) -> Sequence[str] | None:
     """Return a quotation's lines up to the last foreign one, without its introduction; None if ours."""
     known = [ours.has(line) for line in lines]
     first = known.index(True) if True in known else len(lines)
-    head = "\n".join(map(_unmarked, lines[: min(first, _MOST_HEAD) + 1])).lstrip("\n").split("\n")
-    is_introduced = first <= _MOST_HEAD and "" not in "\n".join(head[:-1]).rstrip().split("\n")
+    head = "\n".join(map(_unmarked, lines[: min(first, _MAX_HEAD) + 1])).lstrip("\n").split("\n")
+    is_introduced = first <= _MAX_HEAD and "" not in "\n".join(head[:-1]).rstrip().split("\n")
     start = first if first < len(lines) and is_introduced and _others_begin(head) == 0 else 0
     last = max((at for at in range(start, len(lines)) if known[at] is False), default=-1)
     return lines[start : last + 1] if lines else None
@@ -199,7 +199,7 @@ class _Sent:
     def __init__(self, texts: Sequence[str]) -> None:
         self._texts = texts
         self._forms = [_Form(text) for text in texts]
-        self._searches = _MOST_SEARCHES
+        self._searches = _MAX_SEARCHES
         self.is_found = False
 
     @property

@@ -30,7 +30,7 @@ BATCH_BYTES = 2_000_000
 GIVE_UP_AFTER = timedelta(days=1)
 _GRACE = timedelta(hours=3)
 """Two tries at least: a process that died before the owner's alert was stored gives it once more."""
-MOST_WITHHELD = 200
+MAX_WITHHELD = 200
 """A server that hands out none of so many is down, and the link waits instead of the mails."""
 _BREAKS = 2
 """So often the connection may break while a mail is fetched, before that mail is set aside."""
@@ -79,8 +79,8 @@ class Withheld:
         """Set a mail aside. Raises ChannelUnavailable if there are too many."""
         if uid in self._waits:
             return
-        if len(self._waits) >= MOST_WITHHELD:
-            raise ChannelUnavailable(f"the mail server lists {MOST_WITHHELD} mails and returns none of them")
+        if len(self._waits) >= MAX_WITHHELD:
+            raise ChannelUnavailable(f"the mail server lists {MAX_WITHHELD} mails and returns none of them")
         _log.warning("mail.not_handed_out", uid=uid)
         self._waits[uid] = Wait(now, 0, now + _pause(1))
 

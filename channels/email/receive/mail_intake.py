@@ -78,7 +78,7 @@ MAX_COPIED = 50
 MAX_REFERENCES_KEPT = 40
 _ROOM_IN_QUARANTINE = MailAnswerLimits(sender_per_hour=20, sender_per_day=50)
 """Of one person, or of all whom one pattern lets in."""
-MOST_UNPROVEN = 20_000
+MAX_UNPROVEN = 20_000
 _EXPLAINED = "<sent-by-a-program>"
 _CUT = "[The rest of this mail was not kept, because nothing proves who wrote it.]"
 NOBODY = "nobody"
@@ -381,7 +381,7 @@ class MailIntake:
     def _text(self, arrival: Arrival, *, unproven: bool) -> str:
         """Return the text; without proof of the sender only as much as a person needs to judge it."""
         said = self._without_secrets(text_of(arrival.mail, arrival.headers, arrival.trouble))
-        return f"{said[:MOST_UNPROVEN]}\n\n{_CUT}" if unproven and len(said) > MOST_UNPROVEN else said
+        return f"{said[:MAX_UNPROVEN]}\n\n{_CUT}" if unproven and len(said) > MAX_UNPROVEN else said
 
     def _background(self, mail: ParsedMail | None) -> tuple[Background, ...]:
         """Return what others may have written in the mail, without secrets."""

@@ -25,7 +25,7 @@ from channels.setup import (
     check_option,
 )
 
-_TOLD = ("IDLE", "MOVE", "UIDPLUS", "CONDSTORE")
+_CAPABILITIES = ("IDLE", "MOVE", "UIDPLUS", "CONDSTORE")
 
 
 class EmailForm(SetupForm[EmailConfig]):
@@ -221,7 +221,7 @@ def _is_proven(same: EmailConfig | None) -> bool:
 
 
 def _show_facts(facts: MailboxFacts, dialogue: Dialogue, *, kept_proof: bool) -> None:
-    known = [name for name in _TOLD if name in facts.capabilities]
+    known = [name for name in _CAPABILITIES if name in facts.capabilities]
     dialogue.say(f"  Logged in: {facts.imap} and {facts.smtp}.")
     dialogue.say(
         f"  {facts.mails} mails in INBOX; the server supports {', '.join(known) or 'the minimum only'}."

@@ -24,7 +24,7 @@ from channels.base import (
 )
 
 CLIENT = "/_matrix/client/v3"
-_LONGEST_WAIT_S = 600.0
+_MAX_WAIT_S = 600.0
 _DEFAULT_WAIT_S = 5.0
 RETRY = BackoffPolicy(first_s=1.0, cap_s=30.0, jitter=0.4)
 """For a request to the homeserver that failed."""
@@ -104,7 +104,7 @@ class HttpAnswer:
     @property
     def wait_s(self) -> float:
         """Return the seconds to send the server nothing after a 429."""
-        return min(self.retry_after_s or _DEFAULT_WAIT_S, _LONGEST_WAIT_S)
+        return min(self.retry_after_s or _DEFAULT_WAIT_S, _MAX_WAIT_S)
 
 
 class LinkBroken(Exception):

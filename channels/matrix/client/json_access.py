@@ -17,7 +17,7 @@ from typing import Any
 
 JsonObject = Mapping[str, Any]
 _DEEPEST = 150
-_LONGEST_NUMBER = 400
+_MAX_NUMBER = 400
 _TOKEN = re.compile(rb'"(?:[^"\\]++|\\.)*+("|\\?\Z)|[\[\]{}]', re.DOTALL)
 _OPENING, _CLOSING = (b"[", b"{"), (b"]", b"}")
 _IN_STRING = re.compile(rb'(?:[^"\\]++|\\.)*+', re.DOTALL)
@@ -57,7 +57,7 @@ def _shallow(body: bytes) -> bytes:
 
 
 def _number(digits: str) -> int:
-    return int(digits) if len(digits) <= _LONGEST_NUMBER else 0
+    return int(digits) if len(digits) <= _MAX_NUMBER else 0
 
 
 class Trimmer:

@@ -35,7 +35,7 @@ MEGOLM = "m.megolm.v1.aes-sha2"
 _REPLAYS_REMEMBERED = 5000
 _KEYS_KEPT = 50
 _REFILL_BELOW = 25
-MOST_DEVICES = 200
+MAX_DEVICES = 200
 """Of one person. Each costs milliseconds, and anybody's server can name any number."""
 _NEW_AT_ONCE = 25
 _log = structlog.get_logger(__name__)
@@ -217,7 +217,7 @@ class OlmMachine(KeyStore):
     # ── other people's devices ──
     def learn_devices(self, user_id: str, devices: Mapping[str, Any]) -> None:
         """
-        Learn a person's devices from a key query, well-formed ones up to `MOST_DEVICES`.
+        Learn a person's devices from a key query, well-formed ones up to `MAX_DEVICES`.
 
         Unchanged ones cost nothing: Synapse reports a change for every active sender
         (element-hq/synapse#6162).
@@ -226,9 +226,9 @@ class OlmMachine(KeyStore):
         if digest is not None and self._learned.get(user_id) == digest:
             return
         known = {device.id for device in self._olm.device_store.active_user_devices(user_id)}
-        some = sorted(devices, key=lambda key: key not in known)[:MOST_DEVICES]
-        if len(devices) > MOST_DEVICES:
-            _log.warning("matrix.devices_left_out", user=user_id, devices=len(devices), kept=MOST_DEVICES)
+        some = sorted(devices, key=lambda key: key not in known)[:MAX_DEVICES]
+        if len(devices) > MAX_DEVICES:
+            _log.warning("matrix.devices_left_out", user=user_id, devices=len(devices), kept=MAX_DEVICES)
         sane = {key: _signed_part(devices[key]) for key in some if _is_device(key, devices[key])}
         before = {one.curve25519 for one in self._olm.device_store.active_user_devices(user_id)}
         for key, device in list(sane.items()):
@@ -263,7 +263,7 @@ class OlmMachine(KeyStore):
         known = {device.id for device in self._olm.device_store.active_user_devices(user_id)}
         order = sorted(devices, key=lambda key: key not in known)
         first = len(known & devices.keys())
-        for end in range(first + _NEW_AT_ONCE, min(len(order), MOST_DEVICES), _NEW_AT_ONCE):
+        for end in range(first + _NEW_AT_ONCE, min(len(order), MAX_DEVICES), _NEW_AT_ONCE):
             yield {key: devices[key] for key in order[:end]}
         yield devices
 

@@ -5,7 +5,7 @@ Deviations, tested in ``tests/unit/channels/matrix/test_olm_store.py``: related 
 copies. Room keys are loaded on demand, once per sending device, kept with their sender and never replaced by
 one that reads less: room members could spoil keys or replay ciphertexts. `KeyStore.upkeep` and
 `KeyStore.crowd_out` bound keys and sessions: a room key goes when a newer one exists, nothing waits for it
-and it was unused for `UNUSED_DAYS` of running; beyond `MOST_KEYS` the largest holder loses the oldest.
+and it was unused for `UNUSED_DAYS` of running; beyond `MAX_KEYS` the largest holder loses the oldest.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from channels.matrix.crypto.key_store_copy import Shadow
 from channels.matrix.crypto.key_types import StoreBroken
 
 UNUSED_DAYS = 30
-MOST_OF_A_DEVICE = 5000
-MOST_KEYS = 50_000
-MOST_UNKNOWN = 1000
+MAX_OF_A_DEVICE = 5000
+MAX_KEYS = 50_000
+MAX_UNKNOWN = 1000
 """Of devices with which there is a session, and of which no list tells."""
-_LOOK_AFTER = 1000
+_COUNT_AFTER = 1000
 """So many new room keys; counting them has its price."""
 _IN_MEMORY = 500
 _CACHE_KIB = 500
@@ -139,7 +139,7 @@ class RoomKeys:
         self._pickle_key = pickle_key
         self._at_hand: LRUCache[tuple[str, str], list[Any]] = LRUCache(_IN_MEMORY)
         self._used: set[str] = set()
-        self._new = _LOOK_AFTER
+        self._new = _COUNT_AFTER
         self.day = int(self._one("SELECT day FROM squidbot_days")[0])
 
     def __len__(self) -> int:
@@ -225,16 +225,16 @@ class RoomKeys:
 
     def crowd_out(self) -> None:
         """After many new keys: remove those beyond the limits."""
-        if self._new < _LOOK_AFTER:
+        if self._new < _COUNT_AFTER:
             return
         self._new = 0
-        if len(self) <= MOST_KEYS:
+        if len(self) <= MAX_KEYS:
             return
         rows = self._all(
             "SELECT key.rowid, IFNULL(user_id, '') FROM squidbot_room_keys AS key"
             " LEFT JOIN squidbot_key_owners USING (session_id, sender_key) ORDER BY key.rowid"
         )
-        gone = beyond_shares([(int(row), str(user_id)) for row, user_id in rows], MOST_KEYS * 9 // 10)
+        gone = beyond_shares([(int(row), str(user_id)) for row, user_id in rows], MAX_KEYS * 9 // 10)
         for row, _ in gone:
             self._database.execute_sql("DELETE FROM squidbot_room_keys WHERE rowid = ?", (row,))
         self._database.execute_sql(_PRUNE_OWNERS)
@@ -256,7 +256,7 @@ class RoomKeys:
             self._database.execute_sql(f"DELETE FROM {table}")  # noqa: S608 - one of two constants
             for value in values:
                 self._database.execute_sql(f"INSERT OR IGNORE INTO {table} VALUES (?)", (value,))  # noqa: S608
-        done = self._database.execute_sql(_PRUNE, (MOST_OF_A_DEVICE, self.day - UNUSED_DAYS))
+        done = self._database.execute_sql(_PRUNE, (MAX_OF_A_DEVICE, self.day - UNUSED_DAYS))
         self._database.execute_sql(_PRUNE_OWNERS)
         self.forget()
         return max(int(done.rowcount), 0)
@@ -394,11 +394,11 @@ class KeyStore:
             self._unknown.pop(key, None)
             self._unknown[key] = user_id
             self._end_sessions(key, _SESSIONS_OF_A_DEVICE)
-        if len(self._unknown) > MOST_UNKNOWN:
+        if len(self._unknown) > MAX_UNKNOWN:
             known = {device.curve25519 for device in people if not device.deleted}
             for key in known & self._unknown.keys():
                 del self._unknown[key]
-            for key, _ in beyond_shares(list(self._unknown.items()), MOST_UNKNOWN * 9 // 10):
+            for key, _ in beyond_shares(list(self._unknown.items()), MAX_UNKNOWN * 9 // 10):
                 del self._unknown[key]
                 self._end_sessions(key, 0)
                 sessions._entries.pop(key, None)  # noqa: SLF001 - as above

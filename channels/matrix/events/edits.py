@@ -20,7 +20,7 @@ from channels.matrix.events.inbound_events import Skip, message_text
 from channels.matrix.events.matrix_threads import EVENT_ID
 
 _MAX_EARLY = 200
-_TARGET_BESIDE = frozenset(str(number) for number in range(1, 11))
+_TARGET_ADJACENT = frozenset(str(number) for number in range(1, 11))
 _USER_ID = re.compile(r"@[!-~]{0,253}:[!-~]{1,253}")
 
 
@@ -78,7 +78,7 @@ def redacts(event: JsonObject, version: str) -> str:
     (empty), a redaction that names two events names none.
     """
     inside, beside = text_of(object_of(event, "content"), "redacts"), text_of(event, "redacts")
-    if version in _TARGET_BESIDE:
+    if version in _TARGET_ADJACENT:
         target = beside
     elif version:
         target = inside

@@ -29,7 +29,7 @@ _GROWTH = 1.5
 _MAX_KNOWN = 500
 _AFTER_FAILURE_S = 5.0
 _AFTER_ANSWER_S = 120.0
-_LOOK_S = 1.0
+_CHECK_EVERY_S = 1.0
 _SETTLE_S = 30.0
 _TRIES_BACK = 5
 _log = structlog.get_logger(__name__)
@@ -193,7 +193,7 @@ class StreamingPreview:
                     one.wanted or one.redact_at is not None for one in self._answers.values()
                 )
                 if open_ones:
-                    await anyio.sleep(min(_LOOK_S, self._settings.min_interval_s / 4))
+                    await anyio.sleep(min(_CHECK_EVERY_S, self._settings.min_interval_s / 4))
                 else:
                     await news.wait()
 

@@ -3,7 +3,8 @@ Reactions: people's reactions to the bot's messages, and the bot's own, which sh
 A mark is set when a question is taken up and replaced when it is answered or given up. Transaction ids derive
 from the question, so that repetitions are the same event and an unknown id is learned by sending again. Marks
 are hints in a bounded queue, tried a few times by one task. They leave the server's limit to answers: none is
-sent for `REST_S` after a refusal, nor while more than two of the events are taken that Synapse lets through.
+sent for `MIN_INTERVAL_S` after a refusal, nor while more than two of the events that Synapse lets through are
+taken.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ SIGNS = {AckState.RECEIVED: "👀", AckState.DONE: "✅", AckState.FAILED: "⚠�
 
 _MAX_WAITING = 500
 _LIMIT_S = 10.0
-REST_S = 60.0
+MIN_INTERVAL_S = 60.0
 """Within it Synapse's default limit (10 events, and one more every `_EVENT_S`) is full again."""
 _EVENT_S = 5.0
 _log = structlog.get_logger(__name__)
@@ -91,13 +92,13 @@ class AckReactions:
 
     def rest(self) -> None:
         """Note that the server has refused something: leave what it takes now to answers."""
-        self._rests_until = anyio.current_time() + REST_S
+        self._rests_until = anyio.current_time() + MIN_INTERVAL_S
 
     def note_event(self) -> None:
         """Note that an event is sent, which counts for the server's limit."""
         now = anyio.current_time()
         rests_until = max(self._rests_until, now - 2 * _EVENT_S) + _EVENT_S
-        self._rests_until = min(rests_until, now + REST_S)
+        self._rests_until = min(rests_until, now + MIN_INTERVAL_S)
 
     def show(self, room_id: str, event_id: str, stage: AckState) -> None:
         """Show the progress of the question with this id; returns at once."""

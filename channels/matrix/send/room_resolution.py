@@ -21,7 +21,7 @@ from channels.matrix.client.json_access import object_of, text_of
 from channels.matrix.events.room_policy import find_alias
 from channels.matrix.rooms.room_state import Rooms
 
-MOVES_WITHIN = timedelta(hours=1)
+UPGRADE_LIMIT = timedelta(hours=1)
 """So long a message waits for the bot to be in the room that replaces another."""
 _log = structlog.get_logger(__name__)
 
@@ -59,7 +59,7 @@ async def waits_for_the_next_room(
 ) -> ChannelUnavailable | None:
     """Return a temporary error while the room is being replaced, else None. Raises `ChannelUnavailable`."""
     room_id = message.session.conversation
-    if error.fields.get("errcode") != "M_FORBIDDEN" or abs(now - message.created_at) > MOVES_WITHIN:
+    if error.fields.get("errcode") != "M_FORBIDDEN" or abs(now - message.created_at) > UPGRADE_LIMIT:
         return None
     room = rooms.get(room_id)
     content = object_of(room.tombstone, "content") if room is not None and room.tombstone else None

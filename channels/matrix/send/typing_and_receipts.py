@@ -21,7 +21,7 @@ _TYPING_MS = 30_000
 _BUSY_S = 45.0
 _LIMIT_S = 10.0
 _FEW = 3
-_GATHER_MOST_S = 0.6
+_MAX_GATHER_S = 0.6
 _MAX_ROOMS = 1000
 _log = structlog.get_logger(__name__)
 
@@ -97,7 +97,7 @@ class TypingAndReceipts:
         try:
             await anyio.sleep(GATHER_S)
             # With many rooms at once the answers come first; most need no "typing" by then.
-            await anyio.sleep(min(GATHER_S * max(len(busy) - _FEW, 0), _GATHER_MOST_S))
+            await anyio.sleep(min(GATHER_S * max(len(busy) - _FEW, 0), _MAX_GATHER_S))
             if room_id not in self._typing:
                 with anyio.move_on_after(1.0):
                     while self._answers:

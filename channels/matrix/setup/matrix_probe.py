@@ -38,7 +38,7 @@ from channels.setup import PersonAtTerminal, complaint
 _LIMIT_S = 15.0
 _LOGIN_LIMIT_S = 40.0
 _PAUSES = 3
-_LONGEST_PAUSE_S = 60.0
+_MAX_PAUSE_S = 60.0
 _LOGINS = ("session.json", TOKENS)
 _NOBODY = "@nobody:example.org"
 
@@ -195,7 +195,7 @@ async def _enter(config: MatrixConfig, folder: Path, clock: ChannelClock) -> Non
         except ChannelUnavailable as error:
             # Homeservers slow logins down; a person who has tried twice is soon there.
             pause_s = error.retry_after_s
-            if pause_s is None or pause_s > _LONGEST_PAUSE_S or not pauses_left:
+            if pause_s is None or pause_s > _MAX_PAUSE_S or not pauses_left:
                 raise
             await anyio.sleep(pause_s)
     if not (folder / _LOGINS[0]).exists():

@@ -44,7 +44,7 @@ from gateway.system.restore_marker import RestoreMarker, check_no_restore_pendin
 
 __all__ = ["CheckReport", "Finding", "FindingLevel", "check", "check_channel", "check_data"]
 
-_MOST_TROUBLES = 50
+_MAX_TROUBLES = 50
 _SEARCH_LIMIT_S = 20.0
 _STORAGE_LIMIT_S = 60.0
 
@@ -140,14 +140,14 @@ def _report_state(
 ) -> None:
     done = {id(one) for one in repaired.done}
     reasons = {id(one): why for one, why in repaired.left}
-    for one in found[:_MOST_TROUBLES]:
+    for one in found[:_MAX_TROUBLES]:
         if id(one) in done:
             report.add(one.part, FindingLevel.OK, f"repaired: {one.text}")
         else:
             verdict = FindingLevel.FAILED if one.serious else FindingLevel.WARNING
             report.add(one.part, verdict, one.text, reasons.get(id(one)) or one.remedy)
-    if len(found) > _MOST_TROUBLES:
-        report.add("state", FindingLevel.FAILED, f"and {len(found) - _MOST_TROUBLES} more findings")
+    if len(found) > _MAX_TROUBLES:
+        report.add("state", FindingLevel.FAILED, f"and {len(found) - _MAX_TROUBLES} more findings")
     if repaired.kept is not None:
         report.add(
             "state", FindingLevel.OK, f"{repaired.kept} has the files as they were, and what was taken out"

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from gateway.cli.demo import Demo
 
 _ANSWER_LIMIT_S = 120.0
-_LOOK_S = 0.5
+_CHECK_EVERY_S = 0.5
 _LISTEN_EVERY_S = 0.5
 _SETTLE_S = 0.3
 _OPEN = ("ready", "running", "answered")
@@ -244,7 +244,7 @@ class _Talk:
         give_up_at = time.monotonic() + _ANSWER_LIMIT_S
         while True:
             try:
-                return look(_LOOK_S)
+                return look(_CHECK_EVERY_S)
             except TimeoutError as error:
                 if time.monotonic() > give_up_at:
                     print(f"     (no answer: {error})\n{self._demo.daemon.log_tail(5)}")

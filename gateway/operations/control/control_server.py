@@ -21,7 +21,7 @@ from aiohttp import web
 
 from channels.terminal.channel import TerminalChannel
 from gateway.errors import GatewayError, StateUnusable, describe
-from gateway.operations.control.control_client import MOST_REQUEST_BYTES, TOO_MUCH
+from gateway.operations.control.control_client import MAX_REQUEST_BYTES, TOO_MUCH
 from gateway.operations.control.terminal_routes import terminal_routes
 from gateway.operations.http.health import Health, json_answer, one_more
 from gateway.operations.operation_context import OperationContext
@@ -53,7 +53,7 @@ async def serve_control(
     async def not_here() -> str:
         return "" if built is None else await built.not_here()
 
-    app = web.Application(client_max_size=MOST_REQUEST_BYTES)
+    app = web.Application(client_max_size=MAX_REQUEST_BYTES)
     app.add_routes([web.post("/op/{name}", _Calls(operations, not_here).answer), *routes])
     if health is not None:
         app.add_routes(health.routes())

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from gateway.operations.privacy.personal_histories import StoredHistories
 
 _NAME = "forgetting-{}.json"
-MOVING = "moving-person.json"
+MOVE_FILE_NAME = "moving-person.json"
 
 
 def with_the_rest(layout: Layout, kept: StoredHistories, found: PersonFiles) -> PersonFiles:
@@ -84,7 +84,7 @@ def broken_off(layout: Layout) -> list[tuple[str, ...]]:
 def moving(layout: Layout) -> list[str] | None:
     """The old and the new address of a move that was interrupted."""
     with suppress(OSError, ValueError):
-        return [str(one) for one in json.loads((_folder(layout) / MOVING).read_bytes())]
+        return [str(one) for one in json.loads((_folder(layout) / MOVE_FILE_NAME).read_bytes())]
     return None
 
 

@@ -42,7 +42,7 @@ from gateway.store.sql.erasure_statements import Gone, nameless
 
 MARKER = "[removed]"
 _ATTACHMENT = re.compile(r"attachments/([0-9a-f]{2})/\1[0-9a-f]{62}\.[a-z0-9]{1,8}")
-_MOST_TOLD = 50
+_MAX_REPORTED = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +224,7 @@ def files_naming(root: Path, addresses: Collection[str]) -> Iterator[str]:
                 raise
             named = [folder]  # in so many folders that nobody can look
         for path in named:
-            if told >= _MOST_TOLD:
+            if told >= _MAX_REPORTED:
                 yield "…"
                 return
             told += 1

@@ -24,7 +24,7 @@ from channels.base import (
 )
 from gateway.routing.access import Access, Role
 
-LEFT = gettext_noop("I am not in its conversation any more")
+BOT_HAS_LEFT = gettext_noop("I am not in its conversation any more")
 """The note of a job that is paused until the bot is back in its conversation."""
 _ASK_LIMIT_S = 30.0
 _log = structlog.get_logger(__name__)

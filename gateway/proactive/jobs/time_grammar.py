@@ -115,7 +115,7 @@ def is_free_of_times(text: str) -> bool:
 def _time_behind(text: str) -> tuple[str, str]:
     """The longest time at the end of a text, and what is before it; two empty texts if there is none."""
     reader = _Reader(text)
-    for token in reader.tokens[1:] if len(reader.tokens) < words.MOST_TOKENS else ():
+    for token in reader.tokens[1:] if len(reader.tokens) < words.MAX_TOKENS else ():
         if is_time(reader.text[token.start :]):
             return reader.text[token.start :], reader.text[: token.start].strip(_BETWEEN)
     return "", ""

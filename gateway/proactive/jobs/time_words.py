@@ -28,7 +28,7 @@ _TOKEN = re.compile(
     r"|(?P<mark>[^\s,])",
     re.IGNORECASE,
 )
-MOST_TOKENS = 60
+MAX_TOKENS = 60
 """No time is longer; a text behind it is not looked at."""
 _AS_IN_TABLES = str.maketrans({"ä": "ae", "ö": "oe", "ü": "ue", "ß": "ss", ".": None})
 
@@ -51,7 +51,7 @@ def tokens_of(text: str) -> list[Token]:
     """The first parts of a text, enough for any time."""
     found: list[Token] = []
     end = 0
-    for each in islice(_TOKEN.finditer(text), MOST_TOKENS):
+    for each in islice(_TOKEN.finditer(text), MAX_TOKENS):
         said, gap = each[0].lower(), text[end : each.start()]
         word = said.translate(_AS_IN_TABLES) if each.lastgroup == "word" else said
         found.append(Token(each.lastgroup or "", word, *each.span(), "," in gap, bool(end) and not gap))

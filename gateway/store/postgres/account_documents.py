@@ -20,7 +20,7 @@ from Crypto.Cipher import ChaCha20_Poly1305
 from Crypto.Random import get_random_bytes
 
 from agent_core.state_folder import DiskFolder, Row, StateAway
-from gateway.store.postgres.bounded_wait import MOMENT_S, Moment, Wanted
+from gateway.store.postgres.bounded_wait import BLOCKING_LIMIT_S, Moment, Wanted
 from gateway.store.postgres.pool import Pool
 from gateway.store.postgres.postgres_connection import Transaction
 from gateway.store.postgres.postgres_errors import is_connection_lost, unavailable
@@ -69,7 +69,7 @@ _ADDRESS = "address"
 """The name of the document with the address of an account."""
 _AT_ONCE = 500
 _ROWS_A_SECOND = 500
-_LONGEST_S = 10.0
+_MAX_WAIT_S = 10.0
 _DOCUMENTS = (
     *("session.json", "cross_signing.json", "verified.json", "pickle_key"),
     *("oauth.json", "answer-limits.json", "answer-brake.json", _ADDRESS),
@@ -185,7 +185,7 @@ class AccountState:
 
     def close(self) -> None:
         """Close the connection."""
-        if self._lock.acquire(timeout=MOMENT_S):  # otherwise the connection ends with the process
+        if self._lock.acquire(timeout=BLOCKING_LIMIT_S):  # otherwise the connection ends with the process
             try:
                 self._disconnect()
             finally:
@@ -197,7 +197,7 @@ class AccountState:
         run: Callable[[ConnectionPort], _Result],
         *,
         locks: tuple[str, ...] = (),
-        within_s: float = MOMENT_S,
+        within_s: float = BLOCKING_LIMIT_S,
     ) -> _Result:
         """Run a function in a transaction; blocks the loop up to ``within_s``. Raises StateAway."""
 
@@ -430,7 +430,7 @@ class DatabaseFolder:
             )
             return True
 
-        within_s = min(_LONGEST_S, MOMENT_S + len(changed) / _ROWS_A_SECOND)
+        within_s = min(_MAX_WAIT_S, BLOCKING_LIMIT_S + len(changed) / _ROWS_A_SECOND)
         if not self._state.call("write_state", save, within_s=within_s):
             raise StateAway("another squidbot has written to the keys of this account")
 

@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from agent_core.state_folder import StateAway
 
-MOMENT_S = 2.0
+BLOCKING_LIMIT_S = 2.0
 _Result = TypeVar("_Result")
 Wanted = Callable[[], None]
 """Called when the call is about to begin; raises if nobody waits for it any more."""

@@ -9,7 +9,7 @@ tried with a growing pause. A cancelled caller's claim is undone, until the serv
 A call whose connection is lost during the commit is in doubt, and goes through the queue again until the
 server says what became of its transaction: it returns or is repeated. After a takeover ids are reused and the
 outcome is unknowable: a claim is undone, and others get `StoreUnavailable`, as do callers (except claims,
-which would meet themselves) after `TOLD_WITHIN_S`. Recorded facts are lost, so all signals fire.
+which would meet themselves) after `NOTIFIED_WITHIN_S`. Recorded facts are lost, so all signals fire.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ from gateway.store.sql.engine import NOTHING, CallLimit, ConnectionPort, Locks, 
 from gateway.store.sql.signals import waiting_facts
 from gateway.store.store_errors import Fenced, LostTurn, StoreUnavailable
 
-TOLD_WITHIN_S = 60.0
-REPEATED_AFTER_S = 1.0
+NOTIFIED_WITHIN_S = 60.0
+RETRY_UNDO_S = 1.0
 """Between the tries of an undo that is refused: the disk of the server may stay full."""
-_LOOK_S = 0.05
+_CHECK_EVERY_S = 0.05
 _FIRST_PAUSE_S = 0.1
-_LONGEST_PAUSE_S = 5.0
+_MAX_PAUSE_S = 5.0
 _TRIES = 10
 _LOCK_TIMEOUT = "55P03"
 _ABOUT_LEASES = frozenset({"lease", "renew_lease", "release_lease", "show_machine", "hide_machine"})
@@ -107,7 +107,7 @@ class ServerReach:
     def note_failure(self, why: psycopg.Error) -> None:
         """Record that the server could not be reached."""
         with self._lock:
-            self._pause_s = min(max(_FIRST_PAUSE_S, 2 * self._pause_s), _LONGEST_PAUSE_S)
+            self._pause_s = min(max(_FIRST_PAUSE_S, 2 * self._pause_s), _MAX_PAUSE_S)
             self._not_before = time.monotonic() + self._pause_s * random.uniform(0.5, 1.0)
             self._why = why
 
@@ -279,10 +279,10 @@ class Pool:
         if call.doubt is not None and call.doubted_at is None:
             call.doubted_at = now
             _log.warning("queue.commit_in_doubt", operation=call.name, detail=str(call.error))
-        if call.doubted_at is not None and now - call.doubted_at > TOLD_WITHIN_S and call.undo is None:
+        if call.doubted_at is not None and now - call.doubted_at > NOTIFIED_WITHIN_S and call.undo is None:
             call.told = True
             self._give(call)
-        self._loop.call_later(REPEATED_AFTER_S if call.doubt is None else _LOOK_S, self._queue.put, call)
+        self._loop.call_later(RETRY_UNDO_S if call.doubt is None else _CHECK_EVERY_S, self._queue.put, call)
 
     @staticmethod
     def _give(call: ServerCall) -> None:

@@ -17,7 +17,7 @@ from gateway.store.sql import crash_records
 from gateway.store.sql.amendments import Note, ignore_withdrawn
 from gateway.store.sql.engine import ConnectionPort
 from gateway.store.sql.row_codec import INBOX, Raw, dump, key_digest, key_text, read_payload
-from gateway.store.sql.state_store import LONGEST_S, inbox_sources, wait_s
+from gateway.store.sql.state_store import MAX_DELAY_S, inbox_sources, wait_s
 from gateway.store.states import InboxState
 from gateway.store.store_errors import LostTurn
 
@@ -173,7 +173,7 @@ def overtaking(db: ConnectionPort, session: str, now: float) -> list[Raw]:
     return next(([row] for row in rows if _due(row, now)), [])
 
 
-ASKS = (
+AWAITS_APPROVAL = (
     "turn IS NOT NULL AND next_at IS NOT NULL AND next_at > ? AND next_at <= ?"
     " AND EXISTS (SELECT 1 FROM turn_steps AS step WHERE step.turn = inbox.turn"
     " AND step.kind = 'approval' AND step.result IS NULL)"
@@ -185,8 +185,8 @@ The condition on a turn that waits for a person's approval; others do not wait f
 
 def going_past(db: ConnectionPort, session: str, merge: int, now: float) -> list[Raw]:
     """Return the rows of a session from the head on, without turns that wait for a person's approval."""
-    query = f"{_claimable()} AND NOT ({ASKS}) ORDER BY id LIMIT ?"
-    return db.execute(query, (session, now, now + LONGEST_S, max(1, merge))).fetchall()
+    query = f"{_claimable()} AND NOT ({AWAITS_APPROVAL}) ORDER BY id LIMIT ?"
+    return db.execute(query, (session, now, now + MAX_DELAY_S, max(1, merge))).fetchall()
 
 
 def wait_of(db: ConnectionPort, session: str, next_at: float | None, now: float) -> float:

@@ -15,7 +15,7 @@ from gateway.store.sql.amendments import edited_payload, forget_steps, ignore, i
 from gateway.store.sql.engine import ConnectionPort
 from gateway.store.sql.inbox_statements import wait_of
 from gateway.store.sql.row_codec import INBOX, OUTBOX, Raw, key_digest, sender_of
-from gateway.store.sql.state_store import LONGEST_S, UNINDEXED_STATE, inbox_sources, outbox_sources
+from gateway.store.sql.state_store import MAX_DELAY_S, UNINDEXED_STATE, inbox_sources, outbox_sources
 from gateway.store.states import (
     BUDGET,
     PLACE,
@@ -371,7 +371,7 @@ def count(db: ConnectionPort, now: float) -> StoreStats:
     """Return counts by state, and ages at ``now`` (seconds since the epoch)."""
     counted_in = dict(db.execute("SELECT state, COUNT(*) FROM inbox GROUP BY state").fetchall())
     counted_out = dict(db.execute("SELECT state, COUNT(*) FROM outbox GROUP BY state").fetchall())
-    asked = (now, now + LONGEST_S)
+    asked = (now, now + MAX_DELAY_S)
     waiting, asked_at = db.execute(
         f"SELECT COUNT(DISTINCT session), MIN(accepted_at) FROM ({_ASKED}) AS waiting", asked
     ).fetchone()

@@ -14,7 +14,7 @@ from agent_core.messages import OutboundKind, OutboundMessage
 from gateway.store.sql import crash_records
 from gateway.store.sql.engine import ConnectionPort, Cursor
 from gateway.store.sql.row_codec import OUTBOX, Raw, dump, instant, payload_object
-from gateway.store.sql.state_store import LONGEST_S, inbox_sources, outbox_sources, wait_s
+from gateway.store.sql.state_store import MAX_DELAY_S, inbox_sources, outbox_sources, wait_s
 from gateway.store.states import DROPPED_REASONS, IllegalMove, InboxState, OutboxState
 
 _OPEN = "state IN ('pending', 'sending', 'uncertain')"
@@ -267,7 +267,7 @@ def heads(
     return db.execute(
         f"SELECT {OUTBOX} FROM outbox WHERE id IN ({_heads(busy)})"
         " AND (next_at IS NULL OR next_at <= ? OR next_at > ?) ORDER BY id LIMIT ?",
-        (channel, account, *busy, now, now + LONGEST_S, limit),
+        (channel, account, *busy, now, now + MAX_DELAY_S, limit),
     ).fetchall()
 
 

@@ -28,7 +28,7 @@ from gateway.store.sql.row_codec import (
     to_json,
 )
 from gateway.store.sql.state_store import due_at
-from gateway.store.sql.usage_store import DEAREST, note_dear_turn
+from gateway.store.sql.usage_store import COSTLIEST, note_dear_turn
 from gateway.store.states import InboxState
 
 
@@ -172,7 +172,7 @@ class TurnStore(Store):
             *session_locks(owned.session, *(session for session, _ in others)),
             *outbox_locks(messages),
             *ledger,
-            *([named_lock(DEAREST, day)] if completion.spent.calls else []),
+            *([named_lock(COSTLIEST, day)] if completion.spent.calls else []),
         ]
         ids = await self._writer.call("complete", write, locks=locks)
         return pending(ids, messages, owned.tail, held)

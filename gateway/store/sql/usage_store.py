@@ -15,9 +15,9 @@ from gateway.store.sql import inbox_statements
 from gateway.store.sql.engine import NOTHING, ConnectionPort, Store
 from gateway.store.sql.state_store import remember
 
-DEAREST = "dearest"
+COSTLIEST = "dearest"
 """The topics ``dearest/DAY`` have the dearest turns of each day: its last message, and what it cost."""
-_MOST_OF_A_DAY, _KEPT_DAYS = 10, 90
+_MAX_OF_A_DAY, _KEPT_DAYS = 10, 90
 
 _SUMS = (
     "SUM(prompt_tokens), SUM(completion_tokens), SUM(calls), SUM(cost_usd), SUM(cached_tokens),"
@@ -41,16 +41,18 @@ def note_dear_turn(db: ConnectionPort, day: str, tail: int, usage: Usage) -> Non
     """Keep the cost of a turn if it is among the dearest of its day; those of long ago are dropped."""
     if not usage.calls:
         return
-    topic = f"{DEAREST}/{day}"
+    topic = f"{COSTLIEST}/{day}"
     found = db.execute("SELECT value FROM state WHERE topic = ?", (topic,)).fetchone()
     if found is None:
         oldest = date.fromisoformat(day) - timedelta(days=_KEPT_DAYS)
-        db.execute("DELETE FROM state WHERE topic > ? AND topic < ?", (f"{DEAREST}/", f"{DEAREST}/{oldest}"))
+        db.execute(
+            "DELETE FROM state WHERE topic > ? AND topic < ?", (f"{COSTLIEST}/", f"{COSTLIEST}/{oldest}")
+        )
     kept = [] if found is None else json.loads(found[0])
     numbers = (usage.cost_usd, usage.prompt_tokens, usage.completion_tokens, usage.calls)
     kept = sorted([*kept, [tail, *numbers]], key=_dearness, reverse=True)
-    if any(each[0] == tail for each in kept[:_MOST_OF_A_DAY]):
-        remember(db, topic, json.dumps(kept[:_MOST_OF_A_DAY]))
+    if any(each[0] == tail for each in kept[:_MAX_OF_A_DAY]):
+        remember(db, topic, json.dumps(kept[:_MAX_OF_A_DAY]))
 
 
 def _dearness(cost: Sequence[Any]) -> tuple[float, int]:
@@ -123,7 +125,7 @@ class UsageStore(Store):
 
     async def dearest_turns(self, *, since: str, limit: int = 10) -> list[TurnCost]:
         """Return the turns from a day on that have cost the most, the dearest first."""
-        low, high = f"{DEAREST}/{since}", f"{DEAREST}0"  # the character after a slash
+        low, high = f"{COSTLIEST}/{since}", f"{COSTLIEST}0"  # the character after a slash
         days = "SELECT value FROM state WHERE topic >= ? AND topic < ?"
         message = "SELECT session, accepted_at FROM inbox WHERE id = ?"
 

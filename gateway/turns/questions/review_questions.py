@@ -58,7 +58,7 @@ ASK_AGAIN_S = 300.0
 """So long a question waits before it is looked again whether there is a place to ask it in."""
 _ACCOUNT = "gateway"
 _TOPIC = "approvals"
-_LOOK_EVERY_S = 30.0
+_CHECK_EVERY_S = 30.0
 _PAGE = 500
 _QUOTED_CHARS = 600
 _QUOTED_CHARS_OF_MANY = 300
@@ -121,7 +121,7 @@ class ReviewQuestions:
         failures = 0
         while True:
             self._news = anyio.Event()
-            wait_s = _LOOK_EVERY_S
+            wait_s = _CHECK_EVERY_S
             try:
                 await self._ask_new_items()
                 failures = 0

@@ -75,7 +75,7 @@ _CHANGED_IN_VAIN = (
     "The owner changed its arguments, and with those the policy of this assistant does not allow it here; it "
     "was not run."
 )
-_MOST_TOGETHER = 10
+_MAX_TOGETHER = 10
 _OWNER_IS_ASKED = gettext_noop("I have asked my owner, who sees who wants this and all that I would do.")
 _log = structlog.get_logger(__name__)
 
@@ -233,7 +233,7 @@ class ToolQuestions:
                         "state": review.state if review else "",
                     }
                 )
-        return also[: _MOST_TOGETHER - 1]
+        return also[: _MAX_TOGETHER - 1]
 
     async def _owner_is_busy_with(self, people: Sequence[str]) -> bool:
         """Return True if the owner has not yet answered another question that these people's words led to."""

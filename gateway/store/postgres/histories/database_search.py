@@ -25,8 +25,8 @@ from agent_core.storage.search_index.indexed_files import (
     undone_turn,
 )
 from agent_core.storage.search_index.ranking import (
-    MOST_CANDIDATES,
-    MOST_POSTINGS,
+    MAX_CANDIDATES,
+    MAX_POSTINGS,
     Candidate,
     Likeness,
     Statistics,
@@ -38,9 +38,9 @@ from gateway.store.sql.engine import ConnectionPort
 
 RowId: TypeAlias = tuple[int, str, int]
 """A line: its time in milliseconds, its session and its number in it."""
-MOST_TEXT = 20_000
+MAX_TEXT = 20_000
 """How many characters of a text are searched and shown."""
-_LONGEST_WORD = 2000
+_MAX_WORD = 2000
 """The maximum length in bytes; the server's limit is 2,046."""
 _AT_ONCE = 500
 _LOOKED_AT_FIRST = 8_000
@@ -66,12 +66,12 @@ def label(home: int, scope: str) -> str:
 
 def _cut(word: str) -> str:
     raw = word.encode()
-    return word if len(raw) <= _LONGEST_WORD else raw[:_LONGEST_WORD].decode("utf-8", "ignore")
+    return word if len(raw) <= _MAX_WORD else raw[:_MAX_WORD].decode("utf-8", "ignore")
 
 
 def folded_text(text: str) -> str:
     """Return the searched part of a text, with a blank before and after each word."""
-    return f" {fold(storable(text)[:MOST_TEXT])} "
+    return f" {fold(storable(text)[:MAX_TEXT])} "
 
 
 def text_of(raw: str, seq: int) -> str:
@@ -154,7 +154,7 @@ class Searching:
     def candidates(self, query: Query) -> tuple[dict[RowId, Candidate], Statistics]:
         """Return the lines that may be hits, by their row, and what rates them."""
         must = [term for term in query.terms if term.quoted]
-        limits = (self.scope, 4 * MOST_POSTINGS, self.scope, self.scope, _LOOKED_AT_FIRST)
+        limits = (self.scope, 4 * MAX_POSTINGS, self.scope, self.scope, _LOOKED_AT_FIRST)
         *_, total, newest, first = self.db.execute(_BEGIN, limits).fetchone()
         self._newest_ms, self._first_ms = newest or 0, first or 0
         asked = [self._wanted([*must, term], exact=_as_said(term)) for term in query.terms]
@@ -162,11 +162,11 @@ class Searching:
         found = {term: [row for row, _ in each] for term, each in rows.items()}
         as_said = {term: [row for row, is_exact in each if is_exact] for term, each in rows.items()}
         statistics = Statistics.from_matches(found, total)
-        are_common = all(len(ids) == MOST_POSTINGS for ids in found.values())
+        are_common = all(len(ids) == MAX_POSTINGS for ids in found.values())
         more = {
             term: self._wanted(must, _words(term))  # older ones may be exact, too
             for term, ids in found.items()
-            if len(as_said[term]) < len(ids) == MOST_POSTINGS
+            if len(as_said[term]) < len(ids) == MAX_POSTINGS
         }
         more |= {
             term: self._wanted(must, _alike(*term.alike))
@@ -178,7 +178,7 @@ class Searching:
         as_said |= {term: [row for row, _ in each] for term, each in zip(more, others, strict=True)}
         weighed = [(statistics.rarity(term), ids) for term, ids in found.items()]
         weighed += [
-            (statistics.rarity(term), as_said[term]) for term in found if len(found[term]) > MOST_CANDIDATES
+            (statistics.rarity(term), as_said[term]) for term in found if len(found[term]) > MAX_CANDIDATES
         ]
         weighed += [(statistics.rarity(term), as_said[term]) for term in found if not found[term]]
         weighed.append((sum(weight for weight, _ in weighed), [row for row, _ in last]))
@@ -242,10 +242,10 @@ class Searching:
             pending = [
                 number
                 for number in pending
-                if len(found[number]) < MOST_POSTINGS and wanted[number].oldest_ms > since_ms
+                if len(found[number]) < MAX_POSTINGS and wanted[number].oldest_ms > since_ms
             ]
             for number in pending:
-                times = 1.3 * MOST_POSTINGS / max(1, len(found[number]))
+                times = 1.3 * MAX_POSTINGS / max(1, len(found[number]))
                 age_ms = self._newest_ms - wanted[number].oldest_ms
                 wanted[number].oldest_ms = self._newest_ms - int(times * age_ms) if times < _TIMES else 0
         return found
@@ -261,7 +261,7 @@ class Searching:
             " FROM history"
             " WHERE words @@ CAST(? AS tsquery) AND scope = ? AND at >= ?"
             f"{' AND session = ANY(?)' * len(there)}{' AND strpos(said, ?) > 0' * len(wanted.phrases)}"
-            f" ORDER BY {order} DESC, session DESC, seq DESC LIMIT {MOST_POSTINGS})"
+            f" ORDER BY {order} DESC, session DESC, seq DESC LIMIT {MAX_POSTINGS})"
         )
         return text, [
             *filter(None, [wanted.exact]),
@@ -298,7 +298,7 @@ def _candidate(found: Found) -> Candidate:
 
 def _searched(raw: str | None, seq: int) -> SearchLine | None:
     line = None if raw is None else searched_line(as_object(raw.encode()), seq)
-    return None if line is None else replace(line, text=line.text[:MOST_TEXT])
+    return None if line is None else replace(line, text=line.text[:MAX_TEXT])
 
 
 def withdraw(db: ConnectionPort, session: str, undone: str) -> None:

@@ -14,7 +14,7 @@ from agent_core.storage import JsonlMemory
 from agent_core.storage.history_file import HistoryFile
 from agent_core.storage.history_lines import RecentIds
 from agent_core.storage.history_paging import PageMark
-from agent_core.storage.jsonl_memory import HELD_BYTES
+from agent_core.storage.jsonl_memory import CACHE_BYTES
 from tests.clock import ManualClock
 
 AT = datetime(2026, 1, 3, 14, 5, tzinfo=UTC)
@@ -168,4 +168,4 @@ def test_one_conversation_fits(tmp_path: Path) -> None:
     for begin in range(0, 1200, 100):
         file.append([line(number, "🦑" * 600) for number in range(begin, begin + 100)], PageMark)
 
-    assert HELD_BYTES / 4 < file.held_bytes < HELD_BYTES
+    assert CACHE_BYTES / 4 < file.held_bytes < CACHE_BYTES

@@ -236,7 +236,7 @@ async def test_whoever_is_asked_is_told_that_not_all_can_be_known(tmp_path, monk
     known = await tool.review(command="sh run.sh")
     assert "SHA-256" in known.text
     assert "not known" not in known.text
-    monkeypatch.setattr(workspace_contents, "_MOST_ENTRIES", 1)
+    monkeypatch.setattr(workspace_contents, "_MAX_ENTRIES", 1)
     unknown = await tool.review(command="sh run.sh")
     assert "it is not fully known what the command runs" in unknown.text
     assert "SHA-256" in unknown.text

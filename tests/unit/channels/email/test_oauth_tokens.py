@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_core.oauth import OAuthTokens, ProviderAway, ProviderRefused
-from agent_core.oauth_login import LONGEST_WAIT_S, LoginFailed, run_device_flow, seconds_in
+from agent_core.oauth_login import MAX_WAIT_S, LoginFailed, run_device_flow, seconds_in
 from agent_core.state_folder import DiskFolder
 from channels.base import ChannelAuthFailed, ChannelUnavailable
 from channels.email.config import EmailConfig, OAuth
@@ -307,4 +307,4 @@ def test_levels_are_written_with_a_slash() -> None:
 )
 def test_a_pause_that_is_no_number_is_the_usual_one(told: object, wait_s: float | None) -> None:
     """A provider's ``interval: NaN`` made a wait without end."""
-    assert seconds_in(told, 5.0) == (wait_s or LONGEST_WAIT_S)
+    assert seconds_in(told, 5.0) == (wait_s or MAX_WAIT_S)

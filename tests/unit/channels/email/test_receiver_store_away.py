@@ -23,7 +23,7 @@ from tests.doubles.mailbox import Store, config
 pytestmark = pytest.mark.virtual_time
 OWNER, ALICE, BOB = "owner@mail.test", "alice@mail.test", "bob@mail.test"
 SIZE = 3_000
-MOST_BYTES = 20 * SIZE
+MAX_BYTES = 20 * SIZE
 
 
 def mail(number, sender, *, has_file=True):
@@ -49,7 +49,7 @@ class Scenario:
         self._files = None
         self.queues = []
         monkeypatch.setattr(mailbox, "raw_mail", self.mails.__getitem__)
-        monkeypatch.setattr(verification_queue, "MOST_BYTES", MOST_BYTES)
+        monkeypatch.setattr(verification_queue, "MAX_BYTES", MAX_BYTES)
         real = VerificationQueue.__init__
 
         def watched(queue, *args, **more):
@@ -150,7 +150,7 @@ async def test_many_people_and_the_owner(it):
 @pytest.mark.parametrize("more", [True, False])
 async def test_who_sends_too_much_meanwhile_gets_no_files(it, monkeypatch, more):
     """What waits is bounded; up to there (the control) it goes on waiting."""
-    monkeypatch.setattr(verification_queue, "MOST_OF_SENDER", 10)
+    monkeypatch.setattr(verification_queue, "MAX_OF_SENDER", 10)
     it.put(*(mail(number, ALICE) for number in range(1, 21 if more else 11)))
     async with it.running():
         await anyio.sleep(900)

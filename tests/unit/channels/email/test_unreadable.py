@@ -10,7 +10,7 @@ import pytest
 from agent_core.messages import InboundMessage
 from channels.email.config import EmailConfig, MailAnswerLimits
 from channels.email.parse.mime import Unreadable, parse_headers
-from channels.email.parse.unreadable import MOST_HEADER, MOST_LINES, TOO_LARGE, apology_of, headers_of
+from channels.email.parse.unreadable import MAX_HEADER, MAX_LINES, TOO_LARGE, apology_of, headers_of
 from channels.email.receive.mail_intake import MailIntake, OwnCopy, given_up, read_arrival
 from channels.email.reply_limits import AnswerLimiter
 from channels.email.trust.dkim import claims_of
@@ -128,7 +128,7 @@ def test_what_depends_on_the_reader_proves_nobody(odd: str) -> None:
 
 def test_a_header_without_an_end_is_nobodys() -> None:
     """So long a header is no mail; the time that looking takes has a bound."""
-    raw = mail(PROOF, ALICE, TO, body=b"x" * MOST_HEADER)
+    raw = mail(PROOF, ALICE, TO, body=b"x" * MAX_HEADER)
     assert headers_of(raw + b"\r\n\r\n").fields == ()
     with pytest.raises(Unreadable):
         parse_headers(raw)
@@ -137,7 +137,7 @@ def test_a_header_without_an_end_is_nobodys() -> None:
 @pytest.mark.parametrize("line", ["X: x", " xxx"])
 def test_a_header_of_a_hundred_thousand_lines_is_nobodys(line: str) -> None:
     """Each line costs time, while other mails wait. The control has a few less than are read."""
-    few, many = (mail(ALICE, TO, *[line] * count) for count in (MOST_LINES - 10, 100_000))
+    few, many = (mail(ALICE, TO, *[line] * count) for count in (MAX_LINES - 10, 100_000))
     assert headers_of(few).first("from") == "alice@mail.test"
     assert headers_of(many).fields == ()
     signature = "DKIM-Signature: v=1; d=mail.test"

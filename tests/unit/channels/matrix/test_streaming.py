@@ -13,7 +13,7 @@ from channels.base import AckState, ChannelUnavailable
 from channels.matrix.client.homeserver import HttpAnswer, LinkBroken
 from channels.matrix.config import StreamingConfig
 from channels.matrix.send.previews import ELLIPSIS, MAX_BYTES, Pace, StreamingPreview
-from channels.matrix.send.reactions import REST_S, SIGNS, AckReactions
+from channels.matrix.send.reactions import MIN_INTERVAL_S, SIGNS, AckReactions
 from tests.clock import LoopClock
 from tests.doubles.homeserver import ScriptedHomeserver, failure
 
@@ -299,7 +299,7 @@ async def test_an_answer_never_waits_behind_marks(refused):
             marks.show(ROOM, f"$q{number}", AckState.RECEIVED)
             marks.show(ROOM, f"$q{number}", AckState.DONE)
         marks.show(ROOM, "$first", AckState.DONE)
-        await anyio.sleep(REST_S - 5)
+        await anyio.sleep(MIN_INTERVAL_S - 5)
         assert len(keys(server)) == 1
         await anyio.sleep(60)
         assert keys(server)[1:] == [SIGNS[AckState.RECEIVED]] * (refused == "mark") + [SIGNS[AckState.DONE]]
@@ -323,7 +323,7 @@ async def test_marks_leave_seven_of_ten_events_to_answers():
             marks.show(ROOM, f"$q{number}", AckState.DONE)
             await anyio.sleep(0.1)
         assert len(server.calls) <= 3
-        await anyio.sleep(2 * REST_S)
+        await anyio.sleep(2 * MIN_INTERVAL_S)
         shown = len(keys(server))
         for number in range(5):
             marks.show(ROOM, f"$later{number}", AckState.RECEIVED)

@@ -15,7 +15,7 @@ from agent_core.errors import BudgetSpent, ModelUnavailable, TurnLimitReached
 from agent_core.memory.consolidation.consolidation_queue import ConsolidationQueue
 from agent_core.memory.consolidation.consolidation_run import ConsolidationResult
 from agent_core.models import ModelChunk, Purpose, Usage
-from gateway.budget.budget_policy import LOOK_AGAIN_S, Amount, BudgetLimits, BudgetTier
+from gateway.budget.budget_policy import RECHECK_S, Amount, BudgetLimits, BudgetTier
 from gateway.budget.config import BudgetSettings
 from gateway.budget.metering import Metering
 from gateway.observability import metrics
@@ -299,7 +299,7 @@ class TestWaiting:
             clock.advance(86_400)
         await deferral.defer_to_budget(turn, refused, [out("it waits")])
         assert len(await store.outbox.rows()) == told
-        assert await store.turns.due_in(ROOM) == (0 if late else LOOK_AGAIN_S)
+        assert await store.turns.due_in(ROOM) == (0 if late else RECHECK_S)
 
     async def test_consolidating_is_put_off_and_not_failed(self, store, clock, monkeypatch):
         """Refused, it has not failed, it waits until the budget opens, and then it is done."""

@@ -366,7 +366,7 @@ async def test_a_claim_of_nobody_is_undone_when_the_disk_takes_it(
     house, tmp_path, monkeypatch, *, tries_again
 ):
     """Its caller was cancelled while somebody else had the database; the control does not try again."""
-    monkeypatch.setattr(sqlite_connection, "UNDONE_AGAIN_S", 0.02 if tries_again else 600)
+    monkeypatch.setattr(sqlite_connection, "RETRY_UNDO_S", 0.02 if tries_again else 600)
     await accept(house.store, "a")
     writer, at_work, go_on = house.store.database.writer, asyncio.Event(), threading.Event()
     loop = asyncio.get_running_loop()

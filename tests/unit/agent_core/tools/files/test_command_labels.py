@@ -310,9 +310,9 @@ def test_further_folders_count(desk):
 def test_more_than_can_be_looked_at_is_anybodys(desk, monkeypatch):
     desk.run("for n in 1 2 3 4 5 6; do echo $n > $n; done")
     assert is_own(desk.run("true")[1])
-    monkeypatch.setattr(workspace_contents, "_MOST_ENTRIES", 5)
+    monkeypatch.setattr(workspace_contents, "_MAX_ENTRIES", 5)
     assert is_anybodys(desk.run("echo new > new")[1])
-    monkeypatch.setattr(workspace_contents, "_MOST_ENTRIES", 100)
+    monkeypatch.setattr(workspace_contents, "_MAX_ENTRIES", 100)
     assert is_anybodys(desk.run("cat new")[1])
 
 
