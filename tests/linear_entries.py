@@ -25,7 +25,7 @@ from channels.email.parse.reply_stripping import divide
 from channels.email.receive.mail_intake import given_up, read_arrival
 from channels.email.trust.dkim import find_signatures
 from channels.markup import MAX_BYTES, to_html, to_text
-from channels.matrix.events.inbound_events import Me, read_event
+from channels.matrix.events.inbound_events import BotIdentity, read_event
 from channels.matrix.events.outbound_events import build_content
 from channels.matrix.rooms.room_state import Rooms
 from channels.split import split_markdown
@@ -107,7 +107,7 @@ def _event(key: str) -> Callable[[str], None]:
             {key: text} if key != "both" else {"formatted_body": text, "format": "org.matrix.custom.html"}
         )
         event = {"type": "m.room.message", "event_id": "$a", "sender": "@ann:hs.test", "content": content}
-        me = Me("matrix", "@bot:hs.test", "Bot")
+        me = BotIdentity("matrix", "@bot:hs.test", "Bot")
         read_event(event, "!a:hs.test", me=me, rooms=Rooms("@bot:hs.test"), now=NOW)
 
     return run

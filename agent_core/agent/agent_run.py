@@ -190,7 +190,7 @@ class AgentRun:
         if found is None:
             # Only a call that is made needs an allowance: what is recorded was paid before.
             guess = self._memory.estimate.request([*self._prompt, *self._tail], self._definitions)
-            last = last or await self._calls.no_more_after(guess, begun=self.steps > 0)
+            last = last or await self._calls.refusal_after(guess, begun=self.steps > 0)
             answer, origins = await self._ask(last, None if last else guess), self.words.origins
             if self._journal is not None:
                 await self._journal.record_model_answer(number, digest, answer, origins=origins)

@@ -17,15 +17,15 @@ from posix import _exit
 
 from agent_core.children import control_groups, syscalls
 from agent_core.children.process_tree import (
-    be_modest,
     descendants,
     end_all,
-    holds_more_than,
+    exceeds_memory,
     own_children,
     processor_time,
     send_signal,
     threads_in,
     threads_of,
+    yield_resources,
 )
 from agent_core.children.removal import remove_folder
 from agent_core.children.syscalls import read_all, read_frame, write_all, write_file
@@ -268,7 +268,7 @@ class _Run:
             return "processes"
         # Twice: of processes that end meanwhile the others seem to hold what they had together.
         memory = order["memory"]
-        return "memory" if holds_more_than(memory, tree) and holds_more_than(memory, descendants()) else ""
+        return "memory" if exceeds_memory(memory, tree) and exceeds_memory(memory, descendants()) else ""
 
     # ── in the child ──
 
@@ -310,7 +310,7 @@ class _Run:
             control_groups.enter_group(order["group"])
         if order["confine"]:
             os.umask(0o077)  # with it +x is mode 700, the one that can be set by path
-            be_modest(order["machine"], order["nice"])
+            yield_resources(order["machine"], order["nice"])
             _limit(order)
             if order["wrapped"]:
                 _hand_over(order["filter"], order["listener"])

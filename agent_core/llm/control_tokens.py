@@ -55,7 +55,7 @@ class ControlTokens:
         self.hidden += len(text) - len(given)
         return given
 
-    def rest(self) -> str:
+    def flush(self) -> str:
         """The text that was held back, at the end."""
         waiting, self._waiting = self._waiting, ""
         if not self._over and not _CUT_TOKEN.match(waiting):

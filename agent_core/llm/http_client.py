@@ -110,7 +110,7 @@ class HttpModelClient(ModelClient):
                 raise EventTooLarge("a stream that does not end")
             if since_event:
                 yield Piece(noise="part" if decoder.in_part else "keep-alive")
-        for event in decoder.rest():
+        for event in decoder.flush():
             if event.strip() == "[DONE]":
                 break
             for piece in read(self._object(event)):

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from agent_core.children.process_tree import give_way
+from agent_core.children.process_tree import lower_priority
 from agent_core.children.service_child import Work, serve_engine
 from agent_core.children.service_confinement import library_paths
 
@@ -154,7 +154,7 @@ def _work(answer: _Answer) -> Work:
 
 def main() -> None:
     """Serve the socket that is named on the command line."""
-    give_way()
+    lower_priority()
     os.environ |= {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
     engine, file = _ENGINES[sys.argv[1]], sys.argv[2]
     readable = list(library_paths(*engine.packages))

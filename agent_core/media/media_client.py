@@ -29,12 +29,12 @@ from agent_core.llm.openai_format import token_count
 from agent_core.llm.providers import Endpoint, endpoint_of, key_of_environment
 from agent_core.media.image_config import ImageSettings, is_plain_image
 from agent_core.media.pictures import GeneratedPicture, pictures_in
-from agent_core.media.speech import Speaks, Spoken, cost_of_chars, spoken_of
+from agent_core.media.speech import SpeechPort, SpeechResult, cost_of_chars, spoken_of
 from agent_core.media.transcript import (
     Clip,
     StoredTranscript,
-    Transcribes,
     Transcript,
+    TranscriptionPort,
     cost_of,
     tidy,
     transcript_in,
@@ -132,15 +132,15 @@ class MediaClient:
 
 
 class ProviderSpeech:
-    """Implements `Speaks` for one model of a provider."""
+    """Implements `SpeechPort` for one model of a provider."""
 
     def __init__(self, client: MediaClient, settings: SpeakSettings, price: float | None) -> None:
         self.client = client
         self._settings = settings
         self._price = price
 
-    async def speak(self, text: str) -> Spoken:
-        """The text as sound; see `Speaks`."""
+    async def speak(self, text: str) -> SpeechResult:
+        """The text as sound; see `SpeechPort`."""
         client, settings = self.client, self._settings
         fields = {"input": text, "voice": settings.voice, "response_format": settings.format}
         if client.endpoint is None:
@@ -155,7 +155,7 @@ class ProviderSpeech:
             media_type, sound = spoken_of(content)
         except ValueError as error:
             raise client.server.error(Failure(text=f"no sound: {error}", unreadable="malformed")) from error
-        return Spoken(content, media_type, sound, client.model, cost_of_chars(text, self._price))
+        return SpeechResult(content, media_type, sound, client.model, cost_of_chars(text, self._price))
 
     async def aclose(self) -> None:
         """Close the connections."""
@@ -163,7 +163,7 @@ class ProviderSpeech:
 
 
 class ProviderTranscription:
-    """Implements `Transcribes` for one model of a provider. The file goes out as it came."""
+    """Implements `TranscriptionPort` for one model of a provider. The file goes out as it came."""
 
     def __init__(self, client: MediaClient, settings: TranscribeSettings, price: float | None) -> None:
         self.client = client
@@ -171,7 +171,7 @@ class ProviderTranscription:
         self._price = price
 
     async def transcribe(self, clip: Clip) -> Transcript:
-        """Transcribe a sound; see `Transcribes`."""
+        """Transcribe a sound; see `TranscriptionPort`."""
         client = self.client
         most = min(_MAX_BYTES, _LEAST_BYTES + math.ceil(clip.seconds) * _BYTES_PER_SECOND)
         answer: object = {}
@@ -276,7 +276,9 @@ class ProviderPictures:
         return GeneratedPicture(pictures, tokens, cost, self.client.model)
 
 
-def build_speaker(settings: SpeakSettings, spec: LLMSpec, clock: Clock, *, litellm: LiteLLMProcess) -> Speaks:
+def build_speaker(
+    settings: SpeakSettings, spec: LLMSpec, clock: Clock, *, litellm: LiteLLMProcess
+) -> SpeechPort:
     """The speech client of these settings."""
     if settings.provider == LOCAL:
         from agent_core.media.local_engines import LocalSpeech  # noqa: PLC0415 - only if chosen
@@ -291,7 +293,7 @@ def build_speaker(settings: SpeakSettings, spec: LLMSpec, clock: Clock, *, litel
 
 def build_transcriber(
     settings: TranscribeSettings, spec: LLMSpec, clock: Clock, *, litellm: LiteLLMProcess
-) -> Transcribes:
+) -> TranscriptionPort:
     """The transcription client of these settings."""
     if settings.provider == LOCAL:
         from agent_core.media.local_engines import LocalTranscription  # noqa: PLC0415 - only if chosen

@@ -15,7 +15,7 @@ _MAX_SOUND_S = 24 * 3600
 
 
 @dataclass(frozen=True, slots=True)
-class Spoken:
+class SpeechResult:
     """A text as sound (None: duration unknown, a plain file), its cost and provider calls."""
 
     content: bytes
@@ -32,10 +32,10 @@ class Spoken:
         return "Voice message" + endings.get(self.media_type, ".bin")
 
 
-class Speaks(Protocol):
+class SpeechPort(Protocol):
     """A speech provider, or an engine on this machine."""
 
-    async def speak(self, text: str) -> Spoken:
+    async def speak(self, text: str) -> SpeechResult:
         """The text as sound. Raises `ModelError`: it was not spoken; temporary or not."""
         ...
 

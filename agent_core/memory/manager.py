@@ -33,7 +33,7 @@ from agent_core.prompt_budget import (
     clip,
     fit_window,
     is_picture,
-    sound_history,
+    valid_history,
     with_newest_pictures,
 )
 from agent_core.provenance import Origins, arriving, join_origins
@@ -306,8 +306,8 @@ class MemoryManager(Consolidation):
 
     def _fitting(self, tail: HistoryTail, room: int, single: int, scope: str) -> PromptWindow:
         """Return the part of the history that fits into ``room`` tokens, each message cut to ``single``."""
-        sound = with_newest_pictures(sound_history(tail.messages), self._pictures // 3, scope)
-        short = self.estimate.fitting(single)
+        sound = with_newest_pictures(valid_history(tail.messages), self._pictures // 3, scope)
+        short = self.estimate.safe_chars(single)
         history = [
             each if len(each.content) <= short else _clipped(each, single, self.estimate) for each in sound
         ]

@@ -123,7 +123,7 @@ class FormDialogue:
         self._limits = limits
         self._lock = anyio.Lock()
 
-    def over(self, scope: anyio.CancelScope) -> None:
+    def exclude_from(self, scope: anyio.CancelScope) -> None:
         """Let this limit not count the time of questions either."""
         self._limits = (*self._limits, _Limit(scope))
 

@@ -92,7 +92,7 @@ class OpenRequest:
         texts = [part.text for part in self.parts]
         return "\n\n".join([*texts, *([self.preview] if self.preview and not self.answers else [])])
 
-    def take(self, message: OutboundMessage) -> str:
+    def add_message(self, message: OutboundMessage) -> str:
         """Add a message, once, and return its provider id."""
         if message.id not in [part.id for part in self.parts]:
             self.parts.append(message)
@@ -221,7 +221,7 @@ class ApiChannel:
             self._kept.add(message.session)
             raise NoRecipient("the person has made no request since")
         await uncertain()
-        return Receipt(request.take(message))
+        return Receipt(request.add_message(message))
 
     async def probe(self, message: OutboundMessage) -> Receipt | None:
         """Never asked, because of `Redelivery.SAME_KEY`."""

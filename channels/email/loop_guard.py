@@ -17,7 +17,7 @@ import structlog
 from agent_core.backoff import BackoffPolicy
 from agent_core.language import ENGLISH, _, for_owner, speaking
 from agent_core.messages import OutboundKind, OutboundMessage
-from agent_core.state_folder import StateAway, StateFolder, state_in
+from agent_core.state_folder import StateFolder, StateUnreachable, state_in
 from channels.base import ChannelAuthFailed, ChannelClock, ChannelUnavailable
 from channels.email.config import EmailConfig
 from channels.email.parse.dsn import BounceReport
@@ -41,7 +41,7 @@ _BREAKER = "answer-brake.json"
 _log = structlog.get_logger(__name__)
 
 
-class LoginPatience:
+class LoginBackoff:
     """
     After a refused login nothing is tried for minutes, and for longer each time: servers lock accounts after
     too many attempts. For logins that have no other pacing.
@@ -103,7 +103,7 @@ class LoopGuard:
         self._loaded = False
         self._loading = anyio.Lock()
         self._saving = anyio.Lock()
-        self.patience = LoginPatience(clock.monotonic)
+        self.patience = LoginBackoff(clock.monotonic)
 
     def breaker_is_open(self, thread: str, *, person: str = "") -> bool:
         """Return True if mails of ``person`` in a thread are not answered."""
@@ -164,7 +164,7 @@ class LoopGuard:
 
     def note_release(self) -> None:
         """Those mails have been accepted."""
-        self._breaker.all_let_in()
+        self._breaker.note_all_released()
         self._breaker_urgent = True
 
     @for_owner
@@ -242,7 +242,7 @@ class LoopGuard:
         try:
             found = await anyio.to_thread.run_sync(self._state.read, name)
             return None if found is None else found.decode()
-        except StateAway as exc:  # what was counted still counts
+        except StateUnreachable as exc:  # what was counted still counts
             raise ChannelUnavailable(f"the record of sent answers cannot be read: {exc}") from exc
         except (OSError, UnicodeError) as exc:
             _log.warning("limits.unreadable", file=f"{self._state}/{name}", error=str(exc))

@@ -40,8 +40,7 @@ async def examine(
         selected = await mailbox.select("INBOX")
         facts = {
             "mails in INBOX": str(selected.exists),
-            "the server supports": ", ".join(sorted(mailbox.capabilities & _CAPABILITIES))
-            or "the minimum",
+            "the server supports": ", ".join(sorted(mailbox.capabilities & _CAPABILITIES)) or "the minimum",
             "announces new mail": "yes"
             if "IDLE" in mailbox.capabilities
             else "no, so squidbot asks it regularly",

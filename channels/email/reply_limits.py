@@ -58,7 +58,7 @@ class CircuitBreaker:
         self.changed = False
         """Whether there is something that the last `dump` did not hold."""
         self.keeps_back = False
-        """Whether something may be in quarantine because of it; see `all_let_in`."""
+        """Whether something may be in quarantine because of it; see `note_all_released`."""
 
     def all_open(self, now: float) -> list[BreakerOpen]:
         """All places where nothing is answered now."""
@@ -71,7 +71,7 @@ class CircuitBreaker:
         self.changed = True
         return found
 
-    def all_let_in(self) -> None:
+    def note_all_released(self) -> None:
         """Note that the mails that it held back have been accepted, except where it is open again."""
         self.keeps_back = bool(self._tripped)
         self.changed = True
@@ -212,7 +212,7 @@ class AnswerLimiter:
         self.changed = False
         """Whether there is something that the last `dump` did not hold."""
 
-    def place(
+    def reserve(
         self, native_id: str, *, sender: str, at: datetime, now: datetime | None = None
     ) -> AnswerSlot | None:
         """

@@ -49,7 +49,7 @@ class SentTracker:
         self._first_copies[message_id] = first
         return first == copy
 
-    def keep_unknown_copy(self, message_id: str, copy: FileCopy) -> None:
+    def note_unknown_copy(self, message_id: str, copy: FileCopy) -> None:
         """Keep the first copy of an unknown id, of the newest ids only: anybody can send one."""
         if message_id not in self._unclaimed:
             self._unclaimed[message_id] = copy

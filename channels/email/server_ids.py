@@ -2,7 +2,7 @@
 Knows our mails by the Message-IDs that a server set in place of ours, as Amazon SES and Exchange do. Our
 mails bear their id also in `threads.OWN_ID_FIELD`; the copy shows both, and so do some servers' replies to
 DATA. Pairs are committed with the position; the first word about an id counts, and only for recipients of
-that mail (`Repeats.was_written_to`), since they can send forged copies. The newest few thousand are kept.
+that mail (`Repeats.has_written_to`), since they can send forged copies. The newest few thousand are kept.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class ServerIds:
         return own if known == given and is_own_id(own, account=self._account) else None
 
 
-def given_in_reply(text: str, host: str) -> str | None:
+def message_id_in_reply(text: str, host: str) -> str | None:
     """
     The Message-ID that the reply to DATA names; None for servers whose replies do not name it.
 

@@ -38,7 +38,7 @@ from channels.heartbeat.checklist import due_items, has_work
 from channels.heartbeat.config import Watch
 from channels.heartbeat.silence import is_silence
 from channels.heartbeat.tick_schedule import Schedule, parse_instant, question_text, tick_message, tick_name
-from channels.heartbeat.watch_commands import Called, decide, digest, run_watch
+from channels.heartbeat.watch_commands import WatchRound, decide, digest, run_watch
 
 _POSITION = "last_tick"
 _REPORTED = "told"
@@ -200,7 +200,7 @@ class HeartbeatChannel:
                 await inbox.accept(messages, found.positions)
         return instant, found
 
-    async def would_find(self, instant: datetime) -> TickWork:
+    async def preview_tick(self, instant: datetime) -> TickWork:
         """Return the work of a tick at ``instant``; nothing is accepted or marked as seen."""
         return await self.check_work(self._inbox, instant, forced=True)
 
@@ -273,7 +273,7 @@ class HeartbeatChannel:
                 untold += texts
         return untold, open_ticks
 
-    async def _called(self, inbox: Inbox | None, checklist: str, local: datetime) -> Called:
+    async def _called(self, inbox: Inbox | None, checklist: str, local: datetime) -> WatchRound:
         seen: dict[str, str | None] = {}
         looks = []
         for watch in self._watches:

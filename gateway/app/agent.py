@@ -41,7 +41,7 @@ from gateway.app.plugin_tools import PluginTools
 from gateway.app.shell_tools import Shell
 from gateway.app.state_folders import folders_of
 from gateway.budget.metering import Metering
-from gateway.operations.home_files import FilesAtHome, open_skills
+from gateway.operations.home_files import LazyHomeFiles, open_skills
 from gateway.proactive.jobs.trigger_parsing import zone_name
 from gateway.proactive.owner_alerts import credit_alert, history_set_aside, memory_unusable, prompt_cut
 from gateway.routing.access import Access, Role, normalise
@@ -83,7 +83,7 @@ class AgentParts:
     mcp: McpServers | None
     attachments: AttachmentStore
     metering: Metering
-    workspace_files: FilesAtHome
+    workspace_files: LazyHomeFiles
     pictures: Pictures
     dav: DavTools
     plugins: PluginTools
@@ -107,12 +107,12 @@ def build_agent(env: Environment, queue: Queue, state: AccountState | None) -> A
         skills,
         built,
         search=search if settings.memory.lookup else None,
-        paid=metering.in_current,
+        paid=metering.with_current_meter,
         on_unusable=lambda what: wakeups.alert.fire(memory_unusable(what)),
     )
     persona = Persona(workspace)
     agent = _build_loop(env, manager, built, skills, persona)
-    at_home = FilesAtHome(settings, home, clock)
+    at_home = LazyHomeFiles(settings, home, clock)
     folders = folders_of(home, state)
     shell, mcp = Shell(settings, home, clock, at_home), mcp_servers(settings, folders, clock, wakeups)
     pictures = Pictures(env, metering, attachments, built.litellm)

@@ -29,7 +29,7 @@ from agent_core.tools.search_history import SearchHistoryTool
 from channels.attachments import AttachmentRefused, AttachmentStore, AttachmentsUnavailable
 from gateway.app.environment import Environment
 from gateway.app.mcp_servers import file_keeper
-from gateway.operations.home_files import FilesAtHome
+from gateway.operations.home_files import LazyHomeFiles
 from gateway.settings import Settings
 from gateway.system.home import Home
 
@@ -50,7 +50,7 @@ class FileFamilies:
     env: Environment
     memory: MemoryPort
     attachments: AttachmentStore
-    at_home: FilesAtHome
+    at_home: LazyHomeFiles
     mcp: McpServers | None
     look: PictureViewer | None
     known: dict[str, dict[str, str]] = field(default_factory=dict)
@@ -168,7 +168,7 @@ async def _save_picture(attachments: AttachmentStore, name: str, content: bytes)
 
 def workspace_tools(
     session: Session,
-    files: FilesAtHome,
+    files: LazyHomeFiles,
     *,
     settings: Settings,
     known: dict[str, dict[str, str]],
@@ -187,6 +187,10 @@ def workspace_tools(
     read = known.setdefault(session.id, {})
     while len(known) > _CONVERSATIONS:
         del known[next(iter(known))]
-    more = ", ".join(f"{path} ({'rw' if rw else 'ro'})" for path, rw in files.more.items()) if own else ""
+    more = (
+        ", ".join(f"{path} ({'rw' if rw else 'ro'})" for path, rw in files.further_roots.items())
+        if own
+        else ""
+    )
     look = look if own else None
     return file_tools(files, session, own=own, known=read, roots=more, look=look, received=received)

@@ -75,7 +75,7 @@ def command_runner(shell: Shell, seconds: float) -> CommandRunner:
     async def prepare(
         session: Session, order: Order, command: str
     ) -> Callable[[], Awaitable[CommandEnd]] | CommandEnd | None:
-        if not shell.will_be(session):
+        if not shell.will_be_available(session):
             return None
         tool = shell.tool(session, seconds=seconds)
         if tool is None:

@@ -22,7 +22,7 @@ from gateway.supervision.gateway import Proactive, SupervisionParts
 from gateway.supervision.status_report import StatusReport
 from gateway.supervision.supervisor import Supervisor
 from gateway.supervision.turn_watchdog import CHECK_EVERY_S, TurnWatchdog, allowed_seconds
-from gateway.turns.dispatcher import Refill, SessionDispatcher
+from gateway.turns.dispatcher import LoadReadySessions, SessionDispatcher
 from gateway.turns.history_writer import HistoryWriter
 from gateway.turns.post_turn import PostTurn
 
@@ -91,7 +91,7 @@ async def _states(
 
 
 def _watchdog(
-    env: Environment, dispatcher: SessionDispatcher, queue: Queue, open_sessions: Refill
+    env: Environment, dispatcher: SessionDispatcher, queue: Queue, open_sessions: LoadReadySessions
 ) -> TurnWatchdog:
     """The watch over the turns; none may take longer than the longest limit of its kind in the settings."""
     settings, allowed_s = env.settings, env.overrides.turn_allowed_s

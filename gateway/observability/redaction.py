@@ -137,7 +137,7 @@ def quiet(texts: Iterable[str]) -> Iterator[None]:
         _TEXTS.reset(token)
 
 
-def going_out(message: OutboundMessage) -> list[str]:
+def outgoing_texts(message: OutboundMessage) -> list[str]:
     """All texts that a message carries: its own, its subject, and what it quotes from the question."""
     quoted = message.context.quoted
     said = (message.text, message.context.subject, quoted.text if quoted else "")

@@ -52,7 +52,9 @@ def schedule_context(proactive: Proactive, conversations: Conversations) -> Plan
     )
 
 
-def planned_at_rest(settings: Settings, state: StateStore, plans: JobStore, clock: Clock) -> PlannedJob:
+def offline_schedule_context(
+    settings: Settings, state: StateStore, plans: JobStore, clock: Clock
+) -> PlannedJob:
     """The same for a home folder that no daemon works on."""
     from gateway.proactive.jobs.job_service import JobService
     from gateway.proactive.jobs.trigger_parsing import zone_name
@@ -381,7 +383,7 @@ async def _dry_run(planned: PlannedJob, heartbeat: HeartbeatChannel) -> dict[str
     from channels.heartbeat.tick_schedule import tick_name
 
     now = planned.clock.now()
-    found, following = await heartbeat.would_find(now), heartbeat.schedule.next_run(now)
+    found, following = await heartbeat.preview_tick(now), heartbeat.schedule.next_run(now)
     known = await planned.target.get()
     return {
         "at": tick_name(now),

@@ -108,7 +108,7 @@ async def list_messages(
     """
     from gateway.operations import decision_operations
     from gateway.operations.operation_views import inbox_row
-    from gateway.routing.let_in import refused_rows
+    from gateway.routing.admissions import refused_rows
 
     if held:
         return await decision_operations.list_held(context, limit=limit)

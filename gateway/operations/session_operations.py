@@ -142,9 +142,9 @@ async def search_sessions(
 
 
 def _is_called(context: OperationContext, name: str, *, session: str, place: str) -> bool:
-    from gateway.operations.operation_views import key_of, room_name
+    from gateway.operations.operation_views import room_name, session_key_of
 
-    key = key_of(name)
+    key = session_key_of(name)
     room = room_name(key, context.channels) if key else ""
     return name == session if session else place in f"{name} {room}".casefold()
 

@@ -51,14 +51,14 @@ class AppointmentReminders:
         """Remind until cancelled. Raises nothing but cancellation."""
         while True:
             try:
-                await self.look_once()
+                await self.check_once()
                 wait_s = _CHECK_EVERY_S
             except (ToolError, StoreUnavailable) as error:
                 _log.warning("reminders.not_looked", error=str(error)[:200])
                 wait_s = _RETRY_S
             await anyio.sleep(wait_s)
 
-    async def look_once(self) -> None:
+    async def check_once(self) -> None:
         """Look if a check-in is due that has not looked. Raises `ToolError`, `StoreUnavailable`."""
         now = self._clock.now()
         tick, until = self._schedule.newest(now), self._schedule.next_run(now)

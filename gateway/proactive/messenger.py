@@ -93,7 +93,7 @@ class Messenger:
         channel = self._channels.get(name)
         if not isinstance(channel, SupportsDirectMessages):
             return None
-        mine = self._access.owner_on(name)
+        mine = self._access.owner_addresses_on(name)
         return name if mine and (not place or normalise(place) in mine) else None
 
     def language_of(self, to: str) -> str:
@@ -211,7 +211,7 @@ class Messenger:
         """Return the owner's address on a channel: the wanted one, else the usual one."""
         if wanted:
             return wanted
-        mine = self._access.owner_on(name)
+        mine = self._access.owner_addresses_on(name)
         try:
             known = await self._contact.get()
         except StoreUnavailable as error:
@@ -309,7 +309,7 @@ class Messenger:
     def mail_addresses(self, here: SessionKey) -> tuple[str, Sequence[str]]:
         """The address that replies to invitations come from (empty: none), and the owner's own."""
         name = self.mail_account(here)
-        return (self._channels[name].account, self._access.owner_on(name)) if name else ("", ())
+        return (self._channels[name].account, self._access.owner_addresses_on(name)) if name else ("", ())
 
     async def reply_to_invitation(
         self, here: SessionKey, turn: str, who: str, reply: InvitationReply, *, key: str, origins: Origins

@@ -85,7 +85,7 @@ def history_set_aside(what: str) -> Alert:
 
 
 @for_owner
-def files_wait(why: str) -> Alert:
+def disk_alert(why: str) -> Alert:
     """Alert: the disk takes no files, so messages with files are not taken in."""
     return Alert(
         "files",

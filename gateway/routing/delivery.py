@@ -31,7 +31,7 @@ from channels.base import (
 from channels.status import ChannelStatus
 from gateway.errors import describe
 from gateway.observability import metrics
-from gateway.observability.redaction import going_out, quiet
+from gateway.observability.redaction import outgoing_texts, quiet
 from gateway.observability.traces import note_outcome, trace_delivery
 from gateway.routing.conversations import Conversations
 from gateway.routing.crash_isolation import ALONE_AFTER, CRASH_APOLOGY, CrashIsolation, fatal
@@ -161,12 +161,12 @@ class Delivery:
         try:
             with (
                 speaking(row.message.notes.language),
-                quiet(going_out(row.message)),
+                quiet(outgoing_texts(row.message)),
                 trace_delivery(row, self._channel.name),
                 structlog.contextvars.bound_contextvars(session=str(row.message.session)),
             ):
                 suspect = self._suspects.suspect_send(row.id)
-                async with self._suspects.passing(
+                async with self._suspects.count_in_flight(
                     alone=suspect is not None and suspect.record.deaths >= ALONE_AFTER
                 ):
                     await self._send(row, suspect)

@@ -77,7 +77,7 @@ class Accounts(BaseModel):
         """The kind of channel, by name of the account."""
         return {name: kind for _, kind, name, _ in self._all()}
 
-    def apart(self) -> frozenset[str]:
+    def separate_accounts(self) -> frozenset[str]:
         """
         The accounts that take somebody's word for who people are whom the first account of the kind does not
         ask: another homeserver, or a mailbox that verifies less. There an address is not the same person.
@@ -176,7 +176,7 @@ def access_of(settings: Settings, more: Mapping[str, Sequence[str]] | None = Non
         settings.owner.aliases,
         {**settings.allow_from(), **(more or {})},
         kinds=settings.channels.kinds(),
-        apart=settings.channels.apart(),
+        apart=settings.channels.separate_accounts(),
         own=own_addresses(settings).values(),
         household=household_of(settings.people, settings.language),
     )

@@ -138,7 +138,7 @@ def _target(data: Mapping[str, Any]) -> list[Problem]:
 def _apart(channels: Any) -> frozenset[str]:
     """The accounts on which an address of the kind is not the owner's; none as long as others are unsound."""
     try:
-        return ChannelSettings.model_validate(channels or {}).apart()
+        return ChannelSettings.model_validate(channels or {}).separate_accounts()
     except ValidationError:
         return frozenset()
 

@@ -38,14 +38,14 @@ def bare(annotation: Any) -> Any:
     return annotation
 
 
-def model_in(annotation: Any, *, held: bool = True) -> type[BaseModel] | None:
+def nested_model(annotation: Any, *, held: bool = True) -> type[BaseModel] | None:
     """The first model that an annotation allows: itself or, if ``held``, in a list or in a mapping."""
     annotation = bare(annotation)
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     if get_origin(annotation) in ((Union, UnionType, tuple, list, dict) if held else (Union, UnionType)):
         parts = get_args(annotation)
-        return next((found for part in parts if (found := model_in(part, held=held))), None)
+        return next((found for part in parts if (found := nested_model(part, held=held))), None)
     return None
 
 

@@ -97,7 +97,7 @@ def _soft_warnings(settings: Settings) -> list[str]:
     if settings.gateway.traces is not None:
         found += settings.gateway.traces.warnings
     kinds, places = settings.channels.kinds(), settings.channels.places()
-    apart = settings.channels.apart()
+    apart = settings.channels.separate_accounts()
     for name, config in settings.channels.enabled().items():
         found += [f"{places[name]}: {one}" for one in config.warnings]
         if channel_kinds()[kinds[name]].needs_http and settings.gateway.http is None:

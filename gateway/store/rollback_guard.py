@@ -152,7 +152,7 @@ class RollbackGuard:
             await anyio.sleep(_EVERY_S)
             await self.note()
 
-    async def stand_by(self) -> None:
+    async def check_as_standby(self) -> None:
         """Do the same beside a process that has accepted the database; an older copy is left to `look`."""
         while True:
             with suppress(StoreUnavailable):
@@ -180,7 +180,7 @@ class RollbackGuard:
         self._write(mark)
         return mark
 
-    def may_be_answered(self, sent_at: datetime) -> bool:
+    def may_have_answered(self, sent_at: datetime) -> bool:
         """Return True if the gateway whose data is lost may have answered a message of this time."""
         own = self._mark.gap if self._mark is not None else None
         return any(gap is not None and gap.covers(sent_at) for gap in (own, self._gap))

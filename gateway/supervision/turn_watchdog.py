@@ -2,8 +2,9 @@
 The turn watchdog: notices turns that are stalled although the event loop runs. It wraps runs of sessions and
 of commands beside them, and checks every `CHECK_EVERY_S`: a run older than the configured limits allow, or a
 command's older than `COMMAND_LIMIT_S`, is a defect; if something is due, a place free and no run began,
-sessions are woken, and after `IDLE_S` the dispatcher counts as stalled. Time with a refusing disk or a stopped process
-does not count. Then `/livez` answers 503, and the service manager's watchdog restarts the process.
+sessions are woken, and after `IDLE_S` the dispatcher counts as stalled. Time with a refusing disk or a
+stopped process does not count. Then `/livez` answers 503, and the service manager's watchdog restarts the
+process.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ class TurnWatchdog:
         self._reason: str | None = None
         self._stopping = False
 
-    def over(self, run_session: RunSession) -> RunSession:
+    def guard(self, run_session: RunSession) -> RunSession:
         """``run_session``, watched."""
 
         async def run(session: SessionKey) -> float | None:

@@ -24,7 +24,7 @@ from agent_core.session_runner import Behind, RunnerFull, SessionRunner
 from gateway.store.background_job_rows import is_background
 from gateway.store.wakeups import RunSession, Work
 
-Refill = Callable[[], Awaitable[Sequence[tuple[SessionKey, float]]]]
+LoadReadySessions = Callable[[], Awaitable[Sequence[tuple[SessionKey, float]]]]
 """Gives the sessions that have work and in how many seconds: `TurnStore.open_sessions`."""
 
 _FAILED = BackoffPolicy(first_s=1.0, cap_s=300.0, jitter=0.5)
@@ -50,7 +50,7 @@ class SessionDispatcher:
         self,
         *,
         concurrency: int = 16,
-        refill: Refill | None = None,
+        refill: LoadReadySessions | None = None,
         comes_first: Callable[[Work], bool] = lambda _: False,
         is_owner: Callable[[SessionKey, str], bool] = lambda _session, _person: False,
     ) -> None:
@@ -225,7 +225,7 @@ class SessionDispatcher:
                 self.wake(session)
         return self._heap[0][0] - now if self._heap else math.inf
 
-    async def _try_refill(self, refill: Refill) -> None:
+    async def _try_refill(self, refill: LoadReadySessions) -> None:
         if self.waiting() * 2 > MAX_SESSIONS or self.count_delayed_sessions() * 2 > MAX_SESSIONS:
             return
         self._overflowed = False

@@ -94,7 +94,7 @@ class MeteredConsolidation:
         owner = await self._manager.last_scope(session_id) == str(OWNER)
         meter = self._spending.meter(SessionKey.parse(session_id), Purpose.CONSOLIDATION, owner=owner)
         try:
-            with self._spending.paying(meter):
+            with self._spending.use_meter(meter):
                 done = await self._manager.consolidate_if_due(session_id)
         except Exception:
             metrics.CONSOLIDATIONS.labels("failed").inc()

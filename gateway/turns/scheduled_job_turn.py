@@ -36,10 +36,10 @@ from gateway.budget.metering import UsageMeter
 from gateway.proactive.jobs.job_permissions import (
     BOT_HAS_LEFT,
     PlaceUnknown,
+    current_role,
     direct_conversation,
     has_bot_left,
     is_out_of_place,
-    role_now,
 )
 from gateway.proactive.jobs.scheduler import NOT_ALLOWED
 from gateway.proactive.owner_contact import Target
@@ -154,7 +154,7 @@ class JobTurns:
         if newer and not (note.forced or note.report) and not await self._store.turns.steps(turn):
             return MERGED
         try:
-            role = role_now(self.access, channel, turn.head.message)
+            role = current_role(self.access, channel, turn.head.message)
         except ChannelUnavailable as error:
             raise PlaceUnknown(str(error)) from error
         return NOT_ALLOWED if role is Role.STRANGER else ""

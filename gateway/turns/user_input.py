@@ -110,7 +110,7 @@ def _about_files(message: InboundMessage) -> str:
     return "\n".join(filter(None, (*heard, attachment_lines(message.attachments))))
 
 
-def used_before(messages: Sequence[InboundMessage]) -> dict[str, int]:
+def earlier_tool_uses(messages: Sequence[InboundMessage]) -> dict[str, int]:
     """Return how often which tool was used for messages; those of one turn all tell of the same uses."""
     used: dict[str, int] = {}
     for each in messages:
@@ -121,7 +121,7 @@ def used_before(messages: Sequence[InboundMessage]) -> dict[str, int]:
 
 def _done_before(messages: Sequence[InboundMessage]) -> str:
     """Describe for a model the effects of a withdrawn answer; empty if it had none."""
-    used = used_before([each for each in messages if each.kind == "message"])
+    used = earlier_tool_uses([each for each in messages if each.kind == "message"])
     if not used:
         return ""
     tools = ", ".join(f"{tool} ({count}×)" for tool, count in sorted(used.items()))
@@ -142,7 +142,7 @@ def session_of(turn: Turn, access: Access, purpose: Purpose) -> Session:
         turn.session if order is None else order.place,
         audience,
         sender_is_owner=all(role is Role.OWNER for role in roles),
-        sender_address=access.memory_of(messages[-1]),
+        sender_address=access.memory_address(messages[-1]),
         sender_verified=all(message.sender.verified for message in messages),
         account=turn.channel if access.is_apart(turn.channel) else "",
     )

@@ -118,4 +118,4 @@ def test_what_is_recognised(said, repeated, is_found):
     """Runs of six words, all of a short message, and rare words; nothing shorter."""
     words = Words()
     words.add(said)
-    assert words.are_in(repeated) is is_found
+    assert words.occur_in(repeated) is is_found

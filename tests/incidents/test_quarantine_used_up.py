@@ -38,7 +38,7 @@ class Desk:
         """Why the next mail is ignored, and why it is kept."""
         self.count += 1
         raw = f"From: {sender}\r\nTo: bot@mail.test\r\nMessage-ID: <{self.count}@x.test>\r\n\r\nhello\r\n"
-        message = self.intake.take(read_arrival(self.count, NOW, raw.encode(), whole=True), uidvalidity=1)
+        message = self.intake.convert(read_arrival(self.count, NOW, raw.encode(), whole=True), uidvalidity=1)
         assert not isinstance(message, OwnCopy)
         assert isinstance(message, InboundMessage)
         return admission(message, self.access)
@@ -93,7 +93,7 @@ def test_a_mail_of_nobody_fills_no_disk() -> None:
             f"{told}From: alice@mail.test\r\nTo: bot@mail.test\r\nMessage-ID: <{number}@x.test>\r\n\r\n"
             + "hello\r\n" * 20_000
         )
-        message = desk.intake.take(read_arrival(number, NOW, raw.encode(), whole=True), uidvalidity=1)
+        message = desk.intake.convert(read_arrival(number, NOW, raw.encode(), whole=True), uidvalidity=1)
         assert isinstance(message, InboundMessage)
         assert message.text.startswith("hello\nhello")
         sizes.append(len(message.text))

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from channels.matrix.crypto.cross_signing import Identities
-from channels.matrix.crypto.fair_shares import beyond_shares
+from channels.matrix.crypto.fair_shares import excess_items
 from tests.incidents.test_thousands_of_devices import BOT, OWNER, ROOM, Person, private_olm, signed
 
 private_identities = import_module("channels.matrix.crypto.cross_signing")
@@ -170,7 +170,7 @@ items = some.lists(some.sampled_from(["@a:x", "@b:x", "@c:y", "@d:z", "@e:z"]), 
 def test_shares_are_fair(people, at_most):
     """No more than there is room for; who has less than an equal share gives nothing away."""
     numbered = list(enumerate(people))
-    gone = beyond_shares(numbered, at_most)
+    gone = excess_items(numbered, at_most)
     left = [one for one in numbered if one not in gone]
 
     assert len(left) <= at_most or len(people) <= at_most

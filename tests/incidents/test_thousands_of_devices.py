@@ -15,7 +15,7 @@ import pytest
 import vodozemac
 
 from channels.matrix.client.homeserver import HttpAnswer
-from channels.matrix.crypto.cross_signing import canonical
+from channels.matrix.crypto.cross_signing import canonical_json
 from channels.matrix.crypto.devices import AT_ONCE
 from channels.matrix.crypto.encryption_engine import EncryptionEngine
 from tests.clock import ManualClock
@@ -26,7 +26,7 @@ private_olm = import_module("channels.matrix.crypto.olm_machine")
 
 
 def signed(account, user_id, name, value):
-    signature = account.sign(canonical(value)).to_base64()
+    signature = account.sign(canonical_json(value)).to_base64()
     return {**value, "signatures": {user_id: {f"ed25519:{name}": signature}}}
 
 
@@ -132,7 +132,7 @@ async def test_a_crowd_of_devices_is_learned_a_few_at_a_time(machine, tmp_path):
     identity = {"user_id": CROWD, "keys": {f"ed25519:{own}": own}}
     devices = crowd.devices()
     for device in devices.values():
-        theirs = signer.sign(canonical(device)).to_base64()
+        theirs = signer.sign(canonical_json(device)).to_base64()
         device["signatures"][CROWD][f"ed25519:{own}"] = theirs
     answer = {
         "device_keys": {CROWD: devices},

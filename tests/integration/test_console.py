@@ -98,10 +98,12 @@ async def looking(
     streams = ChangeStreams(one.built.wakeups.changes())
     day = DayHistory(one.built.store.maintenance.stats, one.built.clock)
 
-    async def not_here() -> str:
+    async def standby_notice() -> str:
         return browser.elsewhere
 
-    app = health.app(host="127.0.0.1", more=Console(operations, logins, not_here, day, streams).routes())
+    app = health.app(
+        host="127.0.0.1", more=Console(operations, logins, standby_notice, day, streams).routes()
+    )
     jar = aiohttp.CookieJar(unsafe=True)
     async with (
         serve(app, host="127.0.0.1", port=0) as port,

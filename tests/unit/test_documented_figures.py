@@ -85,7 +85,7 @@ TOLD = [
     ("postgres-cases.md", "waits for {} minutes", IN_WORDS[daemon._DATABASE_WAIT_S / 60]),
     ("postgres.md", "the server lets go after {} seconds", _LIMITS["idle_in_transaction_session_timeout"].removesuffix("s")),
     ("postgres.md", "if that was its lease, after {}", IN_WORDS[LEASE_IDLE_S]),
-    ("postgres.md", "wrong by {} seconds or more", IN_WORDS[clock._TOLD_S]),
+    ("postgres.md", "wrong by {} seconds or more", IN_WORDS[clock._LOGGED_STEP_S]),
     ("scaling.md", "The lease lasts {:g} seconds", LeaseTimes().ttl_s),
     ("scaling.md", "is renewed every {}", IN_WORDS[LeaseTimes().renewed_s]),
     ("service.md", "reached the database for {:g} seconds", LeaseTimes().lost_s),

@@ -105,7 +105,7 @@ def searched_line(value: dict[str, Any] | None, position: int) -> SearchLine | N
     )
 
 
-def look_through(
+def scan_unread(
     unread: Unread,
     query: Query,
     scope: str,

@@ -84,7 +84,7 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
-class Likeness:
+class Similarity:
     """The likeness of a line of a session to a query, from 0 to 1, and its most like sentence."""
 
     session: str
@@ -98,7 +98,7 @@ def rank(
     statistics: Statistics,
     candidates: Mapping[_Id, Candidate],
     *,
-    alike: Mapping[_Id, Likeness] = MappingProxyType({}),
+    alike: Mapping[_Id, Similarity] = MappingProxyType({}),
     least: float = 0.0,
 ) -> list[_Id]:
     """
@@ -122,7 +122,7 @@ def rank(
 class BestSentences:
     """Finds in lines the sentence that is worth most, rated as a line is."""
 
-    def __init__(self, query: Query, statistics: Statistics, alike: Iterable[Likeness]) -> None:
+    def __init__(self, query: Query, statistics: Statistics, alike: Iterable[Similarity]) -> None:
         self._rater = _Rater(query, statistics)
         self._alike = {(each.session, each.position): each for each in alike}
 

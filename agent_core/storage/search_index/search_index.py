@@ -34,11 +34,11 @@ from agent_core.storage.search_index.indexed_files import (
     answer_in,
     candidate_of,
     chosen,
-    look_through,
     read_on,
+    scan_unread,
 )
 from agent_core.storage.search_index.ranking import MAX_CANDIDATES, BestSentences, Statistics, rank
-from agent_core.storage.search_index.vector_rows import IndexVectors, lines_alike, prepare_vectors
+from agent_core.storage.search_index.vector_rows import IndexVectors, prepare_vectors, similar_lines
 from agent_core.storage.search_index.vectors import Nearest, Vectors
 from agent_core.storage.search_index.word_splitting import Filters, Query, Term, fold, parse_query
 from agent_core.storage.session_record import session_of
@@ -117,7 +117,7 @@ class SearchIndex:
             if budget.is_spent:
                 budget.cut = True
                 break
-            read += look_through(
+            read += scan_unread(
                 unread,
                 query,
                 scope,
@@ -142,7 +142,7 @@ class SearchIndex:
         sound: dict[str, bool] = {}
         try:
             reader = self._reader if alike else None
-            similar = {} if reader is None else lines_alike(reader.connection, alike, scope, filters)
+            similar = {} if reader is None else similar_lines(reader.connection, alike, scope, filters)
             ranked = rank(query, statistics, candidates, alike=similar, least=asked.least)
             sentences = BestSentences(query, statistics, similar.values())
             hits, used = chosen(self._found(ranked, scanned, undone, sound), asked.max_results, sentences)

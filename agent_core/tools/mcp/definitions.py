@@ -227,22 +227,22 @@ _FLOOD_MESSAGES, _MESSAGES_PER_S = 500, 50.0
 _FLOOD_BYTES, _BYTES_PER_S = 24_000_000, 1_000_000.0
 
 
-class Misbehaviour(Exception):
+class ServerMisbehaviour(Exception):
     """The server misbehaves; the text says how, for the owner."""
 
 
 def check_message(message: bytes) -> None:
     """Check that a message is of bounded size and number of parts. Raises Misbehaviour."""
     if len(message) > MAX_BYTES:
-        raise Misbehaviour(f"it sent a message of more than {MAX_BYTES // 1_000_000} MB")
+        raise ServerMisbehaviour(f"it sent a message of more than {MAX_BYTES // 1_000_000} MB")
     if _parts(message) > MAX_PARTS and _parts(_STRING.sub(b"", message)) > MAX_PARTS:
-        raise Misbehaviour(f"it sent a message of more than {MAX_PARTS:,} parts")
+        raise ServerMisbehaviour(f"it sent a message of more than {MAX_PARTS:,} parts")
 
 
 def check_babble(lines: int) -> None:
     """Tolerate a few lines that are no messages, such as greetings. Raises Misbehaviour past that."""
     if lines > MAX_STRAY_LINES:
-        raise Misbehaviour("it writes text where only messages belong")
+        raise ServerMisbehaviour("it writes text where only messages belong")
 
 
 def _parts(text: bytes) -> int:
@@ -267,7 +267,7 @@ class LineReader:
             self._pieces.append(rest)
             self._size += len(rest)
         if self._size > MAX_BYTES:
-            raise Misbehaviour(f"it sent a message of more than {MAX_BYTES // 1_000_000} MB")
+            raise ServerMisbehaviour(f"it sent a message of more than {MAX_BYTES // 1_000_000} MB")
         return [line for line in lines if blank or line.strip()]
 
 
@@ -287,7 +287,7 @@ class EventGuard:
                 self._bytes += len(line)
                 self._parts += _parts(_STRING.sub(b"", line))
                 if self._parts > MAX_PARTS or self._bytes > MAX_BYTES:
-                    raise Misbehaviour(f"it sent a message of more than {MAX_PARTS:,} parts or 4 MB")
+                    raise ServerMisbehaviour(f"it sent a message of more than {MAX_PARTS:,} parts or 4 MB")
             elif self._bytes:
                 ended.append(self._bytes)
                 self._parts = self._bytes = 0
@@ -302,13 +302,13 @@ class Allowance:
         self._at: float | None = None
 
     def spend(self, size: int, *, now: float) -> None:
-        """Count a message. Raises `Misbehaviour`: there were too many."""
+        """Count a message. Raises `ServerMisbehaviour`: there were too many."""
         passed = 0.0 if self._at is None else max(0.0, now - self._at)
         self._at = now
         self._messages = min(_FLOOD_MESSAGES, self._messages + passed * _MESSAGES_PER_S) - 1
         self._bytes = min(_FLOOD_BYTES, self._bytes + passed * _BYTES_PER_S) - size
         if self._messages < 0 or self._bytes < 0:
-            raise Misbehaviour("it sent a flood of messages")
+            raise ServerMisbehaviour("it sent a flood of messages")
 
 
 MAX_TOOL_NAME = 64

@@ -29,7 +29,7 @@ from mcp.shared.auth import (
 )
 from pydantic import AnyUrl
 
-from agent_core.oauth import ProviderAway, lifetime_s, printable_line, read_answer, token_in
+from agent_core.oauth import ProviderUnreachable, lifetime_s, printable_line, read_answer, token_in
 from agent_core.oauth_login import REDIRECT, BrowserLogin, LoginFailed
 from agent_core.ports import Clock
 from agent_core.text import one_line
@@ -204,8 +204,8 @@ async def renew_login(login: Login) -> Mapping[str, Any]:
         async with httpx2.AsyncClient(follow_redirects=False, trust_env=False, transport=transport) as client:
             answer = await client.post(login.token_endpoint, data=form, headers=headers)
         return read_answer(answer.status_code, answer.content)
-    except (httpx2.HTTPError, OSError, ServerUnavailable, ProviderAway) as error:
-        raise ProviderAway(f"its login provider cannot be asked: {_error_text(error)}") from error
+    except (httpx2.HTTPError, OSError, ServerUnavailable, ProviderUnreachable) as error:
+        raise ProviderUnreachable(f"its login provider cannot be asked: {_error_text(error)}") from error
 
 
 class _RegisteredClient:

@@ -39,7 +39,7 @@ from agent_core.tools.mcp.definitions import (
     Allowance,
     Kind,
     LineReader,
-    Misbehaviour,
+    ServerMisbehaviour,
     check_babble,
     check_message,
     definition_from,
@@ -417,7 +417,7 @@ async def _read_messages(
                         continue
                     babble += 1
                     check_babble(babble)
-        except Misbehaviour as error:
+        except ServerMisbehaviour as error:
             end.set(str(error))
         except (anyio.EndOfStream, anyio.ClosedResourceError, anyio.BrokenResourceError):
             with anyio.move_on_after(1):

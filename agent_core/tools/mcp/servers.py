@@ -25,7 +25,7 @@ from agent_core.errors import AgentError
 from agent_core.models import Session
 from agent_core.ports import Clock, ToolPort
 from agent_core.provenance import Origins, untrusted_origin
-from agent_core.state_folder import StateAway, StateFolder, state_in
+from agent_core.state_folder import StateFolder, StateUnreachable, state_in
 from agent_core.tools.effects import Effect
 from agent_core.tools.mcp.config import McpServerSettings, McpSettings
 from agent_core.tools.mcp.definitions import (
@@ -176,7 +176,7 @@ class McpServer:
                 )
             with anyio.move_on_after(seconds) as limit:
                 if asker is not None:
-                    asker.over(limit)
+                    asker.exclude_from(limit)
                 kind = self.pins.approved[tool].kind
                 return await link.call(tool, arguments, None if asking is None else asking.ask, kind)
             raise ServerLost(f"there was no answer within {seconds:g} seconds")
@@ -273,7 +273,7 @@ class McpServer:
             approved, seen = (
                 {each["name"]: parse_definition(each) for each in kept[part]} for part in ("approved", "seen")
             )
-        except StateAway:
+        except StateUnreachable:
             raise
         except (OSError, ValueError, KeyError, TypeError) as error:
             # Nothing of it may be used: what was approved is not known any more.

@@ -29,7 +29,7 @@ from channels.email.parse.mime import (
     parse_structure,
 )
 from channels.email.parse.opaque import ENCRYPTED, content_of
-from channels.email.parse.reply_stripping import divide
+from channels.email.parse.reply_stripping import split_quotes
 from channels.email.parse.transfer_encoding import decode_pieces, decode_transfer, unflow
 
 MAX_FORWARDED = 3
@@ -102,7 +102,7 @@ class ParsedMail:
 
     def without(self, sent: Sequence[str]) -> ParsedMail:
         """The mail without what we have sent in the one that it answers, given in each of its forms."""
-        found = divide(self.whole, sent)
+        found = split_quotes(self.whole, sent)
         return replace(self, text=found.new, rest=found.rest[:MAX_REST], forwards=found.forwarded)
 
 

@@ -40,7 +40,7 @@ _NO_LETTERS = re.compile(r"[\W_]+")
 
 
 @dataclass(frozen=True, slots=True)
-class Divided:
+class SplitMail:
     """A mail's text: the author's, and the rest, which may be others'; ``forwarded``: a whole mail."""
 
     new: str
@@ -48,7 +48,7 @@ class Divided:
     forwarded: bool = False
 
 
-def divide(text: str, sent: Sequence[str] = ()) -> Divided:
+def split_quotes(text: str, sent: Sequence[str] = ()) -> SplitMail:
     """Split the text in two; ``sent`` holds each form of the answered mail that we sent."""
     whole = text.replace("\r\n", "\n").replace("\r", "\n").strip("\n")
     lines = whole.split("\n")
@@ -57,7 +57,7 @@ def divide(text: str, sent: Sequence[str] = ()) -> Divided:
     begins = _others_begin(lines)
     end = max((at + 1 for at in range(begins) if lines[at].strip() and not is_quoted(lines[at])), default=0)
     if not end and begins == len(lines):
-        return Divided(whole.strip())
+        return SplitMail(whole.strip())
     for line in lines[:end]:
         if is_quoted(line):
             ours.has(line)
@@ -67,7 +67,7 @@ def divide(text: str, sent: Sequence[str] = ()) -> Divided:
     while below is not None and new and not new[-1].strip(_RULES + " "):
         new.pop()
     rest = "\n".join([*(quoted or ()), *(below or ())]).strip("\n")
-    return Divided("\n".join(new).strip(), rest, bool(below) and not ours.is_found)
+    return SplitMail("\n".join(new).strip(), rest, bool(below) and not ours.is_found)
 
 
 def _below_sent(lines: Sequence[str], sent: Sequence[str]) -> int:

@@ -1,9 +1,9 @@
 """
 Fetches mails from an open mailbox, and keeps account of those that the server lists and does not hand out.
 Servers fail for single mails in many ways: a NO (``[UNAVAILABLE]``, ``[SERVERBUG]``), an OK with nothing in
-between, ``NIL`` or an empty text, or they close the connection. Such a mail is set aside in `Withheld`, which
-is committed with the position, so the ones behind it go on, and it is tried again with growing pauses over
-restarts. After `GIVE_UP_AFTER` it is given up, and the owner is told.
+between, ``NIL`` or an empty text, or they close the connection. Such a mail is set aside in `WithheldMails`,
+which is committed with the position, so the ones behind it go on, and it is tried again with growing pauses
+over restarts. After `GIVE_UP_AFTER` it is given up, and the owner is told.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Wait:
     next_at: datetime
 
 
-class Withheld:
+class WithheldMails:
     """The mails of one mailbox that are listed and not handed out, by UID. Pure."""
 
     def __init__(self, value: str | None = None) -> None:
@@ -100,7 +100,7 @@ class Withheld:
         """Return True if a mail has been tried for `GIVE_UP_AFTER`."""
         return uid in self._waits and now - self._waits[uid].since >= GIVE_UP_AFTER
 
-    def forget_after_grace(self, uid: int, now: datetime) -> None:
+    def forget_expired(self, uid: int, now: datetime) -> None:
         """Try a mail that was given up no more, as soon as the owner was told of it for certain."""
         if now - self._waits[uid].since >= GIVE_UP_AFTER + _GRACE:
             self.discard(uid)
@@ -146,7 +146,7 @@ class MailFetcher:
         # One of them is the trouble; the others must not suffer.
         return [info for uid in uids for info in await self.infos([uid])]
 
-    async def raws(self, batch: Sequence[MailInfo], *, again: bool = False) -> dict[int, bytes]:
+    async def raw_mails(self, batch: Sequence[MailInfo], *, again: bool = False) -> dict[int, bytes]:
         """Fetch the available mails, of large ones the header; ``again`` retries connection breakers."""
         if again:
             for info in batch:

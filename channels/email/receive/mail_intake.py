@@ -238,7 +238,7 @@ class MailIntake:
             return None
         return OwnCopy(arrival.uid, message_id, arrival.headers.message_id())
 
-    def take(
+    def convert(
         self,
         arrival: Arrival,
         *,
@@ -468,7 +468,7 @@ class MailIntake:
             text = re.sub(re.escape(secret), "…", text, flags=re.IGNORECASE)
         return text
 
-    def unfetchable(self, uid: int, received_at: datetime, *, uidvalidity: int) -> InboundMessage:
+    def unfetchable_mail(self, uid: int, received_at: datetime, *, uidvalidity: int) -> InboundMessage:
         """A mail that the server lists but never returns."""
         name = f"unfetchable-{uidvalidity}-{uid}"
         return InboundMessage(
@@ -512,7 +512,7 @@ class MailIntake:
             # Everybody can send these in the name of anybody, so there is only so much room for them. Of
             # people who would not be let in the gateway keeps nothing, so they take none of it; and who is
             # let in by name shares nothing with the many whom a pattern means.
-            share = self.crowd(person) or person
+            share = self.matching_pattern(person) or person
             room = not self._welcome(person) or self._quarantined.admit(native_id, sender=share, at=at)
             return ("", str(why), now) if room else (str(why), "", now)
         return str(why), "", now
@@ -524,13 +524,13 @@ class MailIntake:
         """Return when a mail is answered; None if too many of its sender wait already."""
         if self._is_owner(sender):
             return AnswerSlot()
-        place = self._limiter.place(native_id, sender=sender, at=at, now=now)
+        place = self._limiter.reserve(native_id, sender=sender, at=at, now=now)
         wait_s = place.wait_s if place else DAY_S
         if wait_s > HOUR_S and self._welcome(sender):
             self._crowded(sender, wait_s)
         return place
 
-    def crowd(self, address: str) -> str:
+    def matching_pattern(self, address: str) -> str:
         """The pattern of ``allow_from`` that admits an address; empty if its name does, or nothing."""
         patterns = (*self._allow_from, *self._ingest_only_from)
         if address in patterns:

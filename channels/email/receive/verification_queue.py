@@ -91,7 +91,7 @@ class VerificationQueue:
         self._asking[domain] = mails + 1, size + len(mail.raw)
         self._start(self._find, self._verify, mail, question, domain)
 
-    def take(self) -> list[ReadMail]:
+    def pop_ready(self) -> list[ReadMail]:
         """Remove and return the mails that can be accepted now."""
         ready: list[ReadMail] = []
         behind: set[str] = set()
@@ -131,7 +131,7 @@ class VerificationQueue:
         """Return True if another mail may be fetched again: those at work hold few enough bytes."""
         return sum(len(mail.raw) for mail in self._mails.values() if mail.verification is None) <= MAX_BYTES
 
-    def leave_idle(self) -> None:
+    def release_idle(self) -> None:
         """Release the bytes of all mails that wait only behind others."""
         for mail in self._mails.values():
             if mail.verification is not None and mail.complete is None:

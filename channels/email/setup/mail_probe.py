@@ -66,7 +66,7 @@ class MailboxFacts:
     proven_by: str = ""
 
 
-def look_into(
+def probe_mailbox(
     login: MailboxLogin,
     guess: MailGuess,
     *,

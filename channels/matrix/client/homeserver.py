@@ -75,7 +75,7 @@ class HttpAnswer:
     retry_after_s: float | None = None
 
     @property
-    def good(self) -> bool:
+    def is_success(self) -> bool:
         """Return True for a 2xx status."""
         return 200 <= self.status < 300
 
@@ -242,7 +242,7 @@ def send_problem(answer: HttpAnswer) -> ChannelError:  # noqa: PLR0911 - one per
         return AnswerTooLarge("the homeserver rejects this message as too large", errcode=code)
     if answer.status == 413:
         return DeliveryFailed("something in front of the homeserver rejects this message as too large")
-    if answer.good or answer.status >= 500 or not code:
+    if answer.is_success or answer.status >= 500 or not code:
         return DeliveryUncertain(
             f"the homeserver's answer to the message was lost ({answer.status})",
             retry_after_s=answer.retry_after_s,

@@ -82,7 +82,7 @@ class KeyRequests:
         if answer.status == 400 and "already exists" in answer.error:
             _log.error("matrix.keys_refused", error=answer.error)
             raise StoreIsOld
-        if not answer.good:
+        if not answer.is_success:
             raise problem(answer)
         machine.note_upload()
         _log.info("matrix.keys_uploaded", one_time_keys=len(body["one_time_keys"]))
@@ -91,12 +91,12 @@ class KeyRequests:
         """Send to devices: user → device → content."""
         path = f"{CLIENT}/sendToDevice/{part(kind)}/{secrets.token_hex(12)}"
         answer = await self._ask("PUT", path, {"messages": messages})
-        if not answer.good:
+        if not answer.is_success:
             raise problem(answer)
 
     async def _post(self, path: str, body: Mapping[str, Any]) -> HttpAnswer:
         answer = await self._ask("POST", f"{CLIENT}/{path}", body)
-        if not answer.good:
+        if not answer.is_success:
             raise problem(answer)
         return answer
 
@@ -159,7 +159,7 @@ class DeviceLists:
         self._known.discard(user_id)
         self._query_at.pop(user_id, None)
 
-    async def know(self, user_ids: Iterable[str], own: str = "") -> None:
+    async def ensure_known(self, user_ids: Iterable[str], own: str = "") -> None:
         """Wait until devices are known or servers failed. Raises ChannelError, TokenRefused, LinkBroken."""
         left = set(user_ids)
         while left := {one for one in left if one in self._asked or self._may_ask(one)}:
@@ -170,7 +170,7 @@ class DeviceLists:
             for event in {self._asked[one] for one in left & self._asked.keys()}:
                 await event.wait()
 
-    def knows(self, user_id: str) -> bool:
+    def is_known(self, user_id: str) -> bool:
         """Return True if somebody's device list is known."""
         return user_id in self._known
 

@@ -27,7 +27,7 @@ from peewee import OperationalError  # type: ignore[import-untyped] # it has no 
 
 from agent_core.state_folder import RowStore
 from channels.matrix.crypto.key_store_copy import fetch
-from channels.matrix.crypto.key_types import Device, ForeignKey, NoKey, NotMeant, NotReadable
+from channels.matrix.crypto.key_types import Device, ForeignKey, MustBeUnencrypted, NoKey, NotReadable
 from channels.matrix.crypto.olm_store import KeyStore, owner_of, store_path
 from channels.matrix.events.polls import ENDS, RESPONSES, STARTS
 
@@ -115,7 +115,7 @@ class OlmMachine(KeyStore):
                 except Exception as error:  # noqa: BLE001 - any account can send any garbage
                     self.undigested += 1
                     _log.warning("matrix.event_undigested", where="to_device", error=type(error).__name__)
-            self.crowd_out(begun, dict.fromkeys(asked))
+            self.remove_excess(begun, dict.fromkeys(asked))
         self._olm.received_key_requests.clear()
         return found
 
@@ -240,7 +240,7 @@ class OlmMachine(KeyStore):
         with self.changing():
             self._olm._handle_key_query(SimpleNamespace(device_keys={user_id: sane}))  # noqa: SLF001 - as above
             self.forget_devices(user_id)
-            self.crowd_out([], [])
+            self.remove_excess([], [])
         active = {one.curve25519: one for one in self._olm.device_store.active_user_devices(user_id)}
         for gone in before - active.keys():
             self._holders.pop(gone, None)
@@ -397,7 +397,7 @@ class OlmMachine(KeyStore):
         """Start our side of an emoji verification."""
         return vodozemac.Sas()
 
-    def meet(self, sas: Any, their_key: str) -> Any:
+    def combine_keys(self, sas: Any, their_key: str) -> Any:
         """Combine both sides of an emoji verification; raises `NotReadable` if theirs is not a key."""
         try:
             return sas.diffie_hellman(vodozemac.Curve25519PublicKey.from_base64(their_key))
@@ -451,7 +451,7 @@ def _is_device(device_id: str, value: Any) -> bool:
 def decrypted_event(
     room_id: str, event: Mapping[str, Any], content: Mapping[str, Any], plaintext: str
 ) -> dict[str, Any]:
-    """Build the decrypted event. Raises NotMeant (meaningless if encrypted) or NotReadable."""
+    """Build the decrypted event. Raises MustBeUnencrypted (meaningless if encrypted) or NotReadable."""
     try:
         inner = json.loads(plaintext) if len(plaintext) <= 200_000 else None
     except (ValueError, RecursionError) as error:
@@ -462,7 +462,7 @@ def decrypted_event(
     if not isinstance(inner.get("type"), str) or not isinstance(found, dict):
         raise NotReadable("malformed")
     if inner["type"] not in _MEANT and not inner["type"].startswith("m.key.verification."):
-        raise NotMeant(inner["type"][:100])
+        raise MustBeUnencrypted(inner["type"][:100])
     if "m.relates_to" in content and "m.relates_to" not in found:
         found["m.relates_to"] = content["m.relates_to"]
     return {**event, "type": inner["type"], "content": found}

@@ -122,7 +122,7 @@ class OwnDevice:
     ) -> None:
         _log.error("matrix.device_abandoned", device=credentials.device_id, reason=trouble)
         try:
-            await self._login.another_device(credentials, trouble)
+            await self._login.replace_device(credentials, trouble)
         except BaseException:
             if machine is not None:
                 machine.close()

@@ -106,7 +106,7 @@ class UndecryptableEvents:
         for event_id in event_ids:
             self._references.pop(event_id, None)
 
-    def put_behind(self, event_id: str) -> None:
+    def try_later(self, event_id: str) -> None:
         """Note that the key that arrived does not decrypt this message: try others before it."""
         reference = self._references.pop(event_id, None)
         if reference is not None:

@@ -2,8 +2,8 @@
 Converts edits (``m.replace``) and redactions of people's messages into amendments. Pure. An edit never
 becomes a question; the store decides what it makes of a waiting message of the same sender. An edit may
 precede its message (late key, slow server), so a message is taken with the newest bundled edit or that of
-`Early`. A moderator's redaction counts as the sender's; homeservers check that right, except for encrypted
-senders, by the target that the room's version names, and so do we.
+`EarlyEdits`. A moderator's redaction counts as the sender's; homeservers check that right, except for
+encrypted senders, by the target that the room's version names, and so do we.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def redacts(event: JsonObject, version: str) -> str:
     return target if EVENT_ID.fullmatch(target) else ""
 
 
-class Early:
+class EarlyEdits:
     """
     Edits of messages not yet received, at most `_MAX_EARLY`.
 

@@ -36,7 +36,7 @@ Decrypt = Callable[[str, JsonObject], JsonObject | None]
 """An event in clear, None if it cannot be read; without any other effect."""
 
 
-def in_clear(_room_id: str, event: JsonObject) -> JsonObject | None:
+def read_unencrypted(_room_id: str, event: JsonObject) -> JsonObject | None:
     """An event that can be read without keys."""
     return None if event.get("type") == "m.room.encrypted" else event
 
@@ -116,7 +116,7 @@ class ReplyContext:
         seen = await self._shown(room_id, event_id, asker)
         return () if seen is None else (self._said("thread", room_id, seen, limit=_MAX_CHARS),)
 
-    async def takes_part(self, room_id: str, root: str) -> bool:
+    async def has_bot_written(self, room_id: str, root: str) -> bool:
         """Return True if the bot has written in a thread, as far as the homeserver reports."""
         seen = await self._find(room_id, root, self._user_id)
         return seen is not None and seen.joined
@@ -202,7 +202,7 @@ class ReplyContext:
         except LinkBroken as error:
             _log.info("matrix.quote_missed", error=str(error))
             return None
-        return answer.body if answer.good else None
+        return answer.body if answer.is_success else None
 
     def _read(self, room_id: str, event_id: str, event: JsonObject) -> _Seen | None:
         clear = self._decrypt(room_id, event)

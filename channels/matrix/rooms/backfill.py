@@ -102,7 +102,7 @@ async def members_of(homeserver: Homeserver, room_id: str) -> list[JsonObject] |
     if _is_closed(answer):
         return None
     chunk = answer.body.get("chunk")
-    if not answer.good or not isinstance(chunk, list):
+    if not answer.is_success or not isinstance(chunk, list):
         raise _failed(answer)
     return [one if isinstance(one, Mapping) else _SOMEBODY for one in chunk]
 
@@ -112,7 +112,7 @@ async def check_doors(homeserver: Homeserver, room: Room) -> None:
     for kind in _DOORS:
         path = f"{CLIENT}/rooms/{part(room.room_id)}/state/{kind}"
         answer = await homeserver.request("GET", path)
-        if answer.good:
+        if answer.is_success:
             room.state({"type": kind, "state_key": "", "content": answer.body})
         elif not _is_closed(answer):
             raise _failed(answer)
@@ -212,7 +212,7 @@ async def _fetch(
     if _is_closed(answer):
         _log.warning("matrix.backfill_closed", room=room_id, errcode=answer.errcode)
         return None, None
-    if not answer.good or not isinstance(answer.body.get("chunk"), list):
+    if not answer.is_success or not isinstance(answer.body.get("chunk"), list):
         raise _failed(answer)
     end = answer.body.get("end")
     following = end if isinstance(end, str) and end and end != token else None

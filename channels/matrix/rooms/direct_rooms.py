@@ -138,7 +138,7 @@ class DirectRooms:
         answer = await self._homeserver.request(
             "POST", f"{CLIENT}/rooms/{part(room_id)}/invite", {"user_id": person}, timeout_s=_CREATE_LIMIT_S
         )
-        if not answer.good:
+        if not answer.is_success:
             raise _refused(answer, person)
         return True
 
@@ -156,7 +156,7 @@ class DirectRooms:
             "POST", f"{CLIENT}/createRoom", body, timeout_s=_CREATE_LIMIT_S
         )
         room_id = text_of(answer.body, "room_id")
-        if answer.good and room_id:
+        if answer.is_success and room_id:
             return room_id
         if answer.errcode and 400 <= answer.status < 500 and answer.status != 429:
             await self._keep(person, {})
@@ -166,14 +166,14 @@ class DirectRooms:
         """The room with this token in its create event, if it came into being after all."""
         answer = await self._homeserver.request("GET", f"{CLIENT}/joined_rooms")
         rooms = answer.body.get("joined_rooms")
-        if not answer.good or not isinstance(rooms, list):
+        if not answer.is_success or not isinstance(rooms, list):
             raise problem(answer)
         for room_id in rooms:
             path = f"{CLIENT}/rooms/{part(str(room_id))}/state/m.room.create"
             made = await self._homeserver.request("GET", path)
-            if not made.good and not (made.errcode and made.status in (403, 404)):
+            if not made.is_success and not (made.errcode and made.status in (403, 404)):
                 raise problem(made)
-            if made.good and made.body.get(TOKEN) == token:
+            if made.is_success and made.body.get(TOKEN) == token:
                 _log.info("matrix.direct_found", room=room_id)
                 return str(room_id)
         return None
@@ -181,7 +181,7 @@ class DirectRooms:
     async def _note(self, person: str, room_id: str) -> None:
         """Commit a room that is there, and tell other clients of the account what it is."""
         await self._keep(person, {"room": room_id})
-        self._rooms.promise_direct(room_id, person)
+        self._rooms.mark_direct(room_id, person)
         content = dict(await self._known_directs())
         listed = content.get(person)
         rooms = [room for room in listed if isinstance(room, str)] if isinstance(listed, list) else []
@@ -189,7 +189,7 @@ class DirectRooms:
             return
         content[person] = [*rooms, room_id]
         answer = await self._homeserver.request("PUT", self._path(), content)
-        if not answer.good:
+        if not answer.is_success:
             raise problem(answer)
 
     async def _keep(self, person: str, made: dict[str, str]) -> None:
@@ -199,9 +199,9 @@ class DirectRooms:
 
     async def _known_directs(self) -> JsonObject:
         answer = await self._homeserver.request("GET", self._path())
-        if not answer.good and answer.errcode != "M_NOT_FOUND":
+        if not answer.is_success and answer.errcode != "M_NOT_FOUND":
             raise problem(answer)
-        return answer.body if answer.good else {}
+        return answer.body if answer.is_success else {}
 
     def _path(self) -> str:
         return f"{CLIENT}/user/{part(self._user_id)}/account_data/m.direct"

@@ -238,7 +238,7 @@ class Invites:
         self._changes += 1
         invite.genuine, invite.welcome = genuine, genuine
         if genuine and invite.direct:
-            self._rooms.promise_direct(invite.room_id, invite.inviter)
+            self._rooms.mark_direct(invite.room_id, invite.inviter)
 
     def _add(self, invite: _Invite) -> None:
         same_kind = sum(1 for other in self._open.values() if other.welcome == invite.welcome)
@@ -250,7 +250,7 @@ class Invites:
         self._open[invite.room_id] = invite
         self._progress[invite.room_id] = _Progress(Backoff(_RETRY))
         if invite.direct and (invite.genuine or invite.replaces):
-            self._rooms.promise_direct(invite.room_id, invite.inviter)
+            self._rooms.mark_direct(invite.room_id, invite.inviter)
 
     def _drop(self, room_id: str) -> None:
         if self._open.pop(room_id, None) is not None:
@@ -326,7 +326,7 @@ class Invites:
         if not invite.joined:
             path, query = _way_in(invite)
             answer = await self._homeserver.request("POST", path, {}, query=query, timeout_s=_JOIN_LIMIT_S)
-            if not answer.good:
+            if not answer.is_success:
                 return self._not_done(invite, answer)
             invite.joined = True
             self._changes += 1
@@ -356,7 +356,7 @@ class Invites:
         if not inviter and replaced:
             path = f"{CLIENT}/rooms/{part(invite.room_id)}/event/{part(replaced)}"
             before = await self._homeserver.request("GET", path)
-            if before.good and _invites(before.body):
+            if before.is_success and _invites(before.body):
                 inviter = text_of(before.body, "sender")
         if inviter:
             return inviter == invite.inviter
@@ -370,7 +370,7 @@ class Invites:
         """Somebody's membership event, or on some servers its content; empty: none; None: not known now."""
         path = f"{CLIENT}/rooms/{part(room_id)}/state/m.room.member/{part(person)}"
         answer = await self._homeserver.request("GET", path, query={"format": "event"})
-        if not answer.good:
+        if not answer.is_success:
             return {} if answer.errcode and answer.status in (403, 404) else None
         return answer.body
 
@@ -379,7 +379,7 @@ class Invites:
         path = f"{CLIENT}/rooms/{part(invite.room_id)}/state/m.room.create"
         answer = await self._homeserver.request("GET", path)
         before = text_of(object_of(answer.body, "predecessor"), "room_id")
-        if not answer.good or before == invite.replaces:
+        if not answer.is_success or before == invite.replaces:
             return True
         _log.warning("matrix.upgrade_refused", room=invite.replaces, replacement=invite.room_id)
         return False
@@ -388,7 +388,7 @@ class Invites:
         answer = await self._homeserver.request(
             "POST", f"{CLIENT}/rooms/{part(invite.room_id)}/leave", {}, timeout_s=_JOIN_LIMIT_S
         )
-        if not answer.good:
+        if not answer.is_success:
             return self._not_done(invite, answer)
         _log.info("matrix.invite_refused", room=invite.room_id, inviter=invite.inviter)
         return None
@@ -405,15 +405,15 @@ class Invites:
         """Put the room into our own ``m.direct``, so that it is known as direct after a restart too."""
         path = f"{CLIENT}/user/{part(self._user_id)}/account_data/m.direct"
         known = await self._homeserver.request("GET", path)
-        if not known.good and known.errcode != "M_NOT_FOUND":
+        if not known.is_success and known.errcode != "M_NOT_FOUND":
             return False
-        content: dict[str, Any] = dict(known.body) if known.good else {}
+        content: dict[str, Any] = dict(known.body) if known.is_success else {}
         rooms = content.get(invite.inviter)
         rooms = [room for room in rooms if isinstance(room, str)] if isinstance(rooms, list) else []
         if invite.room_id in rooms:
             return True
         content[invite.inviter] = [*rooms, invite.room_id]
-        return (await self._homeserver.request("PUT", path, content)).good
+        return (await self._homeserver.request("PUT", path, content)).is_success
 
 
 def _invites(event: JsonObject) -> bool:

@@ -72,9 +72,9 @@ class EncryptionGate:
             raise TokenLost(answer)
         if answer.status in (403, 404) and answer.errcode and answer.errcode != "M_NOT_FOUND":
             raise send_problem(answer)
-        if not answer.good and answer.errcode != "M_NOT_FOUND":
+        if not answer.is_success and answer.errcode != "M_NOT_FOUND":
             raise problem(answer)
-        if answer.good:
+        if answer.is_success:
             self._rooms.is_secret(room_id)
         elif room is not None:
             self._in_clear[room_id] = room

@@ -274,7 +274,7 @@ class EventSender:
         """The event that the message is already, where no transaction id would tell."""
         found = await self._search.find(message, name) if attempt.forgotten else None
         if found is None and attempt.earlier:
-            found = await self._search.find_earlier(message, name, attempt.earlier)
+            found = await self._search.find_in_replaced_rooms(message, name, attempt.earlier)
         if found is not None:
             _log.info("matrix.message_found", room=message.session.conversation, event_id=found)
         return found
@@ -294,7 +294,7 @@ class EventSender:
             lost = DeliveryUncertain if error.maybe_taken else ChannelUnavailable
             raise lost(str(error)) from error
         event_id = answer.body.get("event_id")
-        if answer.good and isinstance(event_id, str):
+        if answer.is_success and isinstance(event_id, str):
             self._login.note_success()
             return event_id
         if answer.is_token_refused:
@@ -339,7 +339,7 @@ class EventSender:
         path = f"{CLIENT}/rooms/{part(room_id)}/redact/{part(event_id)}/{part(name)}"
         with link_errors():
             answer = await self._homeserver.request("PUT", path, {}, timeout_s=_SEND_LIMIT_S)
-        if not answer.good:
+        if not answer.is_success:
             raise problem(answer)
 
     def _key_may_be_forgotten(self, message: OutboundMessage, used: MatrixCredentials) -> bool:
@@ -378,7 +378,7 @@ class EventSender:
             raise ChannelUnavailable(str(error)) from error
         except TokenLost as refused:
             raise problem(refused.answer) from refused
-        if not answer.good:
+        if not answer.is_success:
             raise send_problem(answer)
 
 

@@ -97,7 +97,7 @@ class StreamingPreview:
         self._news = anyio.Event()
 
     # ── what the channel is told ──
-    def began(self, session: SessionKey, room_id: str, context: MessageContext) -> None:
+    def note_question(self, session: SessionKey, room_id: str, context: MessageContext) -> None:
         """Note that a question is being worked on; of several answered together, the last one counts."""
         question = context.read_route(MatrixRoute).event_id
         if not question:
@@ -120,7 +120,7 @@ class StreamingPreview:
         )
         self._answers[question] = _Answer(preview_of(asked), Pace(self._settings, now))
 
-    def wants(self, session: SessionKey, text: str) -> None:
+    def update(self, session: SessionKey, text: str) -> None:
         """Want the answer's text so far to be shown."""
         answer = self._answers.get(self._current.get(session, ""))
         if answer is not None:

@@ -24,7 +24,7 @@ from agent_core.messages import Audience, InboundMessage, MessageContext, Sender
 from channels.base import AckState
 from channels.matrix.client.homeserver import CLIENT, Homeserver, HttpAnswer, LinkBroken, part
 from channels.matrix.client.json_access import JsonObject, object_of, text_of
-from channels.matrix.events.inbound_events import MatrixRoute, Me, Skip, received_at
+from channels.matrix.events.inbound_events import BotIdentity, MatrixRoute, Skip, received_at
 from channels.matrix.events.matrix_threads import EVENT_ID, SHARED
 from channels.matrix.rooms.room_state import Rooms
 
@@ -51,7 +51,7 @@ def read_reaction(
     room_id: str,
     *,
     outbound: str,
-    me: Me,
+    me: BotIdentity,
     rooms: Rooms,
     now: datetime,
     allowed_here: bool | None = None,
@@ -134,7 +134,7 @@ class AckReactions:
         relation = {"rel_type": "m.annotation", "event_id": event_id, "key": SIGNS[stage]}
         path = f"{CLIENT}/rooms/{part(room_id)}/send/m.reaction/{_txn(event_id, stage)}"
         answer = await self._put(path, {"m.relates_to": relation})
-        found = text_of(answer.body, "event_id") if answer is not None and answer.good else ""
+        found = text_of(answer.body, "event_id") if answer is not None and answer.is_success else ""
         if found:
             self._known[event_id, stage] = found
         return bool(found)

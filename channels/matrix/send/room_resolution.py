@@ -54,7 +54,7 @@ def final_receipt(receipt: Receipt, placed: OutboundMessage, rooms: Rooms | None
     return replace(receipt, session=SessionKey(placed.session.channel, conversation, thread))
 
 
-async def waits_for_the_next_room(
+async def next_room_error(
     error: DeliveryFailed, message: OutboundMessage, homeserver: Homeserver, rooms: Rooms, now: datetime
 ) -> ChannelUnavailable | None:
     """Return a temporary error while the room is being replaced, else None. Raises `ChannelUnavailable`."""
@@ -67,7 +67,7 @@ async def waits_for_the_next_room(
         path = f"{CLIENT}/rooms/{part(room_id)}/state/m.room.tombstone/"
         with link_errors():
             answer = await homeserver.request("GET", path)
-        content = answer.body if answer.good else {}
+        content = answer.body if answer.is_success else {}
     if not text_of(content, "replacement_room"):
         return None
     _log.info("matrix.move_awaited", room=room_id)

@@ -41,18 +41,20 @@ class SentLookup:
     async def transaction_of(self, room_id: str, event_id: str) -> str:
         """The transaction id of an event of ours, or of its newest edit; empty if it is redacted."""
         answer = await self._ask(f"{CLIENT}/rooms/{part(room_id)}/event/{part(event_id)}")
-        if not answer.good:
+        if not answer.is_success:
             raise problem(answer)
         return _newest_transaction(answer.body)
 
     async def find_own_transaction(self, room_id: str, event_id: str) -> str:
         """The same for any event; empty if it is not ours, or does not exist."""
         answer = await self._ask(f"{CLIENT}/rooms/{part(room_id)}/event/{part(event_id)}")
-        if not answer.good and (answer.status == 429 or answer.status >= 500):
+        if not answer.is_success and (answer.status == 429 or answer.status >= 500):
             raise problem(answer)
         return _newest_transaction(answer.body) if text_of(answer.body, "sender") == self._user_id else ""
 
-    async def find_earlier(self, message: OutboundMessage, name: str, rooms: Iterable[str]) -> str | None:
+    async def find_in_replaced_rooms(
+        self, message: OutboundMessage, name: str, rooms: Iterable[str]
+    ) -> str | None:
         """
         The same in the rooms that this one has replaced: the message may have been sent there.
 
@@ -105,7 +107,7 @@ class SentLookup:
         oldest_ms = message.created_at.timestamp() * 1000 - _SKEW_MS
         for _ in range(10):
             answer = await self._ask(f"{CLIENT}/rooms/{room}/messages", query)
-            if not answer.good:
+            if not answer.is_success:
                 raise (
                     send_problem(answer)
                     if answer.errcode and answer.status in (403, 404)

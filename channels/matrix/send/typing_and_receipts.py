@@ -1,7 +1,7 @@
 """
 Typing notices and read receipts: they may get lost and must never delay anything. A task sends at most one
 notice of a kind per room, the newest; a first one waits `GATHER_S`, since a quick answer needs no "typing".
-Receipts let answers pass (`TypingAndReceipts.making_way`), because many servers do one thing at a time.
+Receipts let answers pass (`TypingAndReceipts.yield_to_answer`), because many servers do one thing at a time.
 Failures are forgotten; "typing" fades by itself.
 """
 
@@ -41,7 +41,7 @@ class TypingAndReceipts:
         self._passed = anyio.Event()
 
     @contextmanager
-    def making_way(self) -> Iterator[None]:
+    def yield_to_answer(self) -> Iterator[None]:
         """While an answer is being sent."""
         self._answers += 1
         try:

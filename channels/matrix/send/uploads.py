@@ -94,7 +94,7 @@ class Uploads:
                 raise pieces.trouble from error
             raise ChannelUnavailable(f"a file could not be uploaded: {error}") from error
         mxc = answer.body.get("content_uri")
-        if not answer.good or not isinstance(mxc, str):
+        if not answer.is_success or not isinstance(mxc, str):
             raise _refusal(answer)
         _log.info("matrix.file_uploaded", size_bytes=attachment.size_bytes, encrypted=encrypted)
         where = {"url": mxc} if encryption is None else {"file": encryption.file(mxc)}
@@ -119,7 +119,7 @@ class Uploads:
             if answer.is_token_refused:
                 raise TokenLost(answer)
             limit = answer.body.get("m.upload.size")
-            if answer.good:
+            if answer.is_success:
                 return limit if isinstance(limit, int) and limit > 0 else 0
             if answer.errcode != "M_UNRECOGNIZED" and answer.status not in (403, 404):
                 raise problem(answer)

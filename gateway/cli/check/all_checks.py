@@ -322,9 +322,9 @@ def _report_mcp(report: CheckReport, found: Mapping[str, Any]) -> None:
 
 async def _check_mcp(report: CheckReport, settings: Settings, home: Home) -> None:
     """Start each MCP server and ask it what it offers."""
-    from gateway.app.mcp_servers import servers_at_rest  # noqa: PLC0415 - rarely wanted
+    from gateway.app.mcp_servers import offline_servers  # noqa: PLC0415 - rarely wanted
 
-    async with servers_at_rest(settings, home, SystemClock()) as servers:
+    async with offline_servers(settings, home, SystemClock()) as servers:
         for name, server in servers.by_name.items() if servers is not None else ():
             part, changes = f"mcp {name}", []
             try:

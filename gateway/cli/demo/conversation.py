@@ -155,11 +155,11 @@ class _Talk:
         return True
 
     def _speak(self, text: str) -> bool:
-        from gateway.cli.demo.tour_material import NotSpoken, speak  # noqa: PLC0415 - the demo alone needs it
+        from gateway.cli.demo.tour_material import SpeechUnavailable, speak  # noqa: PLC0415 - the demo alone needs it
 
         try:
             return self._say(text, by=lambda: speak(self._demo.alice, self._demo.room, text))
-        except NotSpoken as error:  # the log of the daemon says nothing of that
+        except SpeechUnavailable as error:  # the log of the daemon says nothing of that
             print(f"     ({error})")
             return False
 

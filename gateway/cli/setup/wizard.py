@@ -32,12 +32,12 @@ from channels.setup import (
 )
 from gateway.cli.login import TerminalPerson
 from gateway.cli.setup.config_lines import Answers, Tree, lines_of
-from gateway.cli.setup.config_writer import Existing, plan, read_existing, write_setup
+from gateway.cli.setup.config_writer import ExistingConfig, plan, read_existing, write_setup
 from gateway.cli.setup.dialogue import Cancelled, Terminal
 from gateway.cli.setup.model_probe import key_variable
 from gateway.cli.setup.options import Given
 from gateway.cli.setup.owner_questions import ask_model, ask_owner, ask_timezone, ask_voice
-from gateway.cli.setup.systemd import Installed, Kind, SystemPlaces, install
+from gateway.cli.setup.systemd import InstalledService, Kind, SystemPlaces, install
 from gateway.errors import StateUnusable, describe
 from gateway.plugins import channel_kinds, setup_forms
 from gateway.routing.access import kind_of
@@ -106,7 +106,7 @@ def _own_address(kind: str, account: AccountConfig | None) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class CalledAs:
+class ProgramCommand:
     """The call of this program: its name, the options that name the home, all arguments."""
 
     program: str = "squidbot"
@@ -123,7 +123,7 @@ class Init:
     config: Path
     dialogue: Dialogue
     environ: Mapping[str, str]
-    called: CalledAs = CalledAs()
+    called: ProgramCommand = ProgramCommand()
     places: SystemPlaces = SystemPlaces()  # noqa: RUF009 - a frozen value
     _remains: Tree = field(default_factory=dict, init=False)
 
@@ -161,7 +161,7 @@ class Init:
                 "as that user"
             )
 
-    def _welcome(self, existing: Existing) -> None:
+    def _welcome(self, existing: ExistingConfig) -> None:
         if not self.dialogue.interactive:
             if lacking := missing(self.given, existing.settings, self.environ):
                 raise SetupRefused("\n".join(lacking))
@@ -172,7 +172,7 @@ class Init:
             say(f"The defaults are what {self.config} says; it is not changed, and you see what to add.")
         say()
 
-    def _ask_account(self, existing: Existing, form: SetupForm[Any]) -> SetupAnswer:
+    def _ask_account(self, existing: ExistingConfig, form: SetupForm[Any]) -> SetupAnswer:
         name = _account_name(existing.settings, form.kind)
         services = SetupServices(
             clock=SystemClock(), person=TerminalPerson(), state=lambda: self.home.state(name)
@@ -181,7 +181,7 @@ class Init:
         return form.ask(self.given.as_mapping(), current, self.dialogue, services)
 
     def _ask_rest_and_write(
-        self, existing: Existing, asked: Mapping[str, SetupAnswer]
+        self, existing: ExistingConfig, asked: Mapping[str, SetupAnswer]
     ) -> tuple[Settings, bool]:
         owner = ask_owner(
             self.given,
@@ -248,7 +248,7 @@ class Init:
         """Do the last steps, whose failure does not undo the setup; return the exit code."""
         say = self.dialogue.say
         running = holder_of(self.home) is not None
-        installed = Installed()
+        installed = InstalledService()
         remaining: list[str] = []
         kind = self.given.install or self._choose_unit()
         if kind != "system":
@@ -335,7 +335,7 @@ class Init:
                 remaining.append(f"the first message to {address} has not arrived: {one.told}")
         return remaining
 
-    def _next(self, installed: Installed, settings: Settings) -> None:
+    def _next(self, installed: InstalledService, settings: Settings) -> None:
         say = self.dialogue.say
         rest = "".join(f" {shlex.quote(word)}" for word in self.called.home_args)
         say("\nNext:")

@@ -1,6 +1,6 @@
 """
 Reads a backup without trusting it: checks names, kinds, sizes and checksums first. `members` gives each
-member as it comes, so that nothing is held in memory; `look_into` compares all of them with the manifest.
+member as it comes, so that nothing is held in memory; `verify_backup` compares all of them with the manifest.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class BackupRefused(GatewayError):
 
 
 @dataclass(frozen=True, slots=True)
-class Looked:
+class VerifiedBackup:
     """The content of a backup; every byte was compared with its manifest."""
 
     head: dict[str, Any]
@@ -101,7 +101,9 @@ def needs_passphrase(path: Path) -> bool:
 
 
 @refuse_damage()
-def look_into(path: Path, *, passphrase: str | None = None, most_bytes: int | None = None) -> Looked:
+def verify_backup(
+    path: Path, *, passphrase: str | None = None, most_bytes: int | None = None
+) -> VerifiedBackup:
     """Verify a backup up to ``most_bytes``. Raises BackupRefused, BackupDamaged or WrongPassphrase."""
     seen: dict[str, dict[str, Any]] = {}
     head: dict[str, Any] | None = None
@@ -125,7 +127,7 @@ def look_into(path: Path, *, passphrase: str | None = None, most_bytes: int | No
     if head is None or manifest is None:
         raise BackupRefused("its end is missing")
     _compare(manifest, seen)
-    return Looked(head, seen, _stands(manifest, "database", dict))
+    return VerifiedBackup(head, seen, _stands(manifest, "database", dict))
 
 
 @contextmanager

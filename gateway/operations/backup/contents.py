@@ -50,7 +50,7 @@ class FoundFile:
 
 
 @dataclass(slots=True)
-class Choice:
+class BackupSelection:
     """Chooses the files of one home, ``with_secrets`` also pure secret files."""
 
     root: Path

@@ -161,7 +161,7 @@ async def serve(app: web.Application, *, host: str, port: int) -> AsyncIterator[
     try:
         try:
             listening = await asyncio.get_running_loop().create_server(
-                lambda: one_more(runner.server), host, port
+                lambda: next_handler(runner.server), host, port
             )
         except OSError as error:
             raise ListenFailed(
@@ -176,7 +176,7 @@ async def serve(app: web.Application, *, host: str, port: int) -> AsyncIterator[
             await runner.cleanup()
 
 
-def one_more(server: web.Server | None) -> asyncio.BaseProtocol:
+def next_handler(server: web.Server | None) -> asyncio.BaseProtocol:
     """The handler of the next client: one that refuses, if too many are being answered at this moment."""
     if server is None:
         return _Refusal()

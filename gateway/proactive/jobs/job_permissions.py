@@ -38,7 +38,7 @@ class PlaceUnknown(AgentError):
     """The channel that cannot, where it is another one than that of the turn."""
 
 
-class OwnerAway(PlaceUnknown):
+class OwnerUnreachable(PlaceUnknown):
     """The owner's conversation, on this channel, cannot be reached at the moment."""
 
     def __init__(self, why: str, channel: str) -> None:
@@ -46,7 +46,7 @@ class OwnerAway(PlaceUnknown):
         self.channel = channel
 
 
-def role_now(access: Access, channel: Channel | None, message: InboundMessage) -> Role:
+def current_role(access: Access, channel: Channel | None, message: InboundMessage) -> Role:
     """Return the sender's present role in this conversation. Raises ChannelUnavailable."""
     here = None
     if isinstance(channel, SupportsRoomPolicy):

@@ -25,7 +25,7 @@ from agent_core.prompt import background_text
 from agent_core.provenance import Origin, from_json, join_origins, to_json, untrusted_origin
 from channels.base import Channel, ChannelUnavailable
 from gateway.proactive.jobs.config import ScheduleConfig
-from gateway.proactive.jobs.job_permissions import BOT_HAS_LEFT, PlaceUnknown, has_bot_left, role_now
+from gateway.proactive.jobs.job_permissions import BOT_HAS_LEFT, PlaceUnknown, current_role, has_bot_left
 from gateway.proactive.jobs.triggers import (
     LATEST,
     AddressWatch,
@@ -208,7 +208,7 @@ class Scheduler:
         channel = self._channels.get(job.session.channel)
         if channel is None:
             raise ChannelUnavailable("it is switched off")
-        if role_now(self._access, channel, message) is Role.STRANGER:
+        if current_role(self._access, channel, message) is Role.STRANGER:
             entry = LedgerEntry(ledger_name(job.id), instant, RunOutcome.SKIPPED, NOT_ALLOWED)
             await self._plans.note(entry)
             _log.warning("job.not_allowed", job=job.id, channel=job.session.channel)

@@ -89,7 +89,7 @@ def split_when(text: str) -> tuple[str, str]:
     return time, said
 
 
-def split_time_behind(text: str) -> tuple[str, str]:
+def split_trailing_time(text: str) -> tuple[str, str]:
     """Split the time from the text before it, which has none itself. Raises as `split_when`."""
     time, said = _time_behind(text)
     if not time or not is_free_of_times(said):

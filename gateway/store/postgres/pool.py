@@ -31,7 +31,7 @@ import structlog
 
 from gateway.store.postgres.postgres_connection import TOO_MANY, Transaction, outcome_of, timeline_of
 from gateway.store.postgres.postgres_errors import (
-    in_each_others_way,
+    is_conflict,
     is_connection_lost,
     is_unavailable,
     unavailable,
@@ -50,13 +50,13 @@ _TRIES = 10
 _LOCK_TIMEOUT = "55P03"
 _ABOUT_LEASES = frozenset({"lease", "renew_lease", "release_lease", "show_machine", "hide_machine"})
 _Result = TypeVar("_Result")
-Heard = Callable[[str], object]
+NotifyHandler = Callable[[str], object]
 """Called on the event loop with what the triggers of a committed transaction have recorded."""
 _log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Doubt:
+class UncertainCommit:
     """The id of a transaction that may or may not have been committed, and the server's timeline."""
 
     number: str
@@ -79,7 +79,7 @@ class ServerCall:
     value: Any = None
     error: BaseException | None = None
     facts: str = ""
-    doubt: Doubt | None = None
+    doubt: UncertainCommit | None = None
     doubted_at: float | None = None
     told: bool = False
 
@@ -134,7 +134,7 @@ class Pool:
         home: int,
         size: int,
         look_only: bool,
-        heard: Heard | None = None,
+        heard: NotifyHandler | None = None,
     ) -> None:
         self.where = where
         self._connect = connect
@@ -328,7 +328,7 @@ class _Serving:
         except BaseException as error:  # noqa: BLE001 - the caller gets any error, and the thread survives
             call.error = error
 
-    def _settle(self, call: ServerCall, doubt: Doubt) -> bool:
+    def _settle(self, call: ServerCall, doubt: UncertainCommit) -> bool:
         """Resolve a lost commit; return True if nothing has happened and the call is to be repeated."""
         db = self._connected()
         found = outcome_of(db, doubt.number) if self._timeline and self._timeline == doubt.timeline else ""
@@ -378,11 +378,11 @@ class _Serving:
                 if is_connection_lost(error):
                     self.disconnect()
                     if committing and transaction.number is not None:
-                        call.doubt = Doubt(transaction.number, self._timeline)
+                        call.doubt = UncertainCommit(transaction.number, self._timeline)
                     if committing or is_second:
                         raise
                     is_second = True
-                elif in_each_others_way(error) and tries < _TRIES:
+                elif is_conflict(error) and tries < _TRIES:
                     tries += 1
                     _log.info("queue.retried", operation=call.name, sqlstate=error.sqlstate, tries=tries)
                     lets_by = error.sqlstate == _LOCK_TIMEOUT
@@ -392,7 +392,9 @@ class _Serving:
             else:
                 if noted == TOO_MANY:
                     assert transaction.number is not None
-                    call.doubt = Doubt(transaction.number, self._timeline)  # if the connection is lost now
+                    call.doubt = UncertainCommit(
+                        transaction.number, self._timeline
+                    )  # if the connection is lost now
                     noted = self._all_facts(db)
                     call.doubt = None
                 call.facts = told + noted
@@ -429,7 +431,7 @@ def all_facts(db: ConnectionPort) -> str:
 class WriteCall(Pool):
     """Implements `gateway.store.sql.engine.Writer` and `gateway.store.sql.engine.Fencing`."""
 
-    def work_under(self, name: str, holder: str, fence: int) -> None:
+    def require_lease(self, name: str, holder: str, fence: int) -> None:
         """From now on every call requires this lease, except those about leases."""
         self._needs = (name, holder, fence)
 

@@ -22,7 +22,7 @@ from agent_core.messages import (
 from agent_core.prompt import CORRECTION_PREFIX
 from gateway.store.shared import SHARED
 from gateway.store.sql.engine import ConnectionPort
-from gateway.store.sql.locking import NAMED, OUTBOX_OF_CHANNEL, in_conversation, names_of
+from gateway.store.sql.locking import NAMED, OUTBOX_OF_CHANNEL, conversation_condition, names_of
 from gateway.store.sql.row_codec import (
     Raw,
     dump,
@@ -265,7 +265,7 @@ class _Amender:
     def leave(self, amendment: Amendment) -> None:
         if amendment.session is None:
             return
-        in_it, sessions = in_conversation(amendment.session)
+        in_it, sessions = conversation_condition(amendment.session)
         where, there = f"channel = ? AND account = ? AND {in_it}", (*self.place, *sessions)
         self._take_away(where, there, "left")
         self._leave_shared(amendment.session)

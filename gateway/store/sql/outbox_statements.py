@@ -158,7 +158,7 @@ def record_failure(
     if next_at is None:
         target = OutboxState.DEAD
         sources = outbox_sources(target, *_NOT_HELD)
-        crash_records.acquit(db, crash_records.send_item(row_id))
+        crash_records.forget_deaths(db, crash_records.send_item(row_id))
     else:
         target = OutboxState.PENDING if certain else OutboxState.UNCERTAIN
         tried = (OutboxState.SENDING, OutboxState.UNCERTAIN)
@@ -194,7 +194,7 @@ def apologise(db: ConnectionPort, row_id: int, message: tuple[OutboundMessage, s
 
 def to_unknown(db: ConnectionPort, row_id: int, error: str) -> None:
     """Move to ``unknown``: a person decides, and a retry begins with a clean crash record."""
-    crash_records.acquit(db, crash_records.send_item(row_id))
+    crash_records.forget_deaths(db, crash_records.send_item(row_id))
     query = (
         "UPDATE outbox SET state = 'unknown', next_at = NULL, error = ?"
         f" WHERE id = ? AND {outbox_sources(OutboxState.UNKNOWN)}"

@@ -156,7 +156,7 @@ class TurnStore(Store):
                 inbox_statements.accept_notes(db, notes, now)
                 blank_withdrawn(db, owned.turn)
             self._journal(db, owned.session, lines, now)
-            inbox_statements.spend(db, day, owned.session, purpose, usage)
+            inbox_statements.add_usage(db, day, owned.session, purpose, usage)
             note_dear_turn(db, day, owned.tail, completion.spent)
             for session, told in others:
                 self._journal(db, session, told, now)

@@ -10,7 +10,7 @@ from typing import Any
 
 from agent_core.messages import SessionKey
 from agent_core.models import Purpose, Usage
-from gateway.store.model import By, Spent, TurnCost, UsageRow
+from gateway.store.model import TurnCost, UsageGroup, UsageRow, UsageSum
 from gateway.store.sql import inbox_statements
 from gateway.store.sql.engine import NOTHING, ConnectionPort, Store
 from gateway.store.sql.state_store import remember
@@ -69,7 +69,7 @@ class UsageStore(Store):
         day, key = self._day(self._now()), str(session)
 
         def write(db: ConnectionPort) -> None:
-            inbox_statements.spend(db, day, key, purpose.value, usage)
+            inbox_statements.add_usage(db, day, key, purpose.value, usage)
 
         await self._writer.call("add_usage", write, locks=NOTHING)
 
@@ -107,7 +107,7 @@ class UsageStore(Store):
         *sums, _ = await self._reader.call("spent_on", lambda db: db.execute(query, (day,)).fetchone())
         return _usage(sums)
 
-    async def usage_since(self, *, since: str, by: By) -> list[Spent]:
+    async def usage_since(self, *, since: str, by: UsageGroup) -> list[UsageSum]:
         """Return the usage from a day on: days in order, other groups by the most tokens first."""
         if by not in ("day", "purpose", "session", "model"):
             raise ValueError(f"usage is not kept by {by}")
@@ -115,7 +115,7 @@ class UsageStore(Store):
         query = f"SELECT {by}, {_SUMS} FROM usage WHERE day >= ? GROUP BY {by} ORDER BY {order}"
         raws = await self._reader.call("spent", lambda db: db.execute(query, (since,)).fetchall())
         return [
-            Spent(
+            UsageSum(
                 name,
                 _usage(sums),
                 priced=not unpriced,
@@ -123,7 +123,7 @@ class UsageStore(Store):
             for name, *sums, unpriced in raws
         ]
 
-    async def dearest_turns(self, *, since: str, limit: int = 10) -> list[TurnCost]:
+    async def costliest_turns(self, *, since: str, limit: int = 10) -> list[TurnCost]:
         """Return the turns from a day on that have cost the most, the dearest first."""
         low, high = f"{COSTLIEST}/{since}", f"{COSTLIEST}0"  # the character after a slash
         days = "SELECT value FROM state WHERE topic >= ? AND topic < ?"

@@ -22,7 +22,7 @@ from gateway.routing.access import Access, Role, normalise
 from gateway.store.states import InboxState
 from gateway.store.stores import Queue, Turn
 from gateway.system.terminal_text import span
-from gateway.turns.commands.asked import NOT_HERE, CommandContext
+from gateway.turns.commands.chat_command_context import NOT_HERE, CommandContext
 from gateway.turns.commands.command_parsing import Command
 from gateway.turns.commands.command_text import about_parts, help_text, stopped_text
 from gateway.turns.commands.new_conversation import NewConversation

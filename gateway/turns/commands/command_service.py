@@ -106,7 +106,7 @@ class IngestOnly:
 
     async def _owners(self, session: SessionKey) -> SessionKey | None:
         """The owner's conversation in the same thread, if there is one."""
-        for address in self._access.owner_on(session.channel):
+        for address in self._access.owner_addresses_on(session.channel):
             near = SessionKey(session.channel, session.conversation, address)
             await self._flush(near)  # its first words may be in the queue alone
             if (await self._memory.load_history(str(near), max_messages=1)).total:

@@ -24,7 +24,7 @@ from gateway.routing.conversations import Conversations, place_name
 from gateway.store.background_job_rows import is_background
 from gateway.store.stores import Queue
 from gateway.system.terminal_text import span
-from gateway.turns.commands.asked import NOT_HERE, CommandContext
+from gateway.turns.commands.chat_command_context import NOT_HERE, CommandContext
 from gateway.turns.commands.command_text import TAKEN_OVER, for_people
 from gateway.turns.commands.conversation_commands import PAGE, PAGE_CHARS, Histories
 from gateway.turns.questions.question_text import safe_line, visible
@@ -52,7 +52,7 @@ class _Found:
     title: str
 
 
-class CarryOn:
+class ContinueCommand:
     """Lists conversations and takes one over. One instance for all sessions."""
 
     def __init__(

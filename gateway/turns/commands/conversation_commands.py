@@ -23,7 +23,7 @@ from channels.attachments.attachment_storage import AttachmentsUnavailable
 from channels.base import AttachmentRefused
 from gateway.routing.access import normalise
 from gateway.routing.conversations import place_name
-from gateway.turns.commands.asked import CommandContext
+from gateway.turns.commands.chat_command_context import CommandContext
 from gateway.turns.commands.command_text import excerpt_for_people, for_people
 from gateway.turns.questions.question_text import visible
 from gateway.turns.questions.review_questions import CommandReply

@@ -9,14 +9,14 @@ from agent_core.language import _, gettext_noop, ngettext
 from agent_core.messages import EVERYBODY, Audience
 from agent_core.text import one_line
 from gateway.proactive.jobs.job_service import EVERYBODY_HERE, JobPlace, JobService, is_watch
-from gateway.proactive.jobs.time_grammar import is_free_of_times, is_time, split_time_behind, split_when
+from gateway.proactive.jobs.time_grammar import is_free_of_times, is_time, split_trailing_time, split_when
 from gateway.proactive.jobs.time_syntax import Ambiguous, NotATime
 from gateway.proactive.jobs.trigger_parsing import TriggerRequest
 from gateway.proactive.jobs.triggers import TriggerInvalid
 from gateway.store.model import Job, JobKind
 from gateway.store.store_errors import TooManyJobs
 from gateway.store.stores import Step, TurnStore
-from gateway.turns.commands.asked import CommandContext, place_of
+from gateway.turns.commands.chat_command_context import CommandContext, place_of
 from gateway.turns.questions.question_text import safe_line
 
 _HOW = gettext_noop("`!remind tomorrow at 8 call Tom` makes one")
@@ -149,7 +149,7 @@ async def _parse_time_behind(
     jobs: JobService, argument: str, place: JobPlace
 ) -> tuple[str, tuple[TriggerRequest, str]]:
     """As `_parse_argument`, with the time at the end. Raises `NotATime`."""
-    request, text = reminder_of(argument, split_time_behind)
+    request, text = reminder_of(argument, split_trailing_time)
     first, __, others = text.partition(" ")
     try:
         is_for_others = first.rstrip(":,").lower() in EVERYBODY_HERE or bool(

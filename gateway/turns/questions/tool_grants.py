@@ -56,7 +56,7 @@ class ToolGrants:
         """The time, which does not run backwards while this process lives."""
         return max(self._clock.now(), self._began + timedelta(seconds=self._clock.monotonic()))
 
-    async def covering(self, turn: Turn, proposal: Proposal) -> Grant | None:
+    async def find_grant(self, turn: Turn, proposal: Proposal) -> Grant | None:
         """A grant that lets a call of a turn pass. Raises `StoreUnavailable`."""
         now = self.now()
         people = [person_name(row.message.sender.address) for row in turn.rows]

@@ -28,7 +28,7 @@ from agent_core.storage.search_index.ranking import (
     MAX_CANDIDATES,
     MAX_POSTINGS,
     Candidate,
-    Likeness,
+    Similarity,
     Statistics,
     choose_candidates,
 )
@@ -81,14 +81,14 @@ def text_of(raw: str, seq: int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Searched:
+class IndexedText:
     """The indexed part of a line. ``said`` has a blank before and after each word."""
 
     said: str
     words: list[str]
 
     @classmethod
-    def from_line(cls, home: int, line: SearchLine) -> Searched:
+    def from_line(cls, home: int, line: SearchLine) -> IndexedText:
         """Return the indexed part of a searchable line."""
         said = folded_text(line.text)
         words = {_cut(word) for word in index_words(said)}
@@ -140,7 +140,7 @@ class _Wanted:
 
 
 @dataclass(slots=True)
-class Searching:
+class ScopeSearch:
     """A search in a scope of a home."""
 
     db: ConnectionPort
@@ -272,7 +272,7 @@ class Searching:
             *wanted.phrases,
         ]
 
-    def rows_of(self, vectors: Nearest) -> dict[RowId, Likeness]:
+    def rows_of(self, vectors: Nearest) -> dict[RowId, Similarity]:
         """Return the lines of vectors that are there, in the scope and searched."""
         rows = self.db.execute(
             "SELECT v.id, h.at, h.session, h.seq, h.line FROM vectors AS v"
@@ -280,13 +280,13 @@ class Searching:
             " WHERE v.id = ANY(?) AND h.scope = ? AND h.said IS NOT NULL",
             (list(vectors), self.scope),
         )
-        there: dict[RowId, Likeness] = {}
+        there: dict[RowId, Similarity] = {}
         for number, at, session, seq, raw in rows.fetchall():
             line = _searched(raw, seq)
             if line is None or not self.filters.accepts(session):
                 continue
             if self.filters.is_said(at, line.sender):
-                there[int(at), session, seq] = Likeness(session, seq, *vectors[number])
+                there[int(at), session, seq] = Similarity(session, seq, *vectors[number])
         return there
 
 
@@ -315,7 +315,9 @@ def withdraw(db: ConnectionPort, session: str, undone: str) -> None:
             )
 
 
-def recut(db: ConnectionPort, home: int, after: tuple[str, int]) -> tuple[int, tuple[str, int] | None]:
+def reindex_lines(
+    db: ConnectionPort, home: int, after: tuple[str, int]
+) -> tuple[int, tuple[str, int] | None]:
     """Index some lines after a position again; return their number and the last position or None."""
     rows = db.execute(
         "SELECT session, seq, line FROM history WHERE (session, seq) > (?, ?) ORDER BY session, seq LIMIT ?",
@@ -327,7 +329,7 @@ def recut(db: ConnectionPort, home: int, after: tuple[str, int]) -> tuple[int, t
         if undone := undone_turn(value):
             withdraw(db, session, undone)
         line = searched_line(value, seq)
-        told = None if line is None else Searched.from_line(home, line)
+        told = None if line is None else IndexedText.from_line(home, line)
         count += told is not None
         db.execute(
             "UPDATE history SET said = ?, words = array_to_tsvector(CAST(? AS text[]))"

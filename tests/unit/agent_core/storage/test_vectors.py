@@ -120,7 +120,7 @@ async def test_without_likeness_only_words_are_found(
     scripted: _VectorsHarness, monkeypatch: pytest.MonkeyPatch
 ):
     """The control of the tests here."""
-    monkeypatch.setattr("agent_core.storage.search_index.search_index.lines_alike", lambda *_: {})
+    monkeypatch.setattr("agent_core.storage.search_index.search_index.similar_lines", lambda *_: {})
     await scripted.say(A, "Minka is our cat.", "How nice!")
     await scripted.index.update_all()
     assert await scripted.found("pet name") == []

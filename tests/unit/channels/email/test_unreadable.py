@@ -43,7 +43,7 @@ def mail(*fields: str, body: bytes = b"\r\nhi", end: str = "\r\n") -> bytes:
 
 def taken(raw: bytes, *, proof: str = "", **changes: Any) -> InboundMessage:
     intake = MailIntake("email", config(**changes), AnswerLimiter(MailAnswerLimits()))
-    message = intake.take(read_arrival(1, NOW, raw, whole=True), uidvalidity=1, verification=proof)
+    message = intake.convert(read_arrival(1, NOW, raw, whole=True), uidvalidity=1, verification=proof)
     assert not isinstance(message, OwnCopy)
     return message
 
@@ -160,7 +160,7 @@ def test_usual_headers_are_whole() -> None:
 def test_a_reading_without_an_end_is_told_as_well(trouble: str) -> None:
     """What the header says is known even if everything behind it upsets the reader."""
     intake = MailIntake("email", config(), AnswerLimiter(MailAnswerLimits()))
-    message = intake.take(given_up(1, NOW, mail(PROOF, ALICE, TO), trouble), uidvalidity=1)
+    message = intake.convert(given_up(1, NOW, mail(PROOF, ALICE, TO), trouble), uidvalidity=1)
 
     assert isinstance(message, InboundMessage)
     assert message.context.unreadable == apology_of(trouble)
@@ -179,7 +179,7 @@ def test_the_words_are_in_the_language_of_the_sender() -> None:
     """The control: nobody else's are."""
     german = {"alice@mail.test": "de"}
     intake = MailIntake("email", config(), AnswerLimiter(MailAnswerLimits()), language_of=german.get)
-    message = intake.take(given_up(1, NOW, mail(PROOF, ALICE, TO), "too_slow"), uidvalidity=1)
+    message = intake.convert(given_up(1, NOW, mail(PROOF, ALICE, TO), "too_slow"), uidvalidity=1)
 
     assert isinstance(message, InboundMessage)
     assert message.context.unreadable.startswith("Deine Mail")

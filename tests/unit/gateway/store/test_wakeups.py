@@ -18,7 +18,7 @@ import pytest
 
 from agent_core.messages import Amendment, OutboundKind
 from agent_core.models import Message, Purpose, Usage
-from gateway.store.model import Completion, Job, JobKind, JobState, Step, Stopped
+from gateway.store.model import Completion, Job, JobKind, JobState, Step, StoppedTurn
 from gateway.store.sql.signals import Signals
 from gateway.store.sqlite import sqlite_connection
 from gateway.store.sqlite.sqlite_queue import SqliteQueue
@@ -253,7 +253,7 @@ async def test_whoever_runs_a_turn_is_told_that_it_was_taken_away(house):
     await accept(house.store, "b")
     stop = Amendment(kind="stop", session=ROOM, sender="")
     taken = house.store.inbox.accept("matrix", BOT, [], {}, [stop])
-    assert await house.told("stopped", taken) == [Stopped(ROOM, turn.id, "stopped")]
+    assert await house.told("stopped", taken) == [StoppedTurn(ROOM, turn.id, "stopped")]
 
 
 async def test_a_draft_is_told_to_whoever_asks_the_owner(house):

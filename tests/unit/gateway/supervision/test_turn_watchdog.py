@@ -54,7 +54,7 @@ async def running(*, dispatching=True):
     world = Scenario()
     async with anyio.create_task_group() as tasks:
         if dispatching:
-            tasks.start_soon(world.dispatcher.run, world.watchdog.over(world.run_session))
+            tasks.start_soon(world.dispatcher.run, world.watchdog.guard(world.run_session))
         tasks.start_soon(world.watchdog.run)
         yield world
         tasks.cancel_scope.cancel()
