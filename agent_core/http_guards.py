@@ -21,7 +21,7 @@ _VERIFIES, _DOES_NOT = "_SSL_CONTEXT_VERIFIED", "_SSL_CONTEXT_UNVERIFIED"
 
 
 class BoundedResponse(aiohttp.ClientResponse):
-    """For ``response_class`` of a session: more than 16 interim answers are a `ClientResponseError`."""
+    """A ``response_class`` of sessions: more than 16 interim answers are a `ClientResponseError`."""
 
     async def start(self, connection: Any) -> aiohttp.ClientResponse:
         """Read the head of the answer."""

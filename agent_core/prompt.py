@@ -344,13 +344,13 @@ def transcripts_in(text: str) -> dict[str, list[dict[str, Any]]]:
 
 
 def transcript_words(line: str) -> str:
-    """The words in a line that `heard_line` has written; any other line as it is."""
+    """Return the words in a `transcript_line`; any other line as it is."""
     found = _TRANSCRIPT_LINE.fullmatch(line)
     return found[4] if found else line
 
 
 def transcript_file_name(name: str) -> str:
-    """The name of a file as `heard_line` writes it."""
+    """Return the name of a file as `transcript_line` writes it."""
     return _one_line(name)
 
 

@@ -100,7 +100,7 @@ class TokenEstimate:
         return int(chars * _FOUR_BYTES * _MARGIN * self.factor) + 1
 
     def safe_chars(self, tokens: int) -> int:
-        """No text of so many characters has more tokens than this; known without looking at it."""
+        """Return a number of characters of which no text has more than ``tokens``, without reading it."""
         return max(0, int(tokens / (_FOUR_BYTES * _MARGIN * self.factor)) - 1)
 
     def message(self, message: Message) -> int:

@@ -57,7 +57,7 @@ _CUT_OFF = gettext_noop(
 )
 _READ = "[The pictures that your tools have just read, in that order.]"
 _PICTURES_OF_TOOLS = 8
-"""So many are shown in one run."""
+"""The most shown in one run."""
 _log = structlog.get_logger(__name__)
 
 RunTools = Mapping[str, tuple[ToolDefinition, ToolPort, bool]]

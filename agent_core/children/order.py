@@ -91,7 +91,7 @@ class ProgramOutcome:
     said_bytes: int = 0
     seconds: float = 0.0
     ended: int = 0
-    """So many processes it left behind, which were ended."""
+    """The number of processes that it left behind, which were ended."""
     network: str = ""
     """The name of the network that the runner was in."""
 

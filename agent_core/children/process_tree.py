@@ -60,7 +60,7 @@ def end_below(root: int) -> None:
 
 
 def send_signal(number: int, processes: list[int]) -> None:
-    """To each that is still there."""
+    """Send a signal to each process that still exists."""
     for pid in processes:
         try:
             os.kill(pid, number)

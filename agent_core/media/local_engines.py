@@ -33,7 +33,7 @@ from agent_core.ports import Clock
 _CONVERSION_LIMIT_S = 115.0
 """For a conversion with the speaking: a delivery has two minutes, and what it cuts off is paid once more."""
 _LESS_S = 0.5
-"""So much may be missing: the silence with which an MP3 begins and ends."""
+"""The tolerated difference: the silence with which an MP3 begins and ends."""
 _log = structlog.get_logger(__name__)
 
 

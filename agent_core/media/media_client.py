@@ -238,7 +238,7 @@ class ProviderPictures:
         await self.client.aclose()
 
     async def _make_one_by_one(self, fields: Mapping[str, Any], count: int) -> GeneratedPicture:
-        """An answer with several would be too large for litellm's process."""
+        """Request one picture each: an answer with several would be too large for litellm's process."""
         made = GeneratedPicture((), cost_usd=0.0, model=self.client.model)
         for _ in range(count):
             try:

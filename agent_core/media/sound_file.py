@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 _MAX_PARTS = 400_000
-"""So many pages, chunks or boxes are looked at; a day of sound has fewer."""
+"""The most pages, chunks or boxes that are read; a day of sound has fewer."""
 _MAX_FRAMES = 1_600_000
 """Of MP3; four hours of 10 ms each have fewer."""
 _PAGE_HEAD = 27

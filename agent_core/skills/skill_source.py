@@ -255,7 +255,7 @@ class _Member(tarfile.TarInfo):
 
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
-        """As its base, for headers of a sensible size."""
+        """Parse a header of a sensible size."""
         found = super().frombuf(buf, encoding, errors)
         if found.type in _LONG_HEADERS and found.size > _HEADER_BYTES:
             raise SkillInvalid("the archive contains a name that is too long")

@@ -193,7 +193,7 @@ class HistoryFile:
 
     @property
     def cached_bytes(self) -> int:
-        """About how much memory the cached lines take."""
+        """Return the approximate memory of the cached lines."""
         return self._tail.size
 
     def drop_cache(self) -> None:

@@ -36,7 +36,7 @@ _OPEN_SESSIONS = 32
 _OPEN_DOCUMENTS = 64
 _THREADS = 8
 CACHE_BYTES = 4 * 1024 * 1024
-"""So much memory the decoded lines of all sessions may take, but for those that are being worked on."""
+"""The memory limit of the decoded lines of all sessions, without those that are in use."""
 
 log = structlog.get_logger(__name__)
 
@@ -119,7 +119,7 @@ class JsonlMemory:
 
     Args:
         workspace: The folder of the owner's ``MEMORY.md``; default: ``home/workspace``.
-    read_at, sync: Replace ``os.pread`` and ``os.fdatasync`` in tests.
+        read_at, sync: Replace ``os.pread`` and ``os.fdatasync`` in tests.
         cached_bytes: The memory limit of decoded lines.
         on_set_aside: Called if a non-history in a history's place was moved.
         on_append: Called with a session's id when its history may have grown.

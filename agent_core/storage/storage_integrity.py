@@ -25,7 +25,7 @@ from agent_core.storage.session_files import SessionFiles
 from agent_core.storage.session_record import Record, parse_record, session_of
 
 _MAX_HALVES = 100
-"""So many bad lines are compared with what follows; a broken disk leaves more, and then it is damage."""
+"""The most bad lines compared with what follows; a broken disk leaves more, and then it is damage."""
 
 
 @dataclass(frozen=True, slots=True)

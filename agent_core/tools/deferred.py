@@ -23,7 +23,7 @@ from agent_core.tools.execution import PRIVATE_NOTE
 
 FIND_TOOLS = "find_tools"
 KEPT = 20
-"""So many tools that were found stay usable in a conversation, the newest."""
+"""The most found tools that stay usable in a conversation, the newest."""
 _NAMED_AT_ONCE = 12
 _FAMILIES = 40
 _SEARCHED_CHARS = 1000

@@ -27,7 +27,7 @@ from agent_core.tools.tool_registry import fit_arguments, problem_with
 PRIVATE_NOTE = (
     "In a private conversation with the owner there may be more, so do not say that you cannot do it at all."
 )
-"""So that in a group nobody is told that there are no files, no web and no commands."""
+"""Keeps a model from saying in a group that there are no files, no web and no commands."""
 _step: ContextVar[int] = ContextVar("step_of_call", default=0)
 _log = structlog.get_logger(__name__)
 

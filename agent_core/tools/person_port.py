@@ -18,7 +18,7 @@ import anyio
 from agent_core.tools.forms import Form, Value
 
 MAX_WAIT_S = 600.0
-"""So long the questions of one turn may wait for their answers, all together: a turn has a limit, too."""
+"""The time for which all questions of one turn together may wait: a turn has a limit, too."""
 
 _SHORTEST_WAIT_S = 1.0
 """A question that nobody could answer in time is not put."""

@@ -38,7 +38,7 @@ MAX_OPEN = 16
 _ACCEPT_LIMIT_S = 20.0
 _CHECK_EVERY_S = 2.0
 _KEPT_LIMIT_S = 1.0
-"""So long an answer waits for what is kept for its person; it is there within milliseconds."""
+"""The time limit for reading what is kept for a person; it takes milliseconds."""
 _APPROVED = "approved"
 
 

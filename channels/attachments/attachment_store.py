@@ -138,7 +138,7 @@ class AttachmentStore:
             pause_s = max(_COUNT_EVERY_S, _COUNT_SHARE * (time.monotonic() - began))
 
     def state(self) -> dict[str, Any]:
-        """For operators: why messages with files wait, if so, and the name of a shared storage."""
+        """Return for operators why messages with files wait, if so, and the name of a shared storage."""
         if self._blocked:
             waits = f"messages with files wait: {self._blocked}"
             return {"attachments": {"store": self._storage.name, "away": waits, "asked": True}}

@@ -176,7 +176,7 @@ class CircuitBreaker:
 DAY_S = 86400.0
 MAX_ENTRIES = 10_000
 MAX_WAITING = 100
-"""So many mails of one sender wait at most."""
+"""The most mails of one sender that wait."""
 MAX_WAITING_IN_ALL = 1000
 """Whoever owns a domain has any number of addresses; what they send more, a person judges."""
 

@@ -67,11 +67,11 @@ class SentTracker:
         return row in self._doubts
 
     def mark_uncertain(self, row: str) -> None:
-        """From now on the mail may have been sent; the wait for a copy starts again."""
+        """Note that the mail may have been sent; the wait for a copy starts again."""
         self._doubts[row] = self._monotonic()
 
     def uncertain_for_s(self, row: str) -> float:
-        """For how many seconds it has been in doubt; if it was not, it is from now on."""
+        """Return the seconds for which it has been uncertain; if it was not, it becomes so now."""
         if row not in self._doubts:
             self.mark_uncertain(row)
         return self._monotonic() - self._doubts[row]

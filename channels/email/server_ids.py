@@ -16,7 +16,7 @@ from channels.email.parse.mail_threads import is_own_id
 
 _SLOTS = 4096
 _LOOKED_AT = 5
-"""So many of the newest ids of a thread are looked up."""
+"""The number of a thread's newest ids that are looked up."""
 _SES_HOST = re.compile(r"email-smtp(?:-fips)?\.([a-z0-9-]{1,40})\.amazonaws\.com")
 _SES_REPLY = re.compile(r"Ok ([0-9a-f-]{20,80})")
 _EXCHANGE_REPLY = re.compile(r"(<[!-;=?-~]{1,250}@[!-;=?-~]{1,250}>) \[(?:InternalId|Hostname)=")

@@ -47,7 +47,7 @@ class WatchResult:
 
 @dataclass(frozen=True, slots=True)
 class WatchRound:
-    """The result of looking at all watches."""
+    """The result of checking all watches."""
 
     told: tuple[str, ...] = ()
     positions: Mapping[str, str] | None = None

@@ -39,7 +39,7 @@ class MakesTools(Protocol):
     """Makes the tools of one run."""
 
     def __call__(self, session: Session, place: JobPlace, *, by_heartbeat: bool) -> list[ToolPort]:
-        """For whom they may be made."""
+        """Return the tools for jobs of one run, empty for people who may have none."""
 
 
 @dataclass(frozen=True, slots=True)

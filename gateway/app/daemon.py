@@ -229,7 +229,7 @@ async def _running(
 
 
 async def _restart_for_erasures(built: Gateway, home: Home, notifier: Notifier, ending: _Ending) -> None:
-    """Begin anew when somebody is to be forgotten, which is done at a start; once for each such time."""
+    """Restart when somebody is to be forgotten, which is done at a start; once for each such time."""
     began = built.clock.now()
     if left := await to_thread.run_sync(due_requests, home.root, began):
         alert = erasure_alert(left[0].addresses[0])

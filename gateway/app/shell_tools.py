@@ -98,7 +98,7 @@ class Shell:
                 await self._tried.wait()
 
     def tools(self, session: Session) -> list[ShellTool]:
-        """For the owner, where nobody else reads along."""
+        """Return the tool for the owner, where nobody else reads along."""
         tool = self.tool(session, seconds=self._settings.seconds)
         return [] if tool is None else [tool]
 
@@ -146,7 +146,7 @@ class Shell:
         return self._readable
 
     def state(self) -> Mapping[str, Any]:
-        """For the status; nothing where no shell is wanted."""
+        """Return the sandbox's part of the status; nothing without a shell."""
         if self._sandbox is None:
             return {}
         proof = self._sandbox.proof

@@ -82,7 +82,7 @@ class BudgetAlerts:
                 await anyio.sleep_until(looked_at + _NOT_BEFORE_S)
 
     async def state(self) -> dict[str, Any]:
-        """For ``status``: cost and limits of this day, and who is refused. Raises `StoreUnavailable`."""
+        """Return cost and limits of this day, and who is refused. Raises `StoreUnavailable`."""
         spent, limits, now = (
             await self._spending.amount_today(reserved=False),
             self._spending.limits,

@@ -138,14 +138,14 @@ def quiet(texts: Iterable[str]) -> Iterator[None]:
 
 
 def outgoing_texts(message: OutboundMessage) -> list[str]:
-    """All texts that a message carries: its own, its subject, and what it quotes from the question."""
+    """Return all texts of a message: its own, its subject, and what it quotes from the question."""
     quoted = message.context.quoted
     said = (message.text, message.context.subject, quoted.text if quoted else "")
     return [text for text in said if text]
 
 
 def redact_quotes(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a line, those of errors without any piece of the texts in hand."""
+    """Return the fields of a line, those of errors without any piece of the current texts."""
     texts = _TEXTS.get()
     if not texts or not _FIELDS & fields.keys():
         return dict(fields)

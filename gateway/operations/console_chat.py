@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _NAME = "console"
 _ANSWER_S = 20.0
-"""So long a form waits for the answer; one that takes longer appears on the page."""
+"""The time for which a form waits for the answer; a later one appears on the page."""
 _MAX_CHARS = 100_000
 _SHOWN, _LOOKED_THROUGH = 50, 200
 

@@ -55,7 +55,7 @@ def schedule_context(proactive: Proactive, conversations: Conversations) -> Plan
 def offline_schedule_context(
     settings: Settings, state: StateStore, plans: JobStore, clock: Clock
 ) -> PlannedJob:
-    """The same for a home folder that no daemon works on."""
+    """Return the schedule context of a home folder that no daemon works on."""
     from gateway.proactive.jobs.job_service import JobService
     from gateway.proactive.jobs.trigger_parsing import zone_name
     from gateway.proactive.jobs.triggers import zone_of

@@ -109,6 +109,6 @@ async def _trying(context: OperationContext) -> list[dict[str, Any]]:
 
 
 def is_dropped_by_person(row: OutboxRow) -> bool:
-    """Return True if a person has dropped the message, so that nobody needs a notice."""
+    """Return True if a person has dropped the message, so that no notice is needed."""
     why = row.error or ""
     return row.state is OutboxState.DEAD and (why in DROPPED_REASONS or why.startswith("rejected"))

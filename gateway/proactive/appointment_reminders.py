@@ -59,7 +59,7 @@ class AppointmentReminders:
             await anyio.sleep(wait_s)
 
     async def check_once(self) -> None:
-        """Look if a check-in is due that has not looked. Raises `ToolError`, `StoreUnavailable`."""
+        """Send the reminders of the current check-in, once. Raises `ToolError`, `StoreUnavailable`."""
         now = self._clock.now()
         tick, until = self._schedule.newest(now), self._schedule.next_run(now)
         if until is None or tick == self._looked_at or not self._schedule.is_open(now):

@@ -239,7 +239,7 @@ class HeartbeatMonitor:
     # ── what is shown ──
 
     async def state(self) -> dict[str, Any]:
-        """For ``status``: check-ins and digest, without texts and people. Raises `StoreUnavailable`."""
+        """Return the status of check-ins and digest, without texts and people. Raises `StoreUnavailable`."""
         if self._heartbeat is None:
             return {"enabled": False}
         entries = await self._plans.ledger(name=self._heartbeat, limit=_LOOKED_AT)

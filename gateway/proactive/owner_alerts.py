@@ -228,7 +228,7 @@ class OwnerAlerts:
             self._news.set()
 
     def state(self) -> dict[str, Any]:
-        """For ``status``: how many alerts wait, and why; no texts, no people."""
+        """Return the number of waiting alerts, and why they wait; no texts, no people."""
         waiting = len(self._waiting())
         return {"alerts_waiting": waiting, "why": self._why_not if waiting else ""}
 

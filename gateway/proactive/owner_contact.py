@@ -87,7 +87,7 @@ class OwnerContact:
         return self._known
 
     async def channel(self) -> str:
-        """By which of the channels the owner is written to, as far as is known; empty: by none."""
+        """Return the channel on which the owner is written to, as far as is known; empty: none."""
         known = await self.get()
         name = split_target(self.setting)[0] if self.setting else "" if known is None else known.channel
         if name in self.channels:

@@ -66,7 +66,7 @@ class OwnerNotifier:
         return reached
 
     async def unreachable_error(self, reached: ContactResult) -> OwnerUnreachable:
-        """The error that says so, with the channel whose link is waited for. Raises `StoreUnavailable`."""
+        """Return the error, with the channel whose link it waits for. Raises `StoreUnavailable`."""
         return OwnerUnreachable(reached.why, await self.contact.channel())
 
     def read_in(self, target: Target) -> SessionKey:

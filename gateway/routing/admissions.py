@@ -21,7 +21,7 @@ from gateway.store.stores import InboxRow, Pending, Queue
 
 MAX_KEPT = 100
 MAX_OF_ONE = 5
-"""So many messages of uninvited people wait, in all and of one of them; others are only listed."""
+"""The most waiting messages of uninvited people, in all and of one of them; others are only listed."""
 MAX_KEPT_CHARS = 20_000
 MAX_ADMITTED = 500
 _TOPIC = "let-in:"

@@ -120,7 +120,7 @@ def _people_and_rooms(data: Mapping[str, Any]) -> Iterator[tuple[KeyPath, Mappin
 
 
 def _target(data: Mapping[str, Any]) -> list[Problem]:
-    """Alerts of the heartbeat go to the owner, on a channel that is there."""
+    """Report a target of the heartbeat that is not the owner on a configured channel."""
     agents = data.get("agents")
     heartbeat = agents.get("heartbeat") if isinstance(agents, dict) else None
     target = heartbeat.get("target") if isinstance(heartbeat, dict) else None

@@ -153,7 +153,7 @@ class RollbackGuard:
             await self.note()
 
     async def check_as_standby(self) -> None:
-        """Do the same beside a process that has accepted the database; an older copy is left to `look`."""
+        """Record the extent while another process works; an older copy is left to `check`."""
         while True:
             with suppress(StoreUnavailable):
                 mark, extent = read_high_water_mark(self._path), await self._extent()

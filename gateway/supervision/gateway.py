@@ -100,7 +100,7 @@ class Proactive:
         return {} if self.heartbeat is None else {self.heartbeat.name: (self.heartbeat, "each")}
 
     async def state(self) -> dict[str, Any]:
-        """For ``status``: no texts, no people. Raises `StoreUnavailable`."""
+        """Return the status, without texts and people. Raises `StoreUnavailable`."""
         jobs = await self.plans.jobs()
         waiting = [job for job in jobs if job.state == "active" and job.next_at is not None]
         return {

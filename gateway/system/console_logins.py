@@ -17,7 +17,7 @@ from agent_core.ports import Clock
 LINK_S = 120
 SESSION_S = 12 * 3600
 _MOST = 8
-"""So many links, and so many sessions, are valid at once; a further one ends the oldest."""
+"""The most valid links, and the most sessions; a further one ends the oldest."""
 
 
 @dataclass(frozen=True, slots=True)

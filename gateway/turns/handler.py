@@ -70,7 +70,7 @@ class Batching:
         return 1 if mode == "each" or await self._conversations.is_pending(session) else self._merge
 
     async def _next_channel(self, session: SessionKey) -> str:
-        """By which channel the next message came; the owner's shared conversation has several."""
+        """Return the channel of the next message; the owner's shared conversation has several."""
         if session != SHARED:
             return session.channel
         waiting = await self._store.rows(states=[InboxState.READY], session=session, limit=1000)

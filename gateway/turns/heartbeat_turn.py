@@ -107,7 +107,7 @@ class HeartbeatTurns:
         await self._skip(turn, str(error))
 
     async def report_failure(self, turn: Turn, failure: TurnFailureText) -> None:
-        """Skip it silently: nobody asked for it. A model that says nothing has nothing to say."""
+        """Skip the check-in silently: nobody asked for it, and an empty answer has nothing to report."""
         if EMPTY_ANSWER in failure.public:
             entry = self._entry(turn, RunOutcome.SILENT, "empty")
             await self.turn_commit.complete(turn, Completion(purpose=Purpose.HEARTBEAT, entry=entry))

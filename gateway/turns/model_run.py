@@ -35,7 +35,7 @@ from gateway.turns.turn_rules import TurnRules, rules_of_turn, use_turn_language
 from gateway.turns.user_input import trust_topic, trusted_before, user_input
 
 _NAMED = 30
-"""So many members of a room are named in a prompt."""
+"""The most members of a room named in a prompt."""
 _log = structlog.get_logger(__name__)
 
 ExtraTools = Callable[[Session, Sequence[InboundMessage]], Awaitable[Sequence[ToolPort]]]

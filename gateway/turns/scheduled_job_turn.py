@@ -287,7 +287,7 @@ class JobTurns:
 
 
 def _whom(message: InboundMessage) -> str:
-    """For whom a reminder in a group is, and from whom if that is not the same."""
+    """Name the recipients of a reminder in a group, and its author if they differ."""
     person, mentions = message.sender.address, message.notes.mentions
     if not mentions:
         return person

@@ -61,7 +61,7 @@ def user_input(
 
 
 def may_be_silent(turn: Turn) -> bool:
-    """Say if no message of a turn names the bot, and none is asked anew, whose earlier answer would stay."""
+    """Return True if no message names the bot, and none is asked again, whose earlier answer would stay."""
     return all(
         row.message.kind == "message"
         and row.message.context.not_named

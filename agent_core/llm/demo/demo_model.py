@@ -136,7 +136,7 @@ class DemoModel:
         return DemoReply((line * (size // len(line) + 1))[:size])
 
     def _failing(self, word: str, times: int, text: str) -> DemoReply:
-        """Fail ``times`` times for the same message, then answer and begin anew."""
+        """Fail ``times`` times for the same message, then answer and start again."""
         tried = self._tries.pop(text, 0)
         if tried >= times:
             return DemoReply(

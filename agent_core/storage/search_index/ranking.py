@@ -49,7 +49,7 @@ class Statistics:
 
     @classmethod
     def from_matches(cls, found: Mapping[Term, Sequence[object]], total: int) -> Statistics:
-        """Count what was found; of a term with as many lines as are looked at a fourth of all may have it."""
+        """Count matches; a term with `MAX_POSTINGS` lines or more is taken to be in a fourth of all."""
         many = max(MAX_POSTINGS, total // 4)
         counts = {term: len(ids) if len(ids) < MAX_POSTINGS else many for term, ids in found.items()}
         return cls(total, Counter(counts))

@@ -166,7 +166,7 @@ class ChangeJournal:
         return self.labels.origins_of_name(path) if folder is None else folder
 
     def watch(self, told: list[Origins]) -> None:
-        """From now on, record the origins of changes, also of one that is not made in the end."""
+        """Start recording the origins of changes, also of one that is not made in the end."""
         with self.lock:
             self._watching.append(told)
 

@@ -22,7 +22,7 @@ from jsonschema.exceptions import SchemaError
 Kind = Literal["tool", "resources", "resource", "prompt"]
 """What a call asks the server for: a tool, the list of its resources, one of them, or a prompt."""
 MAX_TOOLS = 300
-"""So many tools of one server are used at most."""
+"""The most tools of one server that are used."""
 _DESCRIPTION_CHARS = 2000
 _SCHEMA_CHARS = 20_000
 _NAME_CHARS = 200
@@ -126,12 +126,12 @@ class Pins:
         return found
 
     def mark_shown(self, changes: Iterable[DefinitionChange]) -> Pins:
-        """With these shown to the owner."""
+        """Return pins with these definitions marked as shown to the owner."""
         seen = self.seen or {}
         return replace(self, shown=frozenset(seen[each.name].digest for each in changes if each.name in seen))
 
     def with_approval(self, names: Iterable[str] = ()) -> Pins:
-        """With these approved, or with all; a definition that was not shown as it is now stays off."""
+        """Return pins with these approved, or all; one that was not shown as it is now stays off."""
         seen = self.seen or {}
         chosen = [name for name in (names or seen) if name in seen and seen[name].digest in self.shown]
         kept = {name: each for name, each in self.approved.items() if name in seen}

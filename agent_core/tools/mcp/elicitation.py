@@ -12,7 +12,7 @@ from agent_core.tools.mcp.server_connection import Question
 from agent_core.tools.person_port import FormDialogue, FormReply
 
 MAX_QUESTIONS = 3
-"""So often one call may ask."""
+"""The most questions of one call."""
 _log = structlog.get_logger(__name__)
 
 

@@ -129,7 +129,7 @@ class McpServer:
         return None if said is None else Effect(said)
 
     def state(self) -> dict[str, Any]:
-        """For people and the status."""
+        """Return the server's state for people and the status."""
         changes = self.pins.changes(self.settings.tools)
         word = "running" if self.connection.is_up else "not needed now"
         if self.connection.trouble:
@@ -377,7 +377,7 @@ class McpServers:
         return () if own else (untrusted_origin("mcp", server.name, self._clock.now()),)
 
     def state(self) -> dict[str, Any]:
-        """For the status; nothing without servers."""
+        """Return the state of all servers; nothing without servers."""
         return (
             {"mcp": {name: server.state() for name, server in self.by_name.items()}} if self.by_name else {}
         )

@@ -213,7 +213,7 @@ _TAIL = 12_000
 
 
 def script_for(command: str, job_id: str) -> str:
-    """A script that runs a command, says what it says, ends as it ends, and keeps what it said in a file."""
+    """Return a script that runs a command, copies its output to a file, and exits with its status."""
     return f"""mkdir -p jobs || exit 1
 exec 4>&1
 status=$({{ {{ /bin/sh -c {shlex.quote(command)} 2>&1 3>&- 4>&-; echo "$?" >&3; }} |

@@ -221,7 +221,7 @@ def _thread(message: OutboundMessage) -> tuple[str | None, Sequence[str]]:
 
 
 def _redirected_by(message: OutboundMessage) -> str:
-    """For somebody who has not asked: who has, and wants the answer there."""
+    """Explain to a recipient who did not ask who redirected the answer."""
     person = route_of(message.context).redirected_by.replace("`", "'")
     return (
         _("(`{person}` has asked me, and wants my answer sent to you.)\n\n", person=person) if person else ""

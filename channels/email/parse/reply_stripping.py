@@ -17,7 +17,7 @@ from agent_core.text import is_quoted
 
 _MAX_LINE = 1_000
 _HEADER_LINES = 3
-"""So many lines like those of a header make one; two, if they say both when and who."""
+"""The number of header-like lines that make a header; two, if they say both when and who."""
 _MAX_HEAD = 12
 _PIECE, _PASSAGE = 12, 40
 """

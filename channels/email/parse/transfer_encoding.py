@@ -18,7 +18,7 @@ _NOT_BASE64 = bytes(
 _UUENCODED = frozenset({"x-uuencode", "uuencode", "x-uue", "uue"})
 _MAX_ODD_LINES = 1_000
 _SHORT_LINE = 20
-"""So many lines of an uuencoded file may be unreadable, or say fewer bytes than any program puts into one."""
+"""The most lines of a uuencoded file that may be unreadable or shorter than any program writes them."""
 _LINE = re.compile(rb"[^\n]+")
 
 

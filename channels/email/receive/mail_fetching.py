@@ -33,7 +33,7 @@ _GRACE = timedelta(hours=3)
 MAX_WITHHELD = 200
 """A server that hands out none of so many is down, and the link waits instead of the mails."""
 _BREAKS = 2
-"""So often the connection may break while a mail is fetched, before that mail is set aside."""
+"""The number of broken connections during the fetch of a mail after which it is set aside."""
 _AGAIN = BackoffPolicy(first_s=10.0, cap_s=3600.0, jitter=0.2, floor_s=1.0)
 _log = structlog.get_logger(__name__)
 
@@ -101,7 +101,7 @@ class WithheldMails:
         return uid in self._waits and now - self._waits[uid].since >= GIVE_UP_AFTER
 
     def forget_expired(self, uid: int, now: datetime) -> None:
-        """Try a mail that was given up no more, as soon as the owner was told of it for certain."""
+        """Stop trying a given-up mail once the owner has been notified for certain."""
         if now - self._waits[uid].since >= GIVE_UP_AFTER + _GRACE:
             self.discard(uid)
 

@@ -149,7 +149,7 @@ def given_up(uid: int, received_at: datetime, raw: bytes, trouble: str) -> Arriv
 
 
 def _examined(arrival: Arrival, raw: bytes) -> Arrival:
-    """With what takes all of its header to know."""
+    """Add what can only be read from a whole header: ambiguous fields and signature claims."""
     doubtful = arrival.headers.doubtful | ambiguous_recipients(raw)
     headers = replace(arrival.headers, doubtful=doubtful)
     return replace(arrival, headers=headers, claims=claims_of(raw))
@@ -545,7 +545,7 @@ class MailIntake:
 def _how_to_answer(
     context: MessageContext, arrival: Arrival, verdict: SenderVerdict, place: AnswerSlot, *, read_only: bool
 ) -> MessageContext:
-    """By an apology, not at all, or later."""
+    """Return the context that says if there is an apology, no answer, or a later one."""
     return replace(
         context,
         unreadable=apology_of(arrival.trouble) if _is_unread(arrival) else "",

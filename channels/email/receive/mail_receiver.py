@@ -49,9 +49,9 @@ BATCH_MAILS = 50
 OUTLINE_LIMIT_S = 10.0
 REFILE_UIDS = 200
 _PATIENCE_OF_OWNER_S = 1.0
-"""So long mails that name the owner are read before others."""
+"""The time for which mails that name the owner are read before others."""
 PATIENCE_S = 1.0
-"""So long mails wait together for proofs, in one look at the mailbox; then what is proven goes before."""
+"""The time for which the mails of one check wait together for proofs; then the proven ones go first."""
 BOUNCE = str(NotAnswered.BOUNCE)
 _log = structlog.get_logger(__name__)
 
@@ -408,7 +408,7 @@ class MailReceiver:
         self.position = position
 
     async def _completed(self, mail: ReadMail, message: InboundMessage) -> InboundMessage | None:
-        """With its files; None: it waits for those, so that no other mail has to."""
+        """Return the message with its files; None: it waits for them, so that no other mail has to."""
         message = await self._repeats.remove_repeats(message, mail.arrival)
         if mail.arrival is None or self._keeper is None:
             return message

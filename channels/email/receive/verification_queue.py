@@ -27,7 +27,7 @@ MAX_BYTES_OF_DOMAIN = 16_000_000
 MAX_BYTES = 64_000_000
 MAX_MAILS = 2_000
 MAX_OF_SENDER = 200
-"""So many wait for their files while the storage for those is away; beyond, they go on without."""
+"""The most mails that wait for an unreachable file storage; any more go on without files."""
 TOO_MUCH = "too many mails of its domain are waiting for DNS"
 Verify = Callable[[bytes, str], Awaitable[Verification]]
 _log = structlog.get_logger(__name__)

@@ -36,7 +36,7 @@ _SUBMIT_TIMING = SubmitTiming(connect_s=12.0)
 _LIMIT_S = 120.0
 _NEWEST = 30
 _ENOUGH = 3
-"""So many mails have to agree before their word is taken for the provider's."""
+"""The number of agreeing mails that identify the provider's authentication server."""
 
 Say = Callable[[str], None]
 

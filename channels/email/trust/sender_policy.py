@@ -53,7 +53,7 @@ class MailRefused(StrEnum):
     NOT_ADDRESSED = "not_addressed_to_us"
     TOO_MANY = "over_limit"
     BREAKER_OPEN = "brake_pulled"
-    """So many answers went out that something must be wrong; see ``reply_limits``."""
+    """More answers went out than is plausible; see ``reply_limits``."""
     UNREADABLE = "unreadable"
 
 

@@ -33,7 +33,7 @@ from channels.matrix.config import MatrixConfig
 
 MAX_IN_A_ROW = 3
 _REFUSED_PAUSE_S = 60.0
-"""So long a new token is not taken for one that has ended."""
+"""The time for which a new token does not count as expired."""
 _FILE = "session.json"
 _log = structlog.get_logger(__name__)
 

@@ -38,7 +38,7 @@ class AccountCheck:
     backup: str
 
     def as_dict(self) -> dict[str, Any]:
-        """As JSON can hold it."""
+        """Return the check as a JSON object."""
         return asdict(self)
 
 

@@ -41,7 +41,7 @@ def encode_unpadded_base64(raw: bytes) -> str:
 
 
 def canonical_json(value: Any) -> bytes:
-    """The form of a JSON object for signing: without signatures, sorted, without blanks."""
+    """Return the canonical JSON of an object for signing: without signatures, sorted, without blanks."""
     if isinstance(value, Mapping):
         value = {key: part for key, part in value.items() if key not in ("signatures", "unsigned")}
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"), sort_keys=True).encode()

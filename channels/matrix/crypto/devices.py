@@ -108,7 +108,7 @@ class KeyRequests:
 
 
 RETRY_S = 60.0
-"""So long what is known has to do, where somebody's server did not answer ours."""
+"""The time before a server that did not answer is asked again; until then known devices must do."""
 AT_ONCE = 100
 _QUERIES = 8
 
@@ -155,7 +155,7 @@ class DeviceLists:
         self._known.difference_update(user_ids)
 
     def mark_outdated(self, user_id: str) -> None:
-        """Somebody's devices are asked for anew, even if their server did not answer a moment ago."""
+        """Query somebody's devices again, even if their server did not answer a moment ago."""
         self._known.discard(user_id)
         self._query_at.pop(user_id, None)
 

@@ -263,7 +263,7 @@ class EncryptionEngine:
         return self._machine.fingerprint(user_id, device_id) if self._machine is not None else None
 
     def mark_outdated(self, user_id: str) -> None:
-        """Somebody's devices are asked for anew with the next `learn_devices`."""
+        """Query somebody's devices again with the next `learn_devices`."""
         self._lists.mark_outdated(user_id)
 
     async def reset_device(self, why: str) -> str:

@@ -35,7 +35,7 @@ MAX_KEYS = 50_000
 MAX_UNKNOWN = 1000
 """Of devices with which there is a session, and of which no list tells."""
 _COUNT_AFTER = 1000
-"""So many new room keys; counting them has its price."""
+"""The number of new room keys after which they are counted, which is expensive."""
 _IN_MEMORY = 500
 _CACHE_KIB = 500
 _SESSIONS_OF_A_DEVICE = 8

@@ -78,7 +78,7 @@ class GroupContext:
         return [(lines, line) for lines in places for line in lines if line.event_id == event_id]
 
     def note_join(self, room_id: str, person: str) -> None:
-        """Somebody has joined a room, for the first time or again: they have not seen the earlier lines."""
+        """Note that somebody has joined or rejoined a room and has not seen the earlier lines."""
         for (room, _), lines in self._places.items():
             for line in lines if room == room_id else ():
                 line.unseen_by.add(person)

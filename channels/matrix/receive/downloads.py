@@ -114,7 +114,7 @@ class Downloads:
     async def _bring(
         self, store: AttachmentStore, messages: Sequence[InboundMessage], wanted: Sequence[int]
     ) -> dict[int, Attachment | str]:
-        """By the number of the message its file, or why it could not be had."""
+        """Fetch the files; return each, or why it failed, by the number of its message."""
         found: dict[int, Attachment | str] = {}
         backoff = Backoff(RETRY)
         while missing := [number for number in wanted if number not in found]:

@@ -256,7 +256,7 @@ class Timeline:
     async def _first_words(
         self, entered: Mapping[str, tuple[list[JsonObject], str]]
     ) -> dict[str, list[JsonObject]]:
-        """By room, what was said since the bot was invited; ``entered`` has their timelines and tokens."""
+        """Return what was said since the invitation, by room; ``entered`` has timelines and tokens."""
         found = {room_id: timeline for room_id, (timeline, _) in entered.items()}
 
         async def read_room(room_id: str) -> None:

@@ -40,7 +40,7 @@ _JOINS_EACH = 3
 _KEPT_S = 14 * 86_400.0
 """The time for which an invitation stays open, as a stranger's message does."""
 _KEPT, _KEPT_EACH = 50, 3
-"""So many of strangers are left open, in all and of one inviter."""
+"""The most open invitations of strangers, in all and of one inviter."""
 _PACE_S = 0.4
 """A refusal keeps its slot for so long: the server has better things to do."""
 _log = structlog.get_logger(__name__)

@@ -342,7 +342,7 @@ def shown_name(name: str) -> str:
 
 
 def _direct_rooms(content: JsonObject) -> dict[str, set[str]]:
-    """From person → rooms, as ``m.direct`` has it, to room → people."""
+    """Invert ``m.direct``: from person → rooms to room → people."""
     partners: dict[str, set[str]] = {}
     for user_id, room_ids in content.items():
         for room_id in room_ids if isinstance(room_ids, list) else []:

@@ -59,7 +59,7 @@ from channels.matrix.send.uploads import FileRefused, Uploads
 from channels.split import split_markdown
 
 KEYS_KEPT_S = 12 * 3600.0
-"""So long a homeserver surely recognises a transaction id; Synapse promises 24 hours."""
+"""The time for which any homeserver recognises a transaction id; Synapse promises 24 hours."""
 NOT_ALONE = gettext_noop(
     "I have a message for you, but others can read this room now, so I did not post it. Write to me in a "
     "room where we are alone."
@@ -383,7 +383,7 @@ class EventSender:
 
 
 async def _formatted(build: Callable[..., dict[str, Any]], message: OutboundMessage) -> dict[str, Any]:
-    """With the Markdown interpreted, in a worker thread if it is long; without where that takes long."""
+    """Render the Markdown, in a worker thread if it is long; leave it as it is if that takes too long."""
     if len(message.text) <= _QUICKLY_FORMATTED:
         return build(formatted=True)
     with anyio.move_on_after(_FORMAT_LIMIT_S):

@@ -22,7 +22,7 @@ from channels.matrix.events.room_policy import find_alias
 from channels.matrix.rooms.room_state import Rooms
 
 UPGRADE_LIMIT = timedelta(hours=1)
-"""So long a message waits for the bot to be in the room that replaces another."""
+"""The time for which a message waits until the bot has joined the room that replaces another."""
 _log = structlog.get_logger(__name__)
 
 

@@ -68,7 +68,7 @@ class _Member(tarfile.TarInfo):
 
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
-        """As its base; refuses members that no backup has, before a long header is read into memory."""
+        """Parse a header; refuse members that no backup has before a long one is read into memory."""
         found = super().frombuf(buf, encoding, errors)
         if found.type not in _KINDS:
             raise BackupRefused(f"it contains {found.name[:200]!r}, which is not a file")

@@ -177,7 +177,7 @@ async def serve(app: web.Application, *, host: str, port: int) -> AsyncIterator[
 
 
 def next_handler(server: web.Server | None) -> asyncio.BaseProtocol:
-    """The handler of the next client: one that refuses, if too many are being answered at this moment."""
+    """Return the handler of the next client; it refuses if too many are being answered now."""
     if server is None:
         return _Refusal()
     open_ones = [one for one in server.connections if one.transport is not None]

@@ -60,7 +60,7 @@ class Moved:
     already: bool = False
 
     def text(self, setting: str) -> str:
-        """For people; ``setting`` is the line that the configuration needs."""
+        """Describe the move for people; ``setting`` is the line that the configuration needs."""
         if self.already:
             told = [f"{self.target} already has everything from {self.source}: an earlier run copied it."]
         else:

@@ -131,7 +131,7 @@ def _forget(
 
 
 def _mark_lines(share: Share, person: Person, turns: Collection[str]) -> None:
-    """Write the history anew with markers in the place of the person's lines."""
+    """Rewrite the history with markers in place of the person's lines."""
     if not share.history.exists():
         return
 

@@ -44,7 +44,7 @@ def _summary(description: str, missing: list[str]) -> str:
 
 
 def _lines(one: Mapping[str, Any]) -> Iterator[str]:
-    """All that somebody should know of a skill; its own words behind a mark, so that none looks like ours."""
+    """Describe a skill; its own words stand behind a mark, so that none looks like ours."""
     new = "sha256" in one
     yield plain_line(f"{one['name']}: {one['description']}")
     facts = {

@@ -58,7 +58,7 @@ EVERYBODY_HERE = frozenset({"all", "all of us", "everybody", "everyone", "us", "
 _BETWEEN = re.compile(r",|&|;|\band\b", re.IGNORECASE)
 _NO_MARKS = dict.fromkeys(map(ord, "[]<>`“”"))
 _CROWD = 10
-"""So many times as much as one person may all have together whom one pattern lets in."""
+"""The limit of all people whom one pattern admits, in multiples of one person's."""
 _T = TypeVar("_T")
 _log = structlog.get_logger(__name__)
 

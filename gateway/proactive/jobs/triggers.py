@@ -120,7 +120,7 @@ class Cron:
 
 @dataclass(frozen=True, slots=True)
 class Hook:
-    """Whenever the webhook of this name is called; never by the clock."""
+    """Fires when the webhook of this name is called; never by the clock."""
 
     name: str
 

@@ -432,7 +432,7 @@ class WriteCall(Pool):
     """Implements `gateway.store.sql.engine.Writer` and `gateway.store.sql.engine.Fencing`."""
 
     def require_lease(self, name: str, holder: str, fence: int) -> None:
-        """From now on every call requires this lease, except those about leases."""
+        """Require this lease for every later call, except those about leases."""
         self._needs = (name, holder, fence)
 
     @property

@@ -178,11 +178,11 @@ class _Amender:
                 )
 
     def _may_ask_again(self, session: str, turn: str, state: str) -> bool:
-        """Return whether an edit may end the turn: a running one whose messages were not often begun anew."""
+        """Return True if an edit may end the turn: a running one whose messages were not restarted often."""
         return state == InboxState.READY or self._count_restarts(session, turn) < _MAX_RESTARTS
 
     def _count_restarts(self, session: str, turn: str) -> int:
-        """Return how often a message of this turn was begun anew."""
+        """Return the number of restarts of this turn's messages."""
         counts = [message.notes.begun_anew for _, message in self._open_in(session, turn)]
         return max(counts, default=0)
 

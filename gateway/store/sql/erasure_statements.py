@@ -244,7 +244,7 @@ def _erase(db: ConnectionPort, found: PersonRows, turns: Collection[str], now: f
 
 
 def _forget_topics(db: ConnectionPort, addresses: Collection[str], sessions: Collection[str]) -> None:
-    """Drop the record of what was posted once to the person, and of their conversations that begin anew."""
+    """Drop the records of one-time posts to the person, and of their conversations that are reset."""
     for (topic,) in db.execute("SELECT topic FROM once").fetchall():
         if any(word in sessions or person_name(word) in addresses for word in topic.split()):
             db.execute("DELETE FROM once WHERE topic = ?", (topic,))

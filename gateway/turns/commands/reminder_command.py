@@ -148,7 +148,7 @@ def _parse_argument(argument: str, place: JobPlace) -> tuple[str, tuple[TriggerR
 async def _parse_time_behind(
     jobs: JobService, argument: str, place: JobPlace
 ) -> tuple[str, tuple[TriggerRequest, str]]:
-    """As `_parse_argument`, with the time at the end. Raises `NotATime`."""
+    """Parse an argument with the time at its end. Raises `NotATime`."""
     request, text = reminder_of(argument, split_trailing_time)
     first, __, others = text.partition(" ")
     try:

@@ -224,7 +224,7 @@ _BY_SIGN = gettext_noop("{answers}, or ✅ / ❌")
 _LISTED_CHARS = 56
 """Of a call in a list: a line of a phone, without its number."""
 _NAME_CHARS = 200
-"""As long as the name of a source can be."""
+"""The most characters of a source's name."""
 
 
 def asking_text(

@@ -55,7 +55,7 @@ Approval = Literal["none", "strangers", "all"]
 OWNER_QUESTIONS = SessionKey("approvals", "owner")
 """The session of our own questions to the owner; no channel has this name."""
 ASK_AGAIN_S = 300.0
-"""So long a question waits before it is looked again whether there is a place to ask it in."""
+"""The time after which a question without a place to ask it in is tried again."""
 _ACCOUNT = "gateway"
 _TOPIC = "approvals"
 _CHECK_EVERY_S = 30.0

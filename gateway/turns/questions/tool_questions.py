@@ -483,7 +483,7 @@ class Consent:
     async def _ask(
         self, number: int, digest: str, proposal: Proposal, changed: Step | None = None
     ) -> Permission:
-        """Ask; once more, if what the yes to ``changed`` was about is not the same any more."""
+        """Ask; ask again if the approved state ``changed`` is no longer the same."""
         if any((step.result or {}).get("verdict") == WITHDRAWN for step in self._steps.values()):
             return _refused(proposal.call, _WITHDRAWN)
         further = any(map(_was_asked, self._steps.values()))

@@ -13,7 +13,7 @@ from gateway.store.wakeups import Signal
 MAX_STREAMS = 16
 """A quarter of the connections that the server takes; a further stream ends the oldest."""
 _QUIET_S = 30.0
-"""So often a page without a known change is renewed, and a closed connection is noticed."""
+"""The interval at which a page without a known change is renewed and closed connections are noticed."""
 
 
 class ChangeStreams:

@@ -46,7 +46,7 @@ _AT_ONCE = 500
 _LOOKED_AT_FIRST = 8_000
 """The number of newest lines in which the newest ones with a word are looked for first."""
 _TIMES = 10
-"""So many times as long a time is looked through next; for rarer words all lines, which are few."""
+"""The factor by which the searched period grows; for rarer words all lines are read, which are few."""
 _SENDER = "@@"
 _BEGIN = (
     # The words decide which plan is best. More processes would cost more than they save.
