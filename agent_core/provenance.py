@@ -147,7 +147,7 @@ def origins_of_call() -> Origins:
 
 
 @contextmanager
-def calling(origins: Origins) -> Iterator[None]:
+def use_origins(origins: Origins) -> Iterator[None]:
     """Inside the block, `origins_of_call` returns these."""
     token = _of_call.set(origins)
     try:

@@ -27,7 +27,7 @@ from agent_core.models import (
 )
 from agent_core.ports import StepJournal, ToolPort
 from agent_core.prompt_budget import clip
-from agent_core.provenance import calling
+from agent_core.provenance import use_origins
 from agent_core.tools.deferred import FIND_TOOLS, DeferredTools, name_of_tool
 from agent_core.tools.effects import (
     Effect,
@@ -358,7 +358,7 @@ class AgentRun:
             map(self.words.is_written, proposal.targets or [""])
         ):
             kept = ()  # what somebody has written is theirs as well
-        with calling(kept), approving(state):
+        with use_origins(kept), approving(state):
             result = await self._runner.run(call, step=number)
         result = result.model_copy(update={"origins": self.words.arriving(result.origins)})
         if approval is not None and approval.changed:

@@ -13,7 +13,7 @@ import structlog
 from agent_core.state_folder import RowStore, StateFolder
 from channels.base import ChannelClock, ChannelMisconfigured, ChannelUnavailable
 from channels.matrix.admin import MatrixAdmin
-from channels.matrix.client.homeserver import CLIENT, Homeserver, LinkBroken, part
+from channels.matrix.client.homeserver import CLIENT, Homeserver, LinkBroken, quote_path
 from channels.matrix.client.json_access import text_of
 from channels.matrix.client.matrix_login import MatrixLogin
 from channels.matrix.config import MatrixConfig
@@ -94,7 +94,7 @@ def open_decryption(
 async def introduce(config: MatrixConfig, channel: str, homeserver: Homeserver) -> BotIdentity:
     """Learn the name that people may call us by; without it their mentions still count."""
     name = ""
-    path = f"{CLIENT}/profile/{part(config.user_id)}/displayname"
+    path = f"{CLIENT}/profile/{quote_path(config.user_id)}/displayname"
     try:
         answer = await homeserver.request("GET", path, timeout_s=5.0)
         name = text_of(answer.body, "displayname") if answer.is_success else ""

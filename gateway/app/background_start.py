@@ -35,7 +35,7 @@ _CHANGED = (
 )
 
 
-class MakesTools(Protocol):
+class ToolFactory(Protocol):
     """Makes the tools of one run."""
 
     def __call__(self, session: Session, place: JobPlace, *, by_heartbeat: bool) -> list[ToolPort]:
@@ -47,7 +47,7 @@ class BackgroundParts:
     """Keeps background jobs, and makes their tools for one run."""
 
     jobs: BackgroundJobs
-    tools: MakesTools
+    tools: ToolFactory
 
 
 def build_background(env: Environment, queue: Queue, agent: AgentParts) -> BackgroundParts:

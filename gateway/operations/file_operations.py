@@ -12,7 +12,7 @@ from agent_core.language import _
 from agent_core.operation import InChat, Who, operation
 from gateway.errors import GatewayError, NotFound
 from gateway.operations import render
-from gateway.operations.operation_arguments import within
+from gateway.operations.operation_arguments import capped_limit
 from gateway.operations.operation_context import OperationContext
 from gateway.operations.render import chat_text
 from gateway.system.terminal_text import plain_line
@@ -56,7 +56,7 @@ async def list_changes(
     """
     import anyio.to_thread
 
-    limit = within(limit)
+    limit = capped_limit(limit)
 
     def read() -> dict[str, Any]:
         files = _made_files(context)

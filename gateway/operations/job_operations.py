@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from agent_core.language import _
 from agent_core.operation import InChat, Option, Who, operation
 from gateway.errors import NeedsDaemon, NotFound
-from gateway.operations.operation_arguments import RequestInvalid, parse_session, within
+from gateway.operations.operation_arguments import RequestInvalid, capped_limit, parse_session
 from gateway.operations.operation_context import OperationContext, PlannedJob
 from gateway.operations.render import chat_text, schedule_text
 
@@ -339,9 +339,9 @@ async def show_log(context: OperationContext, *, limit: int = 30, jobs: bool = F
         jobs: Include job runs.
     """
     planned = _plan(context)
-    entries = await planned.plans.ledger(limit=within(limit) if jobs else 1000)
+    entries = await planned.plans.ledger(limit=capped_limit(limit) if jobs else 1000)
     shown = [entry for entry in entries if jobs or not entry.name.startswith("job:")]
-    return {"entries": [_entry_row(planned, entry) for entry in shown[: within(limit)]]}
+    return {"entries": [_entry_row(planned, entry) for entry in shown[: capped_limit(limit)]]}
 
 
 @operation(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from agent_core.operation import InChat, Who, operation
 from gateway.errors import NotFound
-from gateway.operations.operation_arguments import RequestInvalid, parse_session, within
+from gateway.operations.operation_arguments import RequestInvalid, capped_limit, parse_session
 from gateway.operations.operation_context import OperationContext
 from gateway.operations.render import chat_text, usage_text
 
@@ -154,7 +154,7 @@ async def list_receipts(context: OperationContext, *, since: str = "7d", limit: 
     except ValueError as error:
         raise RequestInvalid(str(error)) from error
     if (guest := context.guest) is None:
-        rows = await context.store.receipts.newest(since=moment, limit=within(limit))
+        rows = await context.store.receipts.newest(since=moment, limit=capped_limit(limit))
     else:  # what others have had done may hold their words
         session, me = parse_session(guest.session), guest.place.person
         rows = await context.store.receipts.newest(since=moment, session=session, limit=_LOOKED_AT)

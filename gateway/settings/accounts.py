@@ -65,7 +65,7 @@ def _one_or_many(value: Any) -> str:
 
 
 class Accounts(BaseModel):
-    """The accounts of every kind of channel; `accounts_of` adds a field for each kind."""
+    """The accounts of every kind of channel; `accounts_model` adds a field for each kind."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
@@ -136,7 +136,7 @@ class Accounts(BaseModel):
         return self
 
 
-def accounts_of(base: type[Accounts], plugins: Iterable[ChannelPlugin[Any]]) -> type[Accounts]:
+def accounts_model(base: type[Accounts], plugins: Iterable[ChannelPlugin[Any]]) -> type[Accounts]:
     """The model of these settings with a field for each kind of channel."""
     fields: dict[str, Any] = {}
     for plugin in plugins:
@@ -157,7 +157,7 @@ def accounts_of(base: type[Accounts], plugins: Iterable[ChannelPlugin[Any]]) -> 
     return create_model("ChannelSettings", __base__=base, __module__=__name__, __doc__=doc, **fields)
 
 
-class ChannelSettings(accounts_of(Accounts, channel_kinds().values()), Accounts):  # type: ignore[misc]
+class ChannelSettings(accounts_model(Accounts, channel_kinds().values()), Accounts):  # type: ignore[misc]
     """The channels on which people talk to the bot; a channel that is not mentioned does not exist."""
 
 

@@ -38,7 +38,7 @@ from gateway.budget.config import BudgetSettings
 from gateway.plugins import channel_kinds, tool_families
 from gateway.proactive.jobs.config import ScheduleConfig
 from gateway.routing.access import Alias, kinds_of
-from gateway.settings.accounts import ChannelSettings, accounts_of
+from gateway.settings.accounts import ChannelSettings, accounts_model
 from gateway.settings.attachment_settings import AttachmentSettings
 from gateway.settings.log_settings import LogSettings, TraceSettings
 from gateway.settings.people_settings import PersonName, PersonSettings
@@ -388,7 +388,7 @@ def settings_with(plugins: Sequence[str]) -> type[Settings]:
     families = {name: tool_families()[name].config for name in plugins if name in tool_families()}
     fields: dict[str, Any] = {}
     if kinds:
-        fields["channels"] = _field(accounts_of(ChannelSettings, kinds))
+        fields["channels"] = _field(accounts_model(ChannelSettings, kinds))
     if families:
         each: dict[str, Any] = {name: _field(config) for name, config in families.items()}
         tools = create_model("ToolSettings", __base__=ToolSettings, __doc__=ToolSettings.__doc__, **each)

@@ -30,7 +30,7 @@ from agent_core.messages import (
     SessionKey,
 )
 from agent_core.models import Message, Purpose, Session, TurnResult
-from agent_core.provenance import Origins, arriving, calling, describe, from_json, join_origins, to_json
+from agent_core.provenance import Origins, arriving, describe, from_json, join_origins, to_json, use_origins
 from agent_core.tools.effects import Effect
 from channels.base import ChannelError, ChannelUnavailable
 from channels.split import message_parts
@@ -197,7 +197,7 @@ class BackgroundTurns:
         else:
             receipt = _receipt(turn, order)
             await self._steps.record_step_start(turn, Step(0, "command", order.id, {}, None, receipt))
-            with calling(order.origins):
+            with use_origins(order.origins):
                 said = await command()
             took_s = self._clock.monotonic() - began
             noted = {

@@ -20,7 +20,7 @@ from agent_core.models import Message, Purpose, TurnResult
 from agent_core.ports import Clock
 from agent_core.provenance import join_origins
 from channels.heartbeat.config import HeartbeatConfig
-from channels.heartbeat.silence import URGENT, SilenceVerdict, fingerprint, judge
+from channels.heartbeat.silence import URGENT, SilenceVerdict, fingerprint, judge_silence
 from gateway.budget.metering import UsageMeter
 from gateway.proactive.heartbeat_monitor import SAID_ALREADY
 from gateway.proactive.owner_contact import Target
@@ -140,7 +140,7 @@ class HeartbeatTurns:
         return self._alert(turn, plan, result, verdict, entry)
 
     async def _judged(self, reply: str) -> SilenceVerdict:
-        verdict = judge(reply)
+        verdict = judge_silence(reply)
         hours = self.config.dedupe_hours
         if not verdict.text or not hours:
             return verdict

@@ -34,7 +34,7 @@ from agent_core.storage.search_index.indexed_files import (
     answer_in,
     candidate_of,
     chosen,
-    read_on,
+    read_lines_from,
     scan_unread,
 )
 from agent_core.storage.search_index.ranking import MAX_CANDIDATES, BestSentences, Statistics, rank
@@ -191,7 +191,7 @@ class SearchIndex:
             state = fstat(handle)
             if not _still(mark, handle, state.st_ino, state.st_size):
                 return None
-            new = read_on(handle, mark.position, mark.byte, state.st_size)
+            new = read_lines_from(handle, mark.position, mark.byte, state.st_size)
             return {line.undoes for line, *_ in islice(new, _BATCH_LINES) if line is not None and line.undoes}
         finally:
             close(handle)
@@ -341,7 +341,7 @@ class SearchIndex:
             batch: list[SearchLine] = []
             place = (mark.position, mark.byte)
             count = 0
-            for line, *place_after in read_on(handle, mark.position, mark.byte, state.st_size):
+            for line, *place_after in read_lines_from(handle, mark.position, mark.byte, state.st_size):
                 place = (place_after[0], place_after[1])
                 batch += [line] if line is not None else []
                 count += 1

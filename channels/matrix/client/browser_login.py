@@ -46,7 +46,7 @@ from channels.base import (
     ChannelMisconfigured,
     ChannelUnavailable,
 )
-from channels.matrix.client.homeserver import CLIENT, Homeserver, MatrixCredentials, ask, problem
+from channels.matrix.client.homeserver import CLIENT, Homeserver, MatrixCredentials, ask, channel_error
 from channels.matrix.config import MatrixConfig
 from channels.setup import PersonAtTerminal
 
@@ -219,7 +219,7 @@ async def _tokens_by_sso(
     }
     answer = await ask(homeserver, "POST", f"{CLIENT}/login", body, anonymous=True)
     if not answer.is_success:
-        raise problem(answer)
+        raise channel_error(answer)
     access, device_id = token_in(answer.body, "access_token"), answer.body.get("device_id")
     if not access or not isinstance(device_id, str):
         raise ChannelUnavailable("the homeserver's answer to the login is not a login")
@@ -254,7 +254,7 @@ async def _check_account(config: MatrixConfig, homeserver: Homeserver, tokens: M
     homeserver.credentials = tokens.credentials
     answer = await ask(homeserver, "GET", f"{CLIENT}/account/whoami")
     if not answer.is_success:
-        raise problem(answer)
+        raise channel_error(answer)
     user_id = printable_line(answer.body.get("user_id"), 255)
     if user_id != tokens.user_id:
         await log_out(config, homeserver, tokens)
@@ -271,7 +271,7 @@ async def _metadata(homeserver: Homeserver) -> Mapping[str, Any] | None:
         if answer.is_success and _address(answer.body, "token_endpoint"):
             return answer.body
         if not answer.is_success and answer.status not in (400, 404, 405):
-            raise problem(answer)
+            raise channel_error(answer)
     return None
 
 

@@ -194,12 +194,12 @@ class Homeserver(Protocol):
         ...
 
 
-def part(text: str) -> str:
+def quote_path(text: str) -> str:
     """A room id, an event id or the like, encoded as one part of a path."""
     return quote(text, safe="")
 
 
-def problem(answer: HttpAnswer) -> ChannelError:
+def channel_error(answer: HttpAnswer) -> ChannelError:
     """Return the channel error of an answer, other than a refused token, which needs a login first."""
     if answer.errcode in _ACCOUNT_CODES:
         return ChannelAuthFailed(
@@ -237,7 +237,7 @@ def send_problem(answer: HttpAnswer) -> ChannelError:  # noqa: PLR0911 - one per
     """Return the error that a refusal, or an unusable answer, is for a message."""
     code = answer.errcode
     if answer.status == 429:
-        return problem(answer)
+        return channel_error(answer)
     if code == "M_TOO_LARGE" or (answer.status == 413 and code):
         return AnswerTooLarge("the homeserver rejects this message as too large", errcode=code)
     if answer.status == 413:
@@ -248,14 +248,14 @@ def send_problem(answer: HttpAnswer) -> ChannelError:  # noqa: PLR0911 - one per
             retry_after_s=answer.retry_after_s,
         )
     if code in _PASSING_CODES or code.startswith("M_USER_"):
-        return problem(answer)
+        return channel_error(answer)
     if answer.status == 403:
         return DeliveryFailed(f"the bot may not write in this room: {answer.error}", errcode=code)
     if answer.status == 404:
         return DeliveryFailed(f"the homeserver does not know this room: {answer.error}", errcode=code)
     if 400 <= answer.status < 500:
         return DeliveryFailed(f"the homeserver refuses this message: {code} {answer.error}", errcode=code)
-    return problem(answer)
+    return channel_error(answer)
 
 
 def unreachable(error: LinkBroken) -> ChannelError:

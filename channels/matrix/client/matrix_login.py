@@ -28,7 +28,14 @@ from channels.base import (
     ChannelUnavailable,
 )
 from channels.matrix.client.browser_login import ask_to_renew, provider_of, token_store
-from channels.matrix.client.homeserver import CLIENT, Homeserver, HttpAnswer, MatrixCredentials, ask, problem
+from channels.matrix.client.homeserver import (
+    CLIENT,
+    Homeserver,
+    HttpAnswer,
+    MatrixCredentials,
+    ask,
+    channel_error,
+)
 from channels.matrix.config import MatrixConfig
 
 MAX_IN_A_ROW = 3
@@ -190,7 +197,7 @@ class MatrixLogin:
             }
             answer = await ask(self._homeserver, method, path, {**body, "auth": auth})
         if not answer.is_success:
-            raise problem(answer)
+            raise channel_error(answer)
         return answer
 
     async def _use_given_token(self, token: str) -> None:
@@ -204,7 +211,7 @@ class MatrixLogin:
                 "(in Element: Settings, Help & About, Access Token)"
             )
         if not answer.is_success:
-            raise problem(answer)
+            raise channel_error(answer)
         user_id = answer.body.get("user_id")
         if user_id != self._config.user_id:
             raise ChannelMisconfigured(
@@ -325,4 +332,4 @@ def _login_problem(answer: HttpAnswer, config: MatrixConfig) -> ChannelError:
             f"there is no Matrix client API at {config.homeserver}: is that the homeserver's own address?",
             status=answer.status,
         )
-    return problem(answer)
+    return channel_error(answer)

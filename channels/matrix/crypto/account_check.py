@@ -13,7 +13,14 @@ from functools import partial
 from typing import Any
 
 from channels.base import AccountFinding, ChannelUnavailable
-from channels.matrix.client.homeserver import CLIENT, Homeserver, HttpAnswer, LinkBroken, problem, unreachable
+from channels.matrix.client.homeserver import (
+    CLIENT,
+    Homeserver,
+    HttpAnswer,
+    LinkBroken,
+    channel_error,
+    unreachable,
+)
 from channels.matrix.client.json_access import JsonObject, object_of, text_of
 from channels.matrix.crypto.cross_signing import canonical_json, public_key
 
@@ -76,7 +83,7 @@ async def _asked(
         raise unreachable(error) from error
     if answer.is_success or (may_lack and answer.status == 404):
         return answer
-    raise problem(answer)
+    raise channel_error(answer)
 
 
 def _is_signed(value: JsonObject, user_id: str, key: str) -> bool:

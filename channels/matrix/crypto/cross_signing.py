@@ -20,7 +20,7 @@ import structlog
 
 from agent_core.state_folder import StateFolder, StateUnreachable, state_in
 from channels.base import ChannelUnavailable
-from channels.matrix.client.homeserver import CLIENT, Homeserver, problem
+from channels.matrix.client.homeserver import CLIENT, Homeserver, channel_error
 from channels.matrix.client.json_access import JsonObject, object_of, text_of
 from channels.matrix.client.matrix_login import ApprovalNeeded, MatrixLogin
 from channels.matrix.crypto.fair_shares import excess_items
@@ -127,7 +127,7 @@ class CrossSigning:
         body = {machine.user_id: {machine.device_id: signed}}
         answer = await self._homeserver.request("POST", f"{CLIENT}/keys/signatures/upload", body)
         if not answer.is_success:
-            raise problem(answer)
+            raise channel_error(answer)
         if answer.body.get("failures"):
             raise ChannelUnavailable("the homeserver does not accept the signature of our device")
         _log.info("matrix.device_signed", device=machine.device_id)

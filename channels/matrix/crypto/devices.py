@@ -15,7 +15,14 @@ import anyio.lowlevel
 import structlog
 
 from channels.base import ChannelClock
-from channels.matrix.client.homeserver import CLIENT, AnswerTooLong, Homeserver, HttpAnswer, part, problem
+from channels.matrix.client.homeserver import (
+    CLIENT,
+    AnswerTooLong,
+    Homeserver,
+    HttpAnswer,
+    channel_error,
+    quote_path,
+)
 from channels.matrix.client.json_access import JsonObject, object_of
 from channels.matrix.crypto.key_types import Device
 
@@ -83,21 +90,21 @@ class KeyRequests:
             _log.error("matrix.keys_refused", error=answer.error)
             raise StoreIsOld
         if not answer.is_success:
-            raise problem(answer)
+            raise channel_error(answer)
         machine.note_upload()
         _log.info("matrix.keys_uploaded", one_time_keys=len(body["one_time_keys"]))
 
     async def to_device(self, kind: str, messages: Mapping[str, Mapping[str, Any]]) -> None:
         """Send to devices: user → device → content."""
-        path = f"{CLIENT}/sendToDevice/{part(kind)}/{secrets.token_hex(12)}"
+        path = f"{CLIENT}/sendToDevice/{quote_path(kind)}/{secrets.token_hex(12)}"
         answer = await self._ask("PUT", path, {"messages": messages})
         if not answer.is_success:
-            raise problem(answer)
+            raise channel_error(answer)
 
     async def _post(self, path: str, body: Mapping[str, Any]) -> HttpAnswer:
         answer = await self._ask("POST", f"{CLIENT}/{path}", body)
         if not answer.is_success:
-            raise problem(answer)
+            raise channel_error(answer)
         return answer
 
     async def _ask(self, method: str, path: str, body: Mapping[str, Any]) -> HttpAnswer:

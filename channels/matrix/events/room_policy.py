@@ -13,7 +13,7 @@ from dataclasses import replace
 import structlog
 
 from channels.base import PlaceRules
-from channels.matrix.client.homeserver import CLIENT, Homeserver, LinkBroken, part
+from channels.matrix.client.homeserver import CLIENT, Homeserver, LinkBroken, quote_path
 from channels.matrix.client.json_access import text_of
 from channels.matrix.config import MatrixConfig, RoomRule, names_person
 from channels.matrix.events.inbound_events import BotIdentity
@@ -24,7 +24,7 @@ _log = structlog.get_logger(__name__)
 
 async def find_alias(homeserver: Homeserver, alias: str) -> str | None:
     """Return the room id of an alias, None if unknown. Raises LinkBroken."""
-    answer = await homeserver.request("GET", f"{CLIENT}/directory/room/{part(alias)}", timeout_s=10.0)
+    answer = await homeserver.request("GET", f"{CLIENT}/directory/room/{quote_path(alias)}", timeout_s=10.0)
     return text_of(answer.body, "room_id") or None if answer.is_success else None
 
 

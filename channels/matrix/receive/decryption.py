@@ -16,7 +16,7 @@ import anyio
 import structlog
 
 from channels.base import ChannelClock, ChannelError, ChannelUnavailable
-from channels.matrix.client.homeserver import CLIENT, Homeserver, LinkBroken, part
+from channels.matrix.client.homeserver import CLIENT, Homeserver, LinkBroken, quote_path
 from channels.matrix.client.json_access import JsonObject, events_of, object_of, text_of
 from channels.matrix.client.matrix_login import MatrixLogin
 from channels.matrix.crypto.devices import KeyTokenRefused
@@ -207,7 +207,7 @@ class Decryption:
             if anyio.current_time() > until:
                 break
             self._looked += 1
-            path = f"{CLIENT}/rooms/{part(one.room_id)}/event/{part(one.event_id)}"
+            path = f"{CLIENT}/rooms/{quote_path(one.room_id)}/event/{quote_path(one.event_id)}"
             try:
                 answer = await self._homeserver.request("GET", path)
             except LinkBroken as error:

@@ -22,7 +22,7 @@ import structlog
 from agent_core.backoff import Backoff, BackoffPolicy
 from agent_core.messages import Attachment, InboundMessage
 from channels.attachments import AttachmentRefused, AttachmentStore, AttachmentsUnavailable
-from channels.matrix.client.homeserver import RETRY, Download, Homeserver, HttpAnswer, LinkBroken, part
+from channels.matrix.client.homeserver import RETRY, Download, Homeserver, HttpAnswer, LinkBroken, quote_path
 from channels.matrix.events.inbound_events import MatrixRoute
 from channels.matrix.events.media_events import (
     VOICE_MESSAGE,
@@ -191,7 +191,7 @@ class Downloads:
     async def _once(
         self, store: AttachmentStore, message: InboundMessage, media: Media, came: Callable[[], None]
     ) -> Attachment:
-        path = f"{self._door}/{part(media.server)}/{part(media.media_id)}"
+        path = f"{self._door}/{quote_path(media.server)}/{quote_path(media.media_id)}"
         is_new = self._door == _NEW_DOOR
         query = {"timeout_ms": str(_SERVER_WAITS_MS)} if is_new else None
         try:

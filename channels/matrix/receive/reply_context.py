@@ -17,7 +17,7 @@ import structlog
 
 from agent_core.bounded import Bounded
 from agent_core.messages import Background
-from channels.matrix.client.homeserver import CLIENT, Homeserver, LinkBroken, part
+from channels.matrix.client.homeserver import CLIENT, Homeserver, LinkBroken, quote_path
 from channels.matrix.client.json_access import JsonObject, object_of, objects_of, text_of
 from channels.matrix.events.edits import bundled_edit
 from channels.matrix.events.inbound_events import Skip, file_in, message_text, replies_to
@@ -140,7 +140,7 @@ class ReplyContext:
 
     async def result(self, room_id: str, event_id: str, poll: Poll, ended_at_ms: Any) -> str | None:
         """Return the result of a poll of this room by the votes that can be read; None if none can be had."""
-        path = f"{_RELATIONS}/rooms/{part(room_id)}/relations/{part(event_id)}/m.reference"
+        path = f"{_RELATIONS}/rooms/{quote_path(room_id)}/relations/{quote_path(event_id)}/m.reference"
         votes: list[JsonObject] = []
         query = {"limit": "500"}
         for _ in range(4):
@@ -182,7 +182,7 @@ class ReplyContext:
         """An event of this room; what ``person`` was at it is remembered."""
         # A join is its person's own event; an invitation of ours to somebody is ours.
         wanted = {"types": ["m.room.member"], "senders": sorted({person, self._user_id})}
-        path = f"{CLIENT}/rooms/{part(room_id)}/context/{part(event_id)}"
+        path = f"{CLIENT}/rooms/{quote_path(room_id)}/context/{quote_path(event_id)}"
         answer = await self._ask(path, {"limit": "0", "filter": json.dumps(wanted)})
         event = object_of(answer, "event")
         # What is in here is the server's word; that it is of this room is checked all the same.

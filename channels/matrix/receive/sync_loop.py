@@ -29,7 +29,7 @@ from channels.matrix.client.homeserver import (
     HttpAnswer,
     LinkBroken,
     SyncRequest,
-    problem,
+    channel_error,
     unreachable,
 )
 from channels.matrix.client.json_access import JsonObject, events_of, object_of, text_of
@@ -373,7 +373,7 @@ class SyncReceiver:
             if request.since and answer.status == 400 and answer.errcode in _POSITION_CODES:
                 raise _PositionLost(f"{answer.errcode} {answer.error}".strip())
             if not answer.is_success or not following:
-                raise problem(answer)
+                raise channel_error(answer)
             self._login.note_success()
             self.heard_at = self._clock.now()
             if request.since and _is_further_back(following, request.since):

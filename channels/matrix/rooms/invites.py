@@ -24,7 +24,7 @@ import structlog
 
 from agent_core.backoff import Backoff, BackoffPolicy
 from channels.base import ChannelClock
-from channels.matrix.client.homeserver import CLIENT, Homeserver, HttpAnswer, LinkBroken, part
+from channels.matrix.client.homeserver import CLIENT, Homeserver, HttpAnswer, LinkBroken, quote_path
 from channels.matrix.client.json_access import JsonObject, events_of, object_of, text_of
 from channels.matrix.rooms.room_state import Rooms
 
@@ -354,7 +354,7 @@ class Invites:
         inviter = _inviter_in(own)
         replaced = text_of(object_of(own, "unsigned"), "replaces_state")
         if not inviter and replaced:
-            path = f"{CLIENT}/rooms/{part(invite.room_id)}/event/{part(replaced)}"
+            path = f"{CLIENT}/rooms/{quote_path(invite.room_id)}/event/{quote_path(replaced)}"
             before = await self._homeserver.request("GET", path)
             if before.is_success and _invites(before.body):
                 inviter = text_of(before.body, "sender")
@@ -368,7 +368,7 @@ class Invites:
 
     async def _state_of(self, room_id: str, person: str) -> JsonObject | None:
         """Somebody's membership event, or on some servers its content; empty: none; None: not known now."""
-        path = f"{CLIENT}/rooms/{part(room_id)}/state/m.room.member/{part(person)}"
+        path = f"{CLIENT}/rooms/{quote_path(room_id)}/state/m.room.member/{quote_path(person)}"
         answer = await self._homeserver.request("GET", path, query={"format": "event"})
         if not answer.is_success:
             return {} if answer.errcode and answer.status in (403, 404) else None
@@ -376,7 +376,7 @@ class Invites:
 
     async def _is_successor(self, invite: _Invite) -> bool:
         """Return True if the room's creation event confirms its predecessor, or cannot be read now."""
-        path = f"{CLIENT}/rooms/{part(invite.room_id)}/state/m.room.create"
+        path = f"{CLIENT}/rooms/{quote_path(invite.room_id)}/state/m.room.create"
         answer = await self._homeserver.request("GET", path)
         before = text_of(object_of(answer.body, "predecessor"), "room_id")
         if not answer.is_success or before == invite.replaces:
@@ -386,7 +386,7 @@ class Invites:
 
     async def _refuse(self, invite: _Invite) -> float | None:
         answer = await self._homeserver.request(
-            "POST", f"{CLIENT}/rooms/{part(invite.room_id)}/leave", {}, timeout_s=_JOIN_LIMIT_S
+            "POST", f"{CLIENT}/rooms/{quote_path(invite.room_id)}/leave", {}, timeout_s=_JOIN_LIMIT_S
         )
         if not answer.is_success:
             return self._not_done(invite, answer)
@@ -403,7 +403,7 @@ class Invites:
 
     async def _mark_direct(self, invite: _Invite) -> bool:
         """Put the room into our own ``m.direct``, so that it is known as direct after a restart too."""
-        path = f"{CLIENT}/user/{part(self._user_id)}/account_data/m.direct"
+        path = f"{CLIENT}/user/{quote_path(self._user_id)}/account_data/m.direct"
         known = await self._homeserver.request("GET", path)
         if not known.is_success and known.errcode != "M_NOT_FOUND":
             return False
@@ -432,5 +432,5 @@ def _way_in(invite: _Invite) -> tuple[str, dict[str, str] | None]:
     """Path and query of a join; without an invitation our server may have to be told whom to ask."""
     server = invite.inviter.partition(":")[2]
     if not invite.replaces or not server:
-        return f"{CLIENT}/rooms/{part(invite.room_id)}/join", None
-    return f"{CLIENT}/join/{part(invite.room_id)}", {"server_name": server, "via": server}
+        return f"{CLIENT}/rooms/{quote_path(invite.room_id)}/join", None
+    return f"{CLIENT}/join/{quote_path(invite.room_id)}", {"server_name": server, "via": server}

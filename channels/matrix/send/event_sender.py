@@ -32,9 +32,9 @@ from channels.matrix.client.homeserver import (
     LinkBroken,
     MatrixCredentials,
     TokenLost,
+    channel_error,
     link_errors,
-    part,
-    problem,
+    quote_path,
     send_problem,
 )
 from channels.matrix.client.json_access import JsonObject, object_of
@@ -286,7 +286,7 @@ class EventSender:
         if self._homeserver.credentials != attempt.used:
             # Another device has other transaction ids: first look whether the message is there.
             raise ChannelUnavailable("the login has changed meanwhile", retry_after_s=0.1)
-        path = f"{CLIENT}/rooms/{part(room_id)}/send/{kind}/{part(name)}"
+        path = f"{CLIENT}/rooms/{quote_path(room_id)}/send/{kind}/{quote_path(name)}"
         await attempt.uncertain()
         try:
             answer = await self._homeserver.request("PUT", path, covered, timeout_s=_SEND_LIMIT_S)
@@ -336,11 +336,11 @@ class EventSender:
 
     async def redact(self, room_id: str, event_id: str, name: str) -> None:
         """Redact one of our events. Raises `ChannelError`: that failed."""
-        path = f"{CLIENT}/rooms/{part(room_id)}/redact/{part(event_id)}/{part(name)}"
+        path = f"{CLIENT}/rooms/{quote_path(room_id)}/redact/{quote_path(event_id)}/{quote_path(name)}"
         with link_errors():
             answer = await self._homeserver.request("PUT", path, {}, timeout_s=_SEND_LIMIT_S)
         if not answer.is_success:
-            raise problem(answer)
+            raise channel_error(answer)
 
     def _key_may_be_forgotten(self, message: OutboundMessage, used: MatrixCredentials) -> bool:
         """Return True if the server may have taken the message and forgotten its transaction id."""
@@ -372,12 +372,12 @@ class EventSender:
         try:
             encrypted = await self._encryption_gate.is_encrypted(room_id)
             kind, content = await self._encryption_gate.prepare(room_id, kind, content, encrypted=encrypted)
-            path = f"{CLIENT}/rooms/{part(room_id)}/send/{part(kind)}/{secrets.token_hex(12)}"
+            path = f"{CLIENT}/rooms/{quote_path(room_id)}/send/{quote_path(kind)}/{secrets.token_hex(12)}"
             answer = await self._homeserver.request("PUT", path, content, timeout_s=_SEND_LIMIT_S)
         except LinkBroken as error:
             raise ChannelUnavailable(str(error)) from error
         except TokenLost as refused:
-            raise problem(refused.answer) from refused
+            raise channel_error(refused.answer) from refused
         if not answer.is_success:
             raise send_problem(answer)
 

@@ -22,7 +22,7 @@ import structlog
 from agent_core.bounded import Bounded
 from agent_core.messages import Audience, InboundMessage, MessageContext, Sender, SessionKey
 from channels.base import AckState
-from channels.matrix.client.homeserver import CLIENT, Homeserver, HttpAnswer, LinkBroken, part
+from channels.matrix.client.homeserver import CLIENT, Homeserver, HttpAnswer, LinkBroken, quote_path
 from channels.matrix.client.json_access import JsonObject, object_of, text_of
 from channels.matrix.events.inbound_events import BotIdentity, MatrixRoute, Skip, received_at
 from channels.matrix.events.matrix_threads import EVENT_ID, SHARED
@@ -132,7 +132,7 @@ class AckReactions:
 
     async def _react(self, room_id: str, event_id: str, stage: AckState) -> bool:
         relation = {"rel_type": "m.annotation", "event_id": event_id, "key": SIGNS[stage]}
-        path = f"{CLIENT}/rooms/{part(room_id)}/send/m.reaction/{_txn(event_id, stage)}"
+        path = f"{CLIENT}/rooms/{quote_path(room_id)}/send/m.reaction/{_txn(event_id, stage)}"
         answer = await self._put(path, {"m.relates_to": relation})
         found = text_of(answer.body, "event_id") if answer is not None and answer.is_success else ""
         if found:
@@ -143,7 +143,7 @@ class AckReactions:
         if (event_id, stage) not in self._known and not await self._react(room_id, event_id, stage):
             return
         ours = self._known.pop((event_id, stage))
-        path = f"{CLIENT}/rooms/{part(room_id)}/redact/{part(ours)}/{_txn(event_id, stage)}r"
+        path = f"{CLIENT}/rooms/{quote_path(room_id)}/redact/{quote_path(ours)}/{_txn(event_id, stage)}r"
         await self._put(path, {})
 
     async def _put(self, path: str, body: Mapping[str, Any]) -> HttpAnswer | None:

@@ -16,7 +16,7 @@ import structlog
 
 from agent_core.messages import OutboundMessage, SessionKey
 from channels.base import ChannelUnavailable, DeliveryFailed, Receipt
-from channels.matrix.client.homeserver import CLIENT, Homeserver, link_errors, part
+from channels.matrix.client.homeserver import CLIENT, Homeserver, link_errors, quote_path
 from channels.matrix.client.json_access import object_of, text_of
 from channels.matrix.events.room_policy import find_alias
 from channels.matrix.rooms.room_state import Rooms
@@ -64,7 +64,7 @@ async def next_room_error(
     room = rooms.get(room_id)
     content = object_of(room.tombstone, "content") if room is not None and room.tombstone else None
     if content is None:
-        path = f"{CLIENT}/rooms/{part(room_id)}/state/m.room.tombstone/"
+        path = f"{CLIENT}/rooms/{quote_path(room_id)}/state/m.room.tombstone/"
         with link_errors():
             answer = await homeserver.request("GET", path)
         content = answer.body if answer.is_success else {}

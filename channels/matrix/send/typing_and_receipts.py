@@ -13,7 +13,7 @@ from contextlib import contextmanager
 import anyio
 import structlog
 
-from channels.matrix.client.homeserver import CLIENT, Homeserver, LinkBroken, part
+from channels.matrix.client.homeserver import CLIENT, Homeserver, LinkBroken, quote_path
 
 GATHER_S = 0.04
 
@@ -116,10 +116,14 @@ class TypingAndReceipts:
             return
         (self._shown.add if on else self._shown.discard)(room_id)
         body: dict[str, object] = {"typing": True, "timeout": _TYPING_MS} if on else {"typing": False}
-        await self._send("PUT", f"{CLIENT}/rooms/{part(room_id)}/typing/{part(self._user_id)}", body)
+        await self._send(
+            "PUT", f"{CLIENT}/rooms/{quote_path(room_id)}/typing/{quote_path(self._user_id)}", body
+        )
 
     async def _send_read(self, room_id: str, event_id: str) -> None:
-        await self._send("POST", f"{CLIENT}/rooms/{part(room_id)}/receipt/m.read/{part(event_id)}", {})
+        await self._send(
+            "POST", f"{CLIENT}/rooms/{quote_path(room_id)}/receipt/m.read/{quote_path(event_id)}", {}
+        )
 
     async def _send(self, method: str, path: str, body: dict[str, object]) -> None:
         try:

@@ -22,8 +22,8 @@ from channels.matrix.client.homeserver import (
     HttpAnswer,
     LinkBroken,
     TokenLost,
+    channel_error,
     link_errors,
-    problem,
 )
 from channels.matrix.events.media_events import FileEncryption
 
@@ -122,7 +122,7 @@ class Uploads:
             if answer.is_success:
                 return limit if isinstance(limit, int) and limit > 0 else 0
             if answer.errcode != "M_UNRECOGNIZED" and answer.status not in (403, 404):
-                raise problem(answer)
+                raise channel_error(answer)
         return 0
 
 
@@ -156,7 +156,7 @@ def _refusal(answer: HttpAnswer) -> Exception:
         return FileRefused("the homeserver rejects it as too large")
     if answer.status == 403 and answer.errcode:
         return FileRefused("the homeserver does not accept it from me")
-    return problem(answer)
+    return channel_error(answer)
 
 
 def _message_type(media_type: str) -> str:

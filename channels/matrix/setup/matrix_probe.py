@@ -27,8 +27,8 @@ from channels.matrix.client.homeserver import (
     Homeserver,
     HttpAnswer,
     LinkBroken,
-    part,
-    problem,
+    channel_error,
+    quote_path,
     unreachable,
 )
 from channels.matrix.client.matrix_login import MatrixLogin
@@ -159,7 +159,7 @@ def is_unknown_user(homeserver: str, person: str, tls_ca_file: str | None) -> bo
 
 async def _rejects_unknown_user(homeserver: str, person: str, tls_ca_file: str | None) -> bool:
     async with _connected(_config(homeserver, _NOBODY, "-", tls_ca_file)) as link:
-        answer = await _asked(link, f"{CLIENT}/profile/{part(person)}")
+        answer = await _asked(link, f"{CLIENT}/profile/{quote_path(person)}")
     # The second is what older versions of Synapse say.
     return answer.status == 404 and answer.errcode in ("M_NOT_FOUND", "M_UNKNOWN")
 
@@ -211,7 +211,7 @@ async def _still_in(config: MatrixConfig, state: Path, clock: ChannelClock) -> b
         return answer.body.get("user_id") == config.user_id
     if answer.is_token_refused:
         return False
-    raise problem(answer)
+    raise channel_error(answer)
 
 
 async def _resolve(base: str, tls_ca_file: str | None, *, named: bool) -> str:

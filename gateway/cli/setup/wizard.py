@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from agent_core.files import make_folder, write_new
-from agent_core.language import language_in
+from agent_core.language import environment_language
 from agent_core.persona import FILE_NAME, STARTER
 from channels.plugin import AccountConfig
 from channels.setup import (
@@ -202,7 +202,7 @@ class Init:
                 {kind: each.settings for kind, each in asked.items() if each.settings is not None},
                 frozenset(kind for kind, each in asked.items() if each.off),
                 zone,
-                language="" if existing.is_there else language_in(self.environ),
+                language="" if existing.is_there else environment_language(self.environ),
                 console="" if existing.is_there else free_address(),
             ),
             self.environ,
@@ -252,7 +252,7 @@ class Init:
         remaining: list[str] = []
         kind = self.given.install or self._choose_unit()
         if kind != "system":
-            begin_workspace(self.home.path(settings.agents.workspace))
+            create_workspace(self.home.path(settings.agents.workspace))
         if kind is not None:
             installed = install(
                 cast("Kind", kind),
@@ -382,7 +382,7 @@ def _channels(settings: Settings, asked: Mapping[str, SetupAnswer]) -> dict[str,
 _FILES = {FILE_NAME: STARTER, "HEARTBEAT.md": _CHECKLIST}
 
 
-def begin_workspace(folder: Path) -> None:
+def create_workspace(folder: Path) -> None:
     """Make the folder and its first files, where they are missing; what cannot be written is left out."""
     for name, text in _FILES.items():
         with suppress(OSError):

@@ -27,7 +27,7 @@ from channels.base import Channel, ChannelUnavailable
 from gateway.proactive.jobs.config import ScheduleConfig
 from gateway.proactive.jobs.job_permissions import BOT_HAS_LEFT, PlaceUnknown, current_role, has_bot_left
 from gateway.proactive.jobs.triggers import (
-    LATEST,
+    LATEST_TIME,
     AddressWatch,
     Hook,
     Once,
@@ -87,7 +87,7 @@ class Scheduler:
         self._failures = 0
         self._clock_is_wrong = False
         self._looked_at: datetime | None = None
-        self._all_again_at = LATEST
+        self._all_again_at = LATEST_TIME
         for news in (wakeups.jobs, wakeups.link):
             news.connect(lambda _: self._news.set())
 
@@ -114,7 +114,7 @@ class Scheduler:
     async def fire_due(self) -> float:
         """Put due jobs into the inbox; return the seconds until the next check. Raises StoreUnavailable."""
         now = self._clock.now()
-        if now >= LATEST:
+        if now >= LATEST_TIME:
             # Nothing would ever be due again, and so every job would be done with for good.
             if not self._clock_is_wrong:
                 _log.error("schedule.clock_wrong", now=now.isoformat())

@@ -164,7 +164,7 @@ class _Reader(TokenReader):
             return True
         first, second, *_ = *self.tokens[self.at :], words.NOTHING, words.NOTHING
         is_text = second.kind == "word" and second.text not in words.TIME_WORDS
-        if first.text in words.INTRODUCES or (first.text == "to" and is_text):
+        if first.text in words.INTRODUCTORY_WORDS or (first.text == "to" and is_text):
             return False
         if first.is_glued and first.kind != "mark":
             return True

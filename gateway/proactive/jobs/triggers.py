@@ -41,7 +41,7 @@ from cronsim import CronSim, CronSimError
 
 from agent_core.text import time_zone
 
-LATEST = datetime(2200, 1, 1, tzinfo=UTC)
+LATEST_TIME = datetime(2200, 1, 1, tzinfo=UTC)
 """No instant is later, and a clock that shows a later time is wrong."""
 _MAX_EXPRESSION, _MAX_ZONE = 200, 100
 _SPANS = (timedelta(hours=1), timedelta(days=2), timedelta(days=40), timedelta(days=400))
@@ -263,7 +263,7 @@ def _instants(timing: Cron, after: datetime) -> Iterator[datetime]:
     begin = (after - timedelta(hours=3)).astimezone(zone)
     runs = ((local.astimezone(UTC) for local in CronSim(each, begin)) for each in timing.expressions)
     for instant in merge(*runs):
-        if instant > LATEST:
+        if instant > LATEST_TIME:
             return
         if instant > last and timing.counts(instant.astimezone(zone).date()):
             last = instant
@@ -271,7 +271,7 @@ def _instants(timing: Cron, after: datetime) -> Iterator[datetime]:
 
 
 def _sane(instant: datetime) -> datetime | None:
-    return instant if instant < LATEST else None
+    return instant if instant < LATEST_TIME else None
 
 
 def zone_of(name: str) -> ZoneInfo:

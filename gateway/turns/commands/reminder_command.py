@@ -116,7 +116,7 @@ async def read_argument(
         return whom, what
     except NotATime as problem:
         try:
-            return await _parse_time_behind(jobs, argument, place)
+            return await _parse_trailing_time(jobs, argument, place)
         except NotATime:
             raise problem from None
 
@@ -145,7 +145,7 @@ def _parse_argument(argument: str, place: JobPlace) -> tuple[str, tuple[TriggerR
     raise problem
 
 
-async def _parse_time_behind(
+async def _parse_trailing_time(
     jobs: JobService, argument: str, place: JobPlace
 ) -> tuple[str, tuple[TriggerRequest, str]]:
     """Parse an argument with the time at its end. Raises `NotATime`."""

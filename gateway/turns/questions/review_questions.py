@@ -373,7 +373,7 @@ class ReviewQuestions:
 
     async def _item(self, name: str) -> OutboxRow | InboxRow | None:
         number = read_number(name[1:])
-        if number is None or not is_item(name):
+        if number is None or not is_review_name(name):
             return None
         if name[0] == "d":
             item: OutboxRow | InboxRow | None = await self._store.outbox.row(number)
@@ -388,7 +388,7 @@ class ReviewQuestions:
         return row is not None and (row.state in states if states else row.state is not InboxState.IGNORED)
 
 
-def is_item(name: str) -> bool:
+def is_review_name(name: str) -> bool:
     """Return True if a text can be the name of a draft or a quarantined message."""
     return name[:1] in ("d", "m") and read_number(name[1:]) is not None
 

@@ -22,7 +22,7 @@ from agent_core.storage.search_index.indexed_files import (
     answer_in,
     candidate_of,
     searched_line,
-    undone_turn,
+    withdrawn_turn,
 )
 from agent_core.storage.search_index.ranking import (
     MAX_CANDIDATES,
@@ -326,7 +326,7 @@ def reindex_lines(
     count = 0
     for session, seq, raw in rows:
         value = as_object(raw.encode())
-        if undone := undone_turn(value):
+        if undone := withdrawn_turn(value):
             withdraw(db, session, undone)
         line = searched_line(value, seq)
         told = None if line is None else IndexedText.from_line(home, line)

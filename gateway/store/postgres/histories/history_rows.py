@@ -12,7 +12,7 @@ from agent_core.prompt_budget import message_chars
 from agent_core.storage.history_lines import as_object, from_object, stamp, to_line
 from agent_core.storage.history_paging import Entry
 from agent_core.storage.search_index.index_rows import line_time
-from agent_core.storage.search_index.indexed_files import searched_line, undone_turn
+from agent_core.storage.search_index.indexed_files import searched_line, withdrawn_turn
 from gateway.store.postgres.histories.database_search import IndexedText, withdraw
 from gateway.store.sql.engine import ConnectionPort
 
@@ -75,7 +75,7 @@ def insert(db: ConnectionPort, rows: Sequence[Sequence[object]]) -> None:
     """Insert rows: session, position, and the `columns_of` a line."""
     db.executemany(_ADD, rows)
     for session, _, _, raw, *_ in rows:
-        if '"undoes"' in str(raw) and (undone := undone_turn(as_object(str(raw).encode()))):
+        if '"undoes"' in str(raw) and (undone := withdrawn_turn(as_object(str(raw).encode()))):
             withdraw(db, str(session), undone)
 
 
