@@ -1,5 +1,5 @@
 """
-The fixed texts of prompts, and the order of their parts. Pure. `MemoryManager.build_messages` joins them.
+The fixed texts of prompts, and the order of their parts. Pure. `PromptBuilder.build_messages` joins them.
 Time and place (`turn_facts`) stand at the top of the user message, after everything that is equal in the next
 turn, because providers cache prompts from the beginning. They derive from the message's arrival, so that a
 restarted turn asks the same question. Memory, summary and skills are data inside tags that they cannot close;
