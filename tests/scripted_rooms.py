@@ -9,7 +9,7 @@ from channels.matrix.config import MatrixConfig
 from channels.matrix.events.inbound_events import BotIdentity
 from channels.matrix.events.room_policy import RoomRules
 from channels.matrix.receive.event_handler import EventHandler
-from channels.matrix.receive.reply_context import read_unencrypted
+from channels.matrix.receive.reply_context import read_plain_event
 from tests.clock import ManualClock
 from tests.doubles.homeserver import ScriptedHomeserver, member, text
 from tests.doubles.inbox import MemoryInbox
@@ -45,7 +45,7 @@ def answering(event_id):
 class Desk:
     """A conversation in one room."""
 
-    def __init__(self, registry=DIRECT, *, decrypt=read_unencrypted, **settings):
+    def __init__(self, registry=DIRECT, *, decrypt=read_plain_event, **settings):
         self.server = ScriptedHomeserver()
         self.inbox = MemoryInbox()
         config = MatrixConfig(

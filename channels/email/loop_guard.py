@@ -164,7 +164,7 @@ class LoopGuard:
 
     def note_release(self) -> None:
         """Those mails have been accepted."""
-        self._breaker.note_all_released()
+        self._breaker.note_release()
         self._breaker_urgent = True
 
     @for_owner

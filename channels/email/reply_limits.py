@@ -58,7 +58,7 @@ class CircuitBreaker:
         self.changed = False
         """Whether there is something that the last `dump` did not hold."""
         self.keeps_back = False
-        """Whether something may be in quarantine because of it; see `note_all_released`."""
+        """Whether something may be in quarantine because of it; see `note_release`."""
 
     def all_open(self, now: float) -> list[BreakerOpen]:
         """All places where nothing is answered now."""
@@ -71,7 +71,7 @@ class CircuitBreaker:
         self.changed = True
         return found
 
-    def note_all_released(self) -> None:
+    def note_release(self) -> None:
         """Note that the mails that it held back have been accepted, except where it is open again."""
         self.keeps_back = bool(self._tripped)
         self.changed = True

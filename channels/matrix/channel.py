@@ -50,7 +50,7 @@ from channels.matrix.events.outbound_events import in_room, is_first_part, notic
 from channels.matrix.events.room_policy import RoomRules
 from channels.matrix.receive.decryption import Decryption
 from channels.matrix.receive.event_handler import EventHandler
-from channels.matrix.receive.reply_context import read_unencrypted
+from channels.matrix.receive.reply_context import read_plain_event
 from channels.matrix.receive.sync_loop import SyncLink, SyncReceiver
 from channels.matrix.rooms.backfill import check_room
 from channels.matrix.rooms.direct_rooms import DIRECTS, DirectRooms
@@ -198,7 +198,7 @@ class MatrixChannel:
             rooms=rooms,
             clock=self._clock,
             rules=rules,
-            decrypt=decryption.peek if decryption is not None else read_unencrypted,
+            decrypt=decryption.peek if decryption is not None else read_plain_event,
             is_owner=self._is_owner,
         )
         return self._events, decryption

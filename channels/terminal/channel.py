@@ -187,7 +187,7 @@ class TerminalChannel:
                 "it is not known whether this was accepted; send it again with the same id"
             )
 
-    def note_handled(self, answer_id: str) -> None:
+    def note_confirmation(self, answer_id: str) -> None:
         """Note that an answer need not be shown again."""
         self._delivered[answer_id] = None
 

@@ -73,7 +73,7 @@ class LinkOwner(Protocol):
         """Hand over what was typed; returns once it is accepted, else raises `ChannelUnavailable`."""
         ...
 
-    def note_handled(self, answer_id: str) -> None:
+    def note_confirmation(self, answer_id: str) -> None:
         """Note that a link has confirmed an answer."""
         ...
 
@@ -210,5 +210,5 @@ class TerminalLink:
     def _confirm(self) -> None:
         if self._at_hand is not None:
             handover, self._at_hand = self._at_hand, None
-            self._owner.note_handled(handover.event.id)
+            self._owner.note_confirmation(handover.event.id)
             handover.confirm()

@@ -16,7 +16,7 @@ from pydantic import BaseModel, SecretStr
 from pydantic_core import PydanticUndefined
 
 from gateway.settings import Settings
-from gateway.settings.descriptions import nested_model, section_text, setting_text, unannotated
+from gateway.settings.descriptions import nested_model, plain_type, section_text, setting_text
 from gateway.settings.source import KeyPath, show_path
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "config.example.yaml"
@@ -139,7 +139,7 @@ def _setting(model: type[BaseModel], path: KeyPath, *, indent: int, mark: str) -
     inner = nested_model(field.annotation)
     lines = _comment(setting_text(model, name), indent)
     if inner is not None and shown not in _SAMPLES:
-        is_list = get_origin(unannotated(field.annotation)) is tuple
+        is_list = get_origin(plain_type(field.annotation)) is tuple
         return lines + _section(inner, path, indent=indent, mark=mark, is_list=is_list)
     if shown in _ACTIVE and not mark:
         return [*lines, f"{' ' * indent}{_line(name, _ACTIVE[shown])}"]

@@ -15,7 +15,7 @@ from pydantic_core import ErrorDetails
 
 from gateway.observability.redaction import Redactor
 from gateway.settings.accounts import AccountProblems
-from gateway.settings.descriptions import nested_model, unannotated
+from gateway.settings.descriptions import nested_model, plain_type
 from gateway.settings.source import KeyPath, Problem, Source, is_secret_name, show_path
 from gateway.system.terminal_text import plain_line
 
@@ -143,7 +143,7 @@ def _model_at(model: type[BaseModel], path: KeyPath) -> type[BaseModel] | None:
 
 def _list_in(annotation: Any) -> Any:
     """The list or mapping among what is allowed, if it is one of several things."""
-    annotation = unannotated(annotation)
+    annotation = plain_type(annotation)
     if get_origin(annotation) in (Union, UnionType):
         found = (_list_in(part) for part in get_args(annotation))
         return next((part for part in found if get_origin(part) in (tuple, list, dict)), annotation)

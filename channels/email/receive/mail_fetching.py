@@ -100,7 +100,7 @@ class WithheldMails:
         """Return True if a mail has been tried for `GIVE_UP_AFTER`."""
         return uid in self._waits and now - self._waits[uid].since >= GIVE_UP_AFTER
 
-    def forget_expired(self, uid: int, now: datetime) -> None:
+    def drop_after_grace(self, uid: int, now: datetime) -> None:
         """Stop trying a given-up mail once the owner has been notified for certain."""
         if now - self._waits[uid].since >= GIVE_UP_AFTER + _GRACE:
             self.discard(uid)

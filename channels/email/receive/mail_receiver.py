@@ -270,7 +270,7 @@ class MailReceiver:
         _log.error("mail.unfetchable", uid=uid)
         about += f", received {at.astimezone():%Y-%m-%d %H:%M %Z}"
         self._never_came(f"{self.position.uidvalidity}-{uid}", about)
-        self._withheld.forget_expired(uid, self._now())
+        self._withheld.drop_after_grace(uid, self._now())
         return self._intake.unfetchable_mail(uid, at, uidvalidity=self.position.uidvalidity)
 
     async def _owners_first(self) -> None:

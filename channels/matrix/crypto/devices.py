@@ -166,7 +166,7 @@ class DeviceLists:
         self._known.discard(user_id)
         self._query_at.pop(user_id, None)
 
-    async def ensure_known(self, user_ids: Iterable[str], own: str = "") -> None:
+    async def wait_for_devices(self, user_ids: Iterable[str], own: str = "") -> None:
         """Wait until devices are known or servers failed. Raises ChannelError, TokenRefused, LinkBroken."""
         left = set(user_ids)
         while left := {one for one in left if one in self._asked or self._may_ask(one)}:

@@ -252,7 +252,7 @@ class EncryptionEngine:
     async def learn_devices(self, user_ids: Iterable[str]) -> None:
         """Ask for the unknown or outdated device lists."""
         machine = await self.ready()
-        await self._lists.ensure_known(user_ids, machine.user_id)
+        await self._lists.wait_for_devices(user_ids, machine.user_id)
 
     def is_known(self, user_id: str) -> bool:
         """Return True if somebody's device list is known."""

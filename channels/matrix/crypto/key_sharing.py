@@ -83,10 +83,10 @@ class KeySharing:
         """Share the room's key, under its lock. Raises ChannelError, TokenRefused or LinkBroken."""
         near = [one for one in users if server_of(one) == server_of(machine.user_id)]
         far = [one for one in users if one not in set(near)]
-        await self._lists.ensure_known(near, machine.user_id)
+        await self._lists.wait_for_devices(near, machine.user_id)
         hurried = [one for one in far if not self._is_slow(one)]
         with anyio.move_on_after(OTHERS_LIMIT_S) as limit:
-            await self._lists.ensure_known(hurried, machine.user_id)
+            await self._lists.wait_for_devices(hurried, machine.user_id)
         late = {one for one in far if self._is_slow(one) and not self._lists.is_known(one)}
         if limit.cancelled_caught:
             late |= self._were_late(one for one in hurried if self._lists.is_open(one))
@@ -135,7 +135,7 @@ class KeySharing:
                     _log.info("matrix.person_unreachable", room=room_id, user=user_id)
 
     async def _give_late_to(self, machine: OlmMachine, users: set[str]) -> None:
-        await self._lists.ensure_known(users, machine.user_id)
+        await self._lists.wait_for_devices(users, machine.user_id)
         devices = self._trusted(machine.devices_of(users))
         if missing := machine.strangers(devices):
             await self._requests.claim(machine, missing)

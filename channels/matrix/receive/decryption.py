@@ -239,7 +239,7 @@ class Decryption:
             pass
         return False
 
-    def note_accepted(self, event_id: str) -> dict[str, str]:
+    def note_acceptance(self, event_id: str) -> dict[str, str]:
         """The event that `late` returned is accepted with this position."""
         self._in_hand.discard(event_id)
         self._handed_over.append(event_id)

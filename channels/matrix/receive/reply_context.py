@@ -36,7 +36,7 @@ Decrypt = Callable[[str, JsonObject], JsonObject | None]
 """An event in clear, None if it cannot be read; without any other effect."""
 
 
-def read_unencrypted(_room_id: str, event: JsonObject) -> JsonObject | None:
+def read_plain_event(_room_id: str, event: JsonObject) -> JsonObject | None:
     """An event that can be read without keys."""
     return None if event.get("type") == "m.room.encrypted" else event
 

@@ -117,7 +117,7 @@ class SyncReceiver:
             downloads,
             is_gone=events.is_gone,
             accepted=lambda message: self._mark_read([message]),
-            late=lambda event_id: decryption.note_accepted(event_id) if decryption is not None else {},
+            late=lambda event_id: decryption.note_acceptance(event_id) if decryption is not None else {},
             is_owner=events.is_owner,
         )
         """To be run beside `run`."""

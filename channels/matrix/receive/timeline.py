@@ -215,7 +215,7 @@ class Timeline:
                 else:
                     found.messages.append(self._placed(room_id, read))
         if late and self._decryption is not None:
-            self._decryption.note_accepted(late)
+            self._decryption.note_acceptance(late)
         return found
 
     async def _begun(

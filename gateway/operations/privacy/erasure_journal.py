@@ -31,7 +31,7 @@ _NAME = "forgetting-{}.json"
 MOVE_FILE_NAME = "moving-person.json"
 
 
-def merge_interrupted(layout: Layout, kept: StoredHistories, found: PersonFiles) -> PersonFiles:
+def merge_journal(layout: Layout, kept: StoredHistories, found: PersonFiles) -> PersonFiles:
     """Combine the files found now with those of an interrupted run."""
     from gateway.operations.privacy.inventory import Share
 

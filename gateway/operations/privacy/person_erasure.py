@@ -23,7 +23,7 @@ from agent_core.storage.history_lines import encode_object
 from agent_core.storage.layout import Layout
 from channels.attachments import LocalFiles, Storage, digest_of
 from gateway.operations.backup.contents import known_backups
-from gateway.operations.privacy.erasure_journal import begin, finish, merge_interrupted
+from gateway.operations.privacy.erasure_journal import begin, finish, merge_journal
 from gateway.operations.privacy.inventory import (
     Person,
     PersonFiles,
@@ -97,7 +97,7 @@ def _forget(
     only_look: bool,
     storage: Storage,
 ) -> ErasureResult:
-    found = merge_interrupted(layout, kept, find_files(kept, database, person))
+    found = merge_journal(layout, kept, find_files(kept, database, person))
     in_workspace = files_of_person(layout.home, layout.workspace, found)
     counts, total = found.counts() | in_workspace.counts(), len(found.attachments)
     backups = tuple(str(path) for _, path in known_backups(layout.home))

@@ -17,7 +17,7 @@ from channels.matrix.events.group_context import GroupContext
 from channels.matrix.events.inbound_events import AUTHOR, MARK, BotIdentity, Skip, read_event
 from channels.matrix.events.matrix_threads import SHARED, place_of, relation_of, root_of
 from channels.matrix.events.room_policy import RoomRules
-from channels.matrix.receive.reply_context import read_unencrypted
+from channels.matrix.receive.reply_context import read_plain_event
 from tests.clock import EPOCH
 from tests.doubles.homeserver import text
 from tests.scripted_rooms import CAROL, MALLORY, MENTION, Desk, edit, redaction
@@ -57,7 +57,7 @@ async def test_an_edit_that_the_server_bundles_counts():
     secret = {"type": "m.room.encrypted", "sender": ALICE, "content": {"ciphertext": "x"}}
 
     def decrypt(_room, event):
-        return edit("$1", "secret") if event is secret else read_unencrypted(_room, event)
+        return edit("$1", "secret") if event is secret else read_plain_event(_room, event)
 
     desk = Desk(decrypt=decrypt)
     events = [edit("$1", "newer"), edit("$1", "forged", MALLORY), secret, {"sender": ALICE}, {"x": 1}, 7]

@@ -10,7 +10,7 @@ from pydantic import BaseModel
 
 from gateway.errors import ConfigInvalid
 from gateway.settings import Settings, load_settings
-from gateway.settings.descriptions import nested_model, section_text, setting_text, unannotated
+from gateway.settings.descriptions import nested_model, plain_type, section_text, setting_text
 from gateway.settings.example import EXAMPLE, example_text
 from gateway.settings.json_schema import config_schema
 from gateway.settings.source import read_source
@@ -39,7 +39,7 @@ def uncommented(text):
 def models():
     found, waiting = set(), [Settings]
     while waiting:
-        kind = unannotated(waiting.pop())
+        kind = plain_type(waiting.pop())
         if isinstance(kind, type) and issubclass(kind, BaseModel):
             if kind not in found:
                 found.add(kind)
