@@ -112,7 +112,7 @@ class OpenRequest:
 
 
 class ApiChannel:
-    """The endpoint as a channel; ``server.py`` reads and writes HTTP."""
+    """The endpoint as a channel; ``api_server.py`` reads and writes HTTP."""
 
     capabilities = Capabilities(
         redelivery=Redelivery.SAME_KEY, previews=True, typing=False, max_text_bytes=1_000_000

@@ -146,7 +146,7 @@ class LoopGuard:
         self._mails.note_sent_mail(message_id, whom, alone=not message.context.cc)
 
     def undelivered_mails(self, report: BounceReport, outside: bool, verified: str) -> frozenset[str]:  # noqa: FBT001 - a callback
-        """The mails of which a report is evidence that they did not arrive; see `SentMails.believed`."""
+        """The mails of which a report is evidence that they did not arrive; see `SentMails.accept_report`."""
         return self._mails.accept_report(report, outside=outside, verified=verified)
 
     def recipient_of(self, message_ids: Sequence[str]) -> str:

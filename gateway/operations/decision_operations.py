@@ -197,7 +197,7 @@ def _how(name: str) -> str:
 
 @operation("drafts list", writes=False)
 async def list_held(context: OperationContext, limit: int = 50) -> dict[str, Any]:
-    """List what waits for approval, newest first; words of others only in `drafts_show`."""
+    """List what waits for approval, newest first; words of others only in `show_draft`."""
     rows = await context.store.outbox.rows(states=[OutboxState.HELD], limit=capped_limit(limit))
     drafts = [draft(row, words=await _is_owners(context, row)) for row in rows]
     return {"rows": drafts, "calls": (await list_calls(context))["rows"]}

@@ -130,7 +130,7 @@ async def search_sessions(
     rows = [
         {
             "session": hit.session_id,
-            "position": hit.position,  # where `sessions_page` begins with it
+            "position": hit.position,  # where a page begins with it
             "at": said.timestamp.isoformat() if said.timestamp else None,
             "who": "squidbot" if said.role == "assistant" else said.sender or "",
             "text": excerpt_for_people(said, query, _FOUND_CHARS, hit.parts[hit.at]),

@@ -33,7 +33,7 @@ _ONLY_REFERENCE = re.compile(r"[\"']?\$\{[^}]*\}[\"']?\s*(?:[,}].*)?(?:#.*)?")
 
 @dataclass(frozen=True, slots=True)
 class RestoredConfig:
-    """The result of `put_back`: the written file, and where the previous one is (None: there was none)."""
+    """The result of `restore`: the written file, and where the previous one is (None: there was none)."""
 
     config: Path
     broken: Path | None

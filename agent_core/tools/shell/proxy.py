@@ -259,7 +259,7 @@ class ProxyConnection:
 
 class CommandProxy:
     """
-    Serves one command: ``hosts`` (as `proxy_request.host_pattern`) at addresses in ``reach``.
+    Serves one command: ``hosts`` (see `host_pattern`) at addresses in ``reach``.
 
     ``opened`` is called with a host before the first byte goes there.
     """

@@ -1,9 +1,9 @@
 """
 Copies the rows of a crypto store to a database that several machines share. Imported late, with nio. The
 local SQLite file is then a cache made of the rows (`fetch`); TEMP triggers record changed rows, and
-`KeyStoreReplica.ship` sends them before the local commit. A process behind, or without its lease, is refused
-and its transaction undone. Keys stay encrypted with the pickle key. A cache has the generation `CACHE`, which
-an embedded queue takes for an older copy.
+`KeyStoreReplica.replicate` sends them before the local commit. A process behind, or without its lease, is
+refused and its transaction undone. Keys stay encrypted with the pickle key. A cache has the generation
+`CACHE`, which an embedded queue takes for an older copy.
 """
 
 from __future__ import annotations

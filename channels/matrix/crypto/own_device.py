@@ -88,9 +88,9 @@ class OwnDevice:
 
     async def replace(self, machine: OlmMachine, why: str) -> None:
         """
-        Log in as another device, which the next `announced` opens; raises as that does.
+        Log in as another device, which the next `announce` opens; raises as that does.
 
-        On failure the machine is closed, and the same device is opened by the next `announced`.
+        On failure the machine is closed, and the same device is opened by the next `announce`.
         """
         credentials = self._homeserver.credentials
         if credentials is None or credentials.device_id != machine.device_id:

@@ -2,8 +2,8 @@
 The files of received messages: fetched, decrypted, checked and stored before the messages are accepted.
 `read_event` leaves a note (`FileNote`) in the route. `Downloads` fetches a few files at a time within
 `ALL_LIMIT_S`, and gives the messages back with attachments or the reason: no message is lost for its file.
-While the store takes nothing, `bring` waits and `fetch_file` raises. Files of people who may not talk to the
-bot, and in talk not meant for it, are not fetched.
+While the store takes nothing, `fetch_files` waits and `fetch_file` raises. Files of people who may not talk
+to the bot, and in talk not meant for it, are not fetched.
 """
 
 from __future__ import annotations

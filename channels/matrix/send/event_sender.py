@@ -91,7 +91,7 @@ class SendAttempt:
 
 
 def check_size(content: JsonObject, limit: int) -> None:
-    """Check that a content fits into ``limit`` bytes. Raises `TooLarge`: it does not."""
+    """Check that a content fits into ``limit`` bytes. Raises `AnswerTooLarge`."""
     if size_of(content) > limit:
         raise AnswerTooLarge(f"the text is too long for one Matrix event ({size_of(content)} bytes)")
 

@@ -1,6 +1,6 @@
 """
 Reads the configuration, and writes a new one and its secrets, proved by the real loader, or nothing at all. A
-configuration that a person has is not changed: `Planned.lacks` is what it does not say yet.
+configuration that a person has is not changed: `PlannedSetup.lacks` is what it does not say yet.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ _MAX_BAR = 40
 
 
 def usage(answer: Mapping[str, Any], width: int | None = None) -> str:
-    """`Operations.usage`, in lines of at most ``width`` characters; by default those of the terminal."""
+    """Render ``usage``, in lines of at most ``width`` characters; by default those of the terminal."""
     if width is None:
         width = shutil.get_terminal_size((80, 24)).columns
     rows: Sequence[Mapping[str, Any]] = answer["rows"]

@@ -82,7 +82,7 @@ class TriggerRequest:
 
 
 def request_of(given: Mapping[str, Any]) -> TriggerRequest:
-    """The request in the arguments of a tool. Raises `TimingInvalid`: a value is of the wrong kind."""
+    """The request in the arguments of a tool. Raises `TriggerInvalid`: a value is of the wrong kind."""
 
     def number(name: str) -> float | None:
         value = given.get(name)

@@ -144,7 +144,7 @@ Timing = Once | Interval | Cron | Hook
 
 
 def parse_timing(text: str) -> Timing:
-    """Read what ``str()`` wrote. Raises `TimingInvalid`: it is no timing, or one that never comes."""
+    """Read what ``str()`` wrote. Raises `TriggerInvalid`: it is no timing, or one that never comes."""
     if text.startswith("at "):
         return Once(*map(_instant, text[3:].split(", ")))
     if (hook := _HOOK.fullmatch(text)) is not None:

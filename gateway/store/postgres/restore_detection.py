@@ -42,7 +42,7 @@ class AcceptedRestore:
 
 
 def read_accepted_restore(db: ConnectionPort) -> AcceptedRestore | None:
-    """Read what `set_restored` wrote last."""
+    """Read what `write_accepted_restore` wrote last; None if nothing was."""
     text = _meta(db, _RESTORED)
     if text is None:
         return None

@@ -40,7 +40,7 @@ _Line = tuple[bytes, dict[str, Any] | None]
 
 
 class KeptTables:
-    """The tables as `gateway.operations.privacy.personal_histories.Kept`; a context manager that connects."""
+    """Implements `StoredHistories` for tables; a context manager that connects."""
 
     def __init__(self, at: ServerDatabase, home: int) -> None:
         self._at = at
