@@ -174,7 +174,7 @@ class SkillInvalid(AgentError):
 @dataclass(frozen=True, slots=True)
 class Failure:
     """
-    The facts about a failed request from which `model_error` builds its error.
+    The facts about a failed request from which `llm.model_errors.classify` builds its error.
 
     Args:
         status: The HTTP status, if the server gave one.

@@ -336,7 +336,7 @@ class _Stripper:
 
 
 def _lines(text: str) -> Iterator[str]:
-    """As ``split`` gives them, but not all at once."""
+    """Yield the lines one by one."""
     start = 0
     while (end := text.find("\n", start)) >= 0:
         yield text[start:end]

@@ -16,16 +16,16 @@ import aiohttp
 from aiohttp import connector
 from aiohttp.http import HttpProcessingError
 
-_MOST_INTERIM = 16
+_MAX_INTERIM = 16
 _VERIFIES, _DOES_NOT = "_SSL_CONTEXT_VERIFIED", "_SSL_CONTEXT_UNVERIFIED"
 
 
 class BoundedResponse(aiohttp.ClientResponse):
-    """For ``response_class`` of a session: more than 16 interim answers are a `ClientResponseError`."""
+    """A ``response_class`` of sessions: more than 16 interim answers are a `ClientResponseError`."""
 
     async def start(self, connection: Any) -> aiohttp.ClientResponse:
         """Read the head of the answer."""
-        protocol, left = connection.protocol, 1 + _MOST_INTERIM
+        protocol, left = connection.protocol, 1 + _MAX_INTERIM
         read = protocol.read
 
         async def read_counted_piece() -> Any:

@@ -227,7 +227,7 @@ class Background(_Frozen):
 
 
 class _Sparse:
-    """A record of which JSON has only what is not the default."""
+    """A record whose JSON leaves out what has its default."""
 
     @model_serializer(mode="wrap")
     def _changed(self, handler: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:

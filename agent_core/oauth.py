@@ -22,11 +22,11 @@ import structlog
 
 from agent_core.backoff import BackoffPolicy
 from agent_core.ports import Clock
-from agent_core.state_folder import DiskFolder, StateAway, StateFolder
+from agent_core.state_folder import DiskFolder, StateFolder, StateUnreachable
 from agent_core.text import one_line
 
 _USUAL_LIFE_S = 3600.0
-_LONGEST_LIFE_S = 400 * 86_400.0
+_MAX_LIFE_S = 400 * 86_400.0
 _EARLY_S = 120.0
 """A token is renewed this long before it expires, so that a login does not outlive it."""
 _NEW_S = 60.0
@@ -40,7 +40,7 @@ _FINAL = frozenset(
 _log = structlog.get_logger(__name__)
 
 
-class ProviderAway(Exception):
+class ProviderUnreachable(Exception):
     """The provider does not respond, or not sensibly."""
 
 
@@ -86,9 +86,13 @@ class OAuthTokens:
         return cls(**{**stored, "ends_at": float(stored["ends_at"])})
 
     def renew_from(self, answer: Mapping[str, Any], now_s: float) -> Self:
-        """Return the tokens updated by an endpoint's answer at Unix time ``now_s``. Raises `ProviderAway`."""
+        """
+        Return the tokens updated by an endpoint's answer at Unix time ``now_s``.
+
+        Raises `ProviderUnreachable`.
+        """
         if not (access := token_in(answer, "access_token")):
-            raise ProviderAway("its answer contains no tokens")
+            raise ProviderUnreachable("its answer contains no tokens")
         refresh = token_in(answer, "refresh_token") or self.refresh
         return replace(
             self, access=access, refresh=refresh, ends_at=now_s + lifetime_s(answer.get("expires_in"))
@@ -97,7 +101,9 @@ class OAuthTokens:
 
 _T = TypeVar("_T", bound=OAuthTokens)
 AskProvider = Callable[[_T], Awaitable[Mapping[str, Any]]]
-"""Asks a token endpoint to renew tokens; returns its answer. Raises `ProviderAway` and `ProviderRefused`."""
+"""
+Asks a token endpoint to renew tokens; returns its answer. Raises `ProviderUnreachable` and `ProviderRefused`.
+"""
 
 
 class TokenStore(Generic[_T]):
@@ -115,10 +121,10 @@ class TokenStore(Generic[_T]):
         self._state = state or DiskFolder(path.parent)
 
     def load(self) -> _T | None:
-        """The stored tokens; None if there are none that can be used. Raises `StateAway`."""
+        """The stored tokens; None if there are none that can be used. Raises `StateUnreachable`."""
         try:
             return self._tokens_in(self._state.read(self.path.name))
-        except StateAway:
+        except StateUnreachable:
             raise
         except OSError as error:
             self._log_unreadable(error)
@@ -208,7 +214,7 @@ class RotatingToken(Generic[_T]):
         else:
             try:
                 tokens = await anyio.to_thread.run_sync(self.store.load)
-            except StateAway as error:
+            except StateUnreachable as error:
                 raise TokenUnavailable(f"it cannot be read: {error}", _RETRY.first_s) from error
         if tokens is None:
             raise LoginRequired
@@ -231,7 +237,7 @@ class RotatingToken(Generic[_T]):
             raise TokenUnavailable("another process is renewing it right now", _RETRY.first_s)
         try:
             new = old.renew_from(await self._ask(old), self._clock.now().timestamp())
-        except (ProviderAway, ProviderRefused) as error:
+        except (ProviderUnreachable, ProviderRefused) as error:
             if isinstance(error, ProviderRefused) and error.code in _FINAL:
                 self._revoked = old.refresh, str(error)
                 raise LoginRequired(str(error), revoked=True) from error
@@ -261,7 +267,7 @@ class RotatingToken(Generic[_T]):
 
 
 def read_answer(status: int, body: bytes) -> Mapping[str, Any]:
-    """Read an OAuth endpoint's answer. Raises ProviderRefused (RFC 6749 error) or ProviderAway."""
+    """Read an OAuth endpoint's answer. Raises ProviderRefused (RFC 6749 error) or ProviderUnreachable."""
     try:
         answer = json.loads(body)
     except (ValueError, RecursionError):
@@ -273,7 +279,7 @@ def read_answer(status: int, body: bytes) -> Mapping[str, Any]:
         )
     is_good = status in (HTTPStatus.OK, HTTPStatus.CREATED)
     if not is_good or not isinstance(answer, dict):
-        raise ProviderAway(f"it answers {status}{' with an unreadable body' if is_good else ''}")
+        raise ProviderUnreachable(f"it answers {status}{' with an unreadable body' if is_good else ''}")
     return answer
 
 
@@ -296,4 +302,4 @@ def lifetime_s(told: object) -> float:
         life_s = float(told)  # type: ignore[arg-type]  # whatever it is, there is an answer
     except (TypeError, ValueError, OverflowError):
         return _USUAL_LIFE_S
-    return life_s if 0 < life_s <= _LONGEST_LIFE_S else _USUAL_LIFE_S
+    return life_s if 0 < life_s <= _MAX_LIFE_S else _USUAL_LIFE_S

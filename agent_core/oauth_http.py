@@ -11,7 +11,7 @@ import aiohttp
 import anyio.to_thread
 
 from agent_core.http_guards import BoundedResponse
-from agent_core.oauth import ProviderAway, read_answer
+from agent_core.oauth import ProviderUnreachable, read_answer
 
 MAX_ANSWER_BYTES = 200_000
 
@@ -48,6 +48,6 @@ class HttpProvider:
                         raise aiohttp.ClientPayloadError("the answer is too long")
             return read_answer(answer.status, bytes(read))
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise ProviderAway(f"{urlsplit(url).hostname}: {type(error).__name__}") from error
-        except ProviderAway as error:
-            raise ProviderAway(f"{urlsplit(url).hostname}: {error}") from error
+            raise ProviderUnreachable(f"{urlsplit(url).hostname}: {type(error).__name__}") from error
+        except ProviderUnreachable as error:
+            raise ProviderUnreachable(f"{urlsplit(url).hostname}: {error}") from error

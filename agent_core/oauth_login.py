@@ -20,19 +20,21 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 import anyio
 from anyio.abc import SocketStream
 
-from agent_core.oauth import OAuthTokens, ProviderAway, ProviderRefused, printable_line
+from agent_core.oauth import OAuthTokens, ProviderRefused, ProviderUnreachable, printable_line
 from agent_core.ports import Clock
 
 _PORT = 8913
 REDIRECT = f"http://127.0.0.1:{_PORT}/callback"
-LONGEST_WAIT_S = 1800.0
+MAX_WAIT_S = 1800.0
 """A login that is not finished by then has to begin again."""
 _PAUSE_S = 5.0
 """Between two questions, by default, and what each "slow_down" adds (RFC 8628, section 3.5)."""
 _REQUEST_BYTES = 16_384
 _DEVICE = "urn:ietf:params:oauth:grant-type:device_code"
 Post = Callable[[str, Mapping[str, str]], Awaitable[Mapping[str, Any]]]
-"""Sends a form; returns the JSON object that comes back. Raises `ProviderRefused` and `ProviderAway`."""
+"""
+Sends a form; returns the JSON object that comes back. Raises `ProviderRefused` and `ProviderUnreachable`.
+"""
 _REASONS = {
     "access_denied": "access was denied",
     "expired_token": "the code was not entered in time; begin again",
@@ -65,26 +67,26 @@ class OAuthClient:
 async def run_device_flow(
     client: OAuthClient, post: Post, clock: Clock, show: Callable[[str], None]
 ) -> OAuthTokens:
-    """Get tokens by a code entered elsewhere. Raises LoginFailed (denied, late) or ProviderAway."""
+    """Get tokens by a code entered elsewhere. Raises LoginFailed (denied, late) or ProviderUnreachable."""
     try:
         given = await post(client.device_endpoint, {"client_id": client.client_id, "scope": client.scope})
     except ProviderRefused as error:
-        raise ProviderAway(f"it issued no code: {error}") from error
+        raise ProviderUnreachable(f"it issued no code: {error}") from error
     where = printable_line(given.get("verification_uri") or given.get("verification_url"), 500)
     # A second line would be the provider's own instructions.
     code = printable_line(str(given.get("user_code") or "").partition("\n")[0], 40)
     secret = given.get("device_code")
     if not where.startswith(("https://", "http://")) or not code or not isinstance(secret, str):
-        raise ProviderAway("it issued no usable code")
+        raise ProviderUnreachable("it issued no usable code")
     show(f"Open {where} in any browser, enter {code} and log in there. I am waiting here.")
     form = {"grant_type": _DEVICE, "device_code": secret, **client.credentials}
     pause_s = seconds_in(given.get("interval"), _PAUSE_S)
-    ends_at = clock.monotonic() + seconds_in(given.get("expires_in"), LONGEST_WAIT_S)
+    ends_at = clock.monotonic() + seconds_in(given.get("expires_in"), MAX_WAIT_S)
     while clock.monotonic() < ends_at:
         await anyio.sleep(pause_s)
         try:
             return _new_tokens(await post(client.token_endpoint, form), clock)
-        except ProviderAway:
+        except ProviderUnreachable:
             pause_s += _PAUSE_S
         except ProviderRefused as error:
             if error.code == "slow_down":
@@ -142,7 +144,7 @@ def seconds_in(value: object, usual: float) -> float:
         seconds = float(value)  # type: ignore[arg-type]  # it may be anything
     except (TypeError, ValueError, OverflowError):
         return usual
-    return usual if math.isnan(seconds) else min(max(seconds, 1.0), LONGEST_WAIT_S)
+    return usual if math.isnan(seconds) else min(max(seconds, 1.0), MAX_WAIT_S)
 
 
 class BrowserLogin:
@@ -175,7 +177,7 @@ class BrowserLogin:
                     found.append(await source())
                     tasks.cancel_scope.cancel()
 
-            tasks.cancel_scope.deadline = anyio.current_time() + LONGEST_WAIT_S
+            tasks.cancel_scope.deadline = anyio.current_time() + MAX_WAIT_S
             tasks.start_soon(take, self._pasted)
             tasks.start_soon(take, self._listen)
         if not found:

@@ -1,5 +1,5 @@
 """
-The fixed texts of prompts, and the order of their parts. Pure. `MemoryManager.build_messages` joins them.
+The fixed texts of prompts, and the order of their parts. Pure. `PromptBuilder.build_messages` joins them.
 Time and place (`turn_facts`) stand at the top of the user message, after everything that is equal in the next
 turn, because providers cache prompts from the beginning. They derive from the message's arrival, so that a
 restarted turn asks the same question. Memory, summary and skills are data inside tags that they cannot close;
@@ -151,9 +151,9 @@ def background_text(lines: Sequence[tuple[str, str, str, str]]) -> str:
     return "\n\n".join(parts)
 
 
-CORRECTED = "[Of what I wrote before, this is corrected: "
+CORRECTION_PREFIX = "[Of what I wrote before, this is corrected: "
 """How a line of a history begins that has the new text of an edited message; a line break ends it."""
-ASKED_AGAIN = "[This is asked again, and the earlier answer was withdrawn. "
+ASKED_AGAIN_PREFIX = "[This is asked again, and the earlier answer was withdrawn. "
 """How the paragraph begins that follows a question whose earlier answer has had effects."""
 
 
@@ -173,8 +173,12 @@ def words_for_people(content: str, sender: str = "") -> str:
                 quoted += [f"> {_ADDRESSED.sub(_SAID, line)}".rstrip() for line in said]
     shared = bool(sender) and content.startswith(f"[{sender}] ")
     content = content.removeprefix(f"[{sender}] ")
-    content = content.partition("\n")[2] if content.startswith((CORRECTED, f"\\{CORRECTED}")) else content
-    lines = content.partition(f"\n\n{ASKED_AGAIN}")[0].split("\n")
+    content = (
+        content.partition("\n")[2]
+        if content.startswith((CORRECTION_PREFIX, f"\\{CORRECTION_PREFIX}"))
+        else content
+    )
+    lines = content.partition(f"\n\n{ASKED_AGAIN_PREFIX}")[0].split("\n")
     for head in ("From: ", _ALSO_TO) if lines[0] == "<mail>" else ():
         if lines[1:] and lines[1].startswith(head):
             del lines[1]
@@ -272,7 +276,7 @@ def _called(name: str) -> str:
     return f" ({said})" if said else ""
 
 
-_HEARD_LINE = re.compile(
+_TRANSCRIPT_LINE = re.compile(
     r'^\[Spoken in "(.*)", (\d+) s, as a program heard it, which (is not sure|may mishear):\] (.+)$',
     re.MULTILINE,
 )
@@ -333,20 +337,20 @@ def transcript_line(
 def transcripts_in(text: str) -> dict[str, list[dict[str, Any]]]:
     """Parse all `transcript_line` lines with words in a text, by file name, in order."""
     found: dict[str, list[dict[str, Any]]] = {}
-    for name, seconds, doubt, said in _HEARD_LINE.findall(text):
+    for name, seconds, doubt, said in _TRANSCRIPT_LINE.findall(text):
         heard = {"text": said, "seconds": float(seconds), "unsure": doubt == "is not sure"}
         found.setdefault(name, []).append(heard)
     return found
 
 
 def transcript_words(line: str) -> str:
-    """The words in a line that `heard_line` has written; any other line as it is."""
-    found = _HEARD_LINE.fullmatch(line)
+    """Return the words in a `transcript_line`; any other line as it is."""
+    found = _TRANSCRIPT_LINE.fullmatch(line)
     return found[4] if found else line
 
 
 def transcript_file_name(name: str) -> str:
-    """The name of a file as `heard_line` writes it."""
+    """Return the name of a file as `transcript_line` writes it."""
     return _one_line(name)
 
 

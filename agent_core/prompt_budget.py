@@ -99,15 +99,15 @@ class TokenEstimate:
         """The largest number of tokens of a text of so many characters, without looking at it."""
         return int(chars * _FOUR_BYTES * _MARGIN * self.factor) + 1
 
-    def fitting(self, tokens: int) -> int:
-        """No text of so many characters has more tokens than this; known without looking at it."""
+    def safe_chars(self, tokens: int) -> int:
+        """Return a number of characters of which no text has more than ``tokens``, without reading it."""
         return max(0, int(tokens / (_FOUR_BYTES * _MARGIN * self.factor)) - 1)
 
     def message(self, message: Message) -> int:
         """Tokens of a message with its frame, its tool calls and its pictures."""
-        return next(self.each((message,)))
+        return next(self.per_message((message,)))
 
-    def each(self, messages: Iterable[Message]) -> Iterator[int]:
+    def per_message(self, messages: Iterable[Message]) -> Iterator[int]:
         """`message` for one after the other."""
         chars, margin, factor = self.chars_per_token, _MARGIN, self.factor
         for message in messages:
@@ -128,7 +128,7 @@ class TokenEstimate:
 
     def request(self, messages: Iterable[Message], tools: Iterable[ToolDefinition] = ()) -> int:
         """Tokens of a whole request."""
-        return sum(self.each(messages)) + self.definitions(tools)
+        return sum(self.per_message(messages)) + self.definitions(tools)
 
     def chars(self, tokens: int) -> int:
         """About how many characters of the cheapest text fit into ``tokens``: an upper limit for reading."""
@@ -177,7 +177,7 @@ def fit_window(messages: Sequence[Message], max_tokens: int, estimate: TokenEsti
     """The newest messages within ``max_tokens``; if any had to go, the first one left is a user's."""
     used = 0
     start = len(messages)
-    for tokens in estimate.each(reversed(messages)):
+    for tokens in estimate.per_message(reversed(messages)):
         used += tokens
         if used > max_tokens:
             break
@@ -193,7 +193,7 @@ def _next_question(messages: Sequence[Message], start: int) -> int:
     return start
 
 
-def sound_history(messages: Sequence[Message]) -> list[Message]:
+def valid_history(messages: Sequence[Message]) -> list[Message]:
     """
     The messages in a form that every provider accepts, whatever a crash left in the file.
 

@@ -22,7 +22,7 @@ from agent_core.language import _, gettext_noop, show_time
 from agent_core.text import one_line
 
 KEPT = 12
-"""So many origins of one text are kept, the least trusted and then the newest first."""
+"""The most origins kept for one text, the least trusted and then the newest first."""
 _WHERE_CHARS = 200
 
 
@@ -147,7 +147,7 @@ def origins_of_call() -> Origins:
 
 
 @contextmanager
-def calling(origins: Origins) -> Iterator[None]:
+def use_origins(origins: Origins) -> Iterator[None]:
     """Inside the block, `origins_of_call` returns these."""
     token = _of_call.set(origins)
     try:

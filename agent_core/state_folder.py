@@ -18,7 +18,7 @@ Row = tuple[str, str, bytes]
 """The name of a table, the key of a row in it, its values."""
 
 
-class StateAway(OSError):
+class StateUnreachable(OSError):
     """
     The database cannot be reached now, or this process may no longer write there.
 
@@ -50,7 +50,11 @@ class RowStore(Protocol):
     def save(
         self, file: str, generation: int, changed: Mapping[tuple[str, str], bytes | None], *, whole: bool
     ) -> None:
-        """Replace changed rows (None: deleted) of a generation, or all (``whole``). Raises StateAway."""
+        """
+        Replace changed rows (None: deleted) of a generation, or all (``whole``).
+
+        Raises StateUnreachable.
+        """
         ...
 
     def forget(self, file: str) -> None:

@@ -247,7 +247,7 @@ def _linked(title: str, address: str) -> str:
 
 REST = "The rest is in the text."
 _LEAST_LOOKED_AT = 12_000
-"""So many characters of an answer, or four times as many as are read out: the event loop waits meanwhile."""
+"""The most characters of an answer, or four times those read out: the event loop waits meanwhile."""
 _ADDRESS = re.compile(
     r"\bhttps?://(?:[^\s/@]{0,200}@)?(?:www\.)?([^\s/:?#<>()]{1,253})[^\s<>]{0,2000}", re.IGNORECASE
 )

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from markdown_it.rules_inline import StateInline
     from markdown_it.token import Token
 
-_MOST_CHARS = 2000
-_MOST_LINES = 100
+_MAX_CHARS = 2000
+_MAX_LINES = 100
 _ENDS = {"\\(": "\\)", "\\[": "\\]", "$$": "$$"}
 _SPOILER = re.compile(r"\|\|(?!\s)(?P<said>[^\n|]{1,2000})(?<!\s)\|\|(?!\|)")
 _FOOTNOTE = re.compile(r"\[\^(?P<name>[\w\-]{1,30})\]")
@@ -69,7 +69,7 @@ def _formula(state: StateInline, silent: bool) -> bool:
 def _formula_at(text: str, start: int) -> str:
     """Return the formula of a line that begins at ``start``, with its marks; empty if there is none."""
     close = _ENDS.get(text[start : start + 2])
-    end = text.find(close, start + 2, start + _MOST_CHARS) if close else -1
+    end = text.find(close, start + 2, start + _MAX_CHARS) if close else -1
     found = text[start : end + 2] if end >= 0 else ""
     inside = found[2:-2]
     loose = close == "$$" and inside != inside.strip()
@@ -140,7 +140,7 @@ def _formula_block(state: StateBlock, start: int, end: int, silent: bool) -> boo
         if not silent:
             _push_block(state, lines[0], lines[0][2:-2].strip(), start)
         return True
-    for number in range(start + 1, min(end, start + _MOST_LINES)):
+    for number in range(start + 1, min(end, start + _MAX_LINES)):
         lines.append(state.src[state.bMarks[number] + state.tShift[number] : state.eMarks[number]].rstrip())
         if lines[-1] == close:
             break

@@ -9,7 +9,7 @@ import tarfile
 from datetime import UTC, datetime
 
 from gateway.operations.backup.backup_settings import kept_config
-from gateway.operations.backup.contents import Choice
+from gateway.operations.backup.contents import BackupSelection
 from gateway.operations.backup.create import BackupSource, make_backup
 from gateway.operations.operation_context import OperationContext
 from gateway.store.sqlite.sqlite_queue import SqliteQueue
@@ -28,7 +28,7 @@ async def source_of(filled, *, with_secrets=False):
             return await OperationContext(store, None).call("backup_snapshot", {})
 
     folder = await snapshot()
-    choice = Choice(filled.home.root, kept.workspace, with_secrets=with_secrets)
+    choice = BackupSelection(filled.home.root, kept.workspace, with_secrets=with_secrets)
     return BackupSource(choice, lambda: folder, kept.text, {"notes": list(kept.notes)})
 
 

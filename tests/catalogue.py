@@ -96,7 +96,7 @@ def state_names() -> Iterator[str]:
     """The names of states, kinds and reasons, which are shown as words."""
     from agent_core.messages import Background
     from agent_core.models import Purpose
-    from gateway.routing.let_in import _PATTERNS
+    from gateway.routing.admissions import _PATTERNS
     from gateway.store.background_job_rows import BackgroundState
     from gateway.store.model import JobKind, RunOutcome
 

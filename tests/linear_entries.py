@@ -21,11 +21,11 @@ from channels.email.imap.imap_syntax import parse_fetch, parse_list
 from channels.email.parse.dsn import read_report
 from channels.email.parse.inbound_mail import parse_mail
 from channels.email.parse.mime import Unreadable
-from channels.email.parse.reply_stripping import divide
+from channels.email.parse.reply_stripping import split_quotes
 from channels.email.receive.mail_intake import given_up, read_arrival
 from channels.email.trust.dkim import find_signatures
 from channels.markup import MAX_BYTES, to_html, to_text
-from channels.matrix.events.inbound_events import Me, read_event
+from channels.matrix.events.inbound_events import BotIdentity, read_event
 from channels.matrix.events.outbound_events import build_content
 from channels.matrix.rooms.room_state import Rooms
 from channels.split import split_markdown
@@ -107,7 +107,7 @@ def _event(key: str) -> Callable[[str], None]:
             {key: text} if key != "both" else {"formatted_body": text, "format": "org.matrix.custom.html"}
         )
         event = {"type": "m.room.message", "event_id": "$a", "sender": "@ann:hs.test", "content": content}
-        me = Me("matrix", "@bot:hs.test", "Bot")
+        me = BotIdentity("matrix", "@bot:hs.test", "Bot")
         read_event(event, "!a:hs.test", me=me, rooms=Rooms("@bot:hs.test"), now=NOW)
 
     return run
@@ -205,9 +205,12 @@ ENTRIES: dict[str, tuple[Callable[[str], Any], int]] = {
     "what an answer by mail quotes, and its fields": (_composed_with, LONG),
     "Markdown as long as it is interpreted, as HTML": (to_html, MAX_BYTES - 1),
     "Markdown as long as it is interpreted, as text": (to_text, MAX_BYTES - 1),
-    "what a mail quotes of ours": (lambda text: divide(text, [text[::-1], text[len(text) // 2 :]]), LONG),
+    "what a mail quotes of ours": (
+        lambda text: split_quotes(text, [text[::-1], text[len(text) // 2 :]]),
+        LONG,
+    ),
     "what a mail quotes of ours, marked": (
-        lambda text: divide("> " + text.replace("\n", "\n> "), [text[7:] + text]),
+        lambda text: split_quotes("> " + text.replace("\n", "\n> "), [text[7:] + text]),
         LONG,
     ),
     "an event of Matrix that goes out": (lambda text: build_content(_answer(text)), EVENT),

@@ -6,10 +6,10 @@ import json
 
 from channels.matrix.client.homeserver import HttpAnswer
 from channels.matrix.config import MatrixConfig
-from channels.matrix.events.inbound_events import Me
+from channels.matrix.events.inbound_events import BotIdentity
 from channels.matrix.events.room_policy import RoomRules
 from channels.matrix.receive.event_handler import EventHandler
-from channels.matrix.receive.reply_context import in_clear
+from channels.matrix.receive.reply_context import read_plain_event
 from tests.clock import ManualClock
 from tests.doubles.homeserver import ScriptedHomeserver, member, text
 from tests.doubles.inbox import MemoryInbox
@@ -45,7 +45,7 @@ def answering(event_id):
 class Desk:
     """A conversation in one room."""
 
-    def __init__(self, registry=DIRECT, *, decrypt=in_clear, **settings):
+    def __init__(self, registry=DIRECT, *, decrypt=read_plain_event, **settings):
         self.server = ScriptedHomeserver()
         self.inbox = MemoryInbox()
         config = MatrixConfig(
@@ -58,7 +58,7 @@ class Desk:
                 **settings,
             }
         )
-        me = Me(
+        me = BotIdentity(
             channel="matrix",
             user_id=BOT,
             group_policy=config.group_policy,

@@ -27,7 +27,7 @@ from gateway.store.background_job_rows import job_message
 from gateway.store.model import (
     APPROVAL,
     APPROVED,
-    Collected,
+    CollectedAlert,
     EffectReceipt,
     Job,
     JobKind,
@@ -103,10 +103,12 @@ async def _questions_in_every_state(store: SqliteQueue) -> None:
     )
     await store.turns.record_step_start(running, Step(0, "tool", "d", {"name": "send_file"}, None, receipt))
     await store.turns.record_step_result(running, Step(0, "tool", "d", {"name": "send_file"}, {"done": True}))
-    granting = await claim(store, _session("granted"))
+    grant_or_refusal = await claim(store, _session("granted"))
     later = (EPOCH + timedelta(days=400)).isoformat()
     request = {"name": "a11111", "asked": [], "call": {"name": "web_fetch"}, "until": later}
-    await store.approvals.ask(granting, Step(0, APPROVAL, "d", request, None), [], why="asks", delay_s=60)
+    await store.approvals.ask(
+        grant_or_refusal, Step(0, APPROVAL, "d", request, None), [], why="asks", delay_s=60
+    )
     grant = Grant(
         "g11111",
         Scope(GrantKind.HOST, "", "https://example.org"),
@@ -123,7 +125,7 @@ async def _questions_in_every_state(store: SqliteQueue) -> None:
     reply = NewOutbound("matrix", BOT, _session("answered"), "yes")
     usage, waits = (
         Usage(calls=2, cost_usd=0.01, model="m"),
-        Collected("email", "alice@mail.test", "an alert", EPOCH),
+        CollectedAlert("email", "alice@mail.test", "an alert", EPOCH),
     )
     line = Message(role="assistant", content="yes", id=f"{answered.id}.1", turn=answered.id, timestamp=EPOCH)
     await store.turns.complete(

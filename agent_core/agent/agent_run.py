@@ -27,7 +27,7 @@ from agent_core.models import (
 )
 from agent_core.ports import StepJournal, ToolPort
 from agent_core.prompt_budget import clip
-from agent_core.provenance import calling
+from agent_core.provenance import use_origins
 from agent_core.tools.deferred import FIND_TOOLS, DeferredTools, name_of_tool
 from agent_core.tools.effects import (
     Effect,
@@ -57,7 +57,7 @@ _CUT_OFF = gettext_noop(
 )
 _READ = "[The pictures that your tools have just read, in that order.]"
 _PICTURES_OF_TOOLS = 8
-"""So many are shown in one run."""
+"""The most shown in one run."""
 _log = structlog.get_logger(__name__)
 
 RunTools = Mapping[str, tuple[ToolDefinition, ToolPort, bool]]
@@ -190,7 +190,7 @@ class AgentRun:
         if found is None:
             # Only a call that is made needs an allowance: what is recorded was paid before.
             guess = self._memory.estimate.request([*self._prompt, *self._tail], self._definitions)
-            last = last or await self._calls.no_more_after(guess, begun=self.steps > 0)
+            last = last or await self._calls.refusal_after(guess, begun=self.steps > 0)
             answer, origins = await self._ask(last, None if last else guess), self.words.origins
             if self._journal is not None:
                 await self._journal.record_model_answer(number, digest, answer, origins=origins)
@@ -358,7 +358,7 @@ class AgentRun:
             map(self.words.is_written, proposal.targets or [""])
         ):
             kept = ()  # what somebody has written is theirs as well
-        with calling(kept), approving(state):
+        with use_origins(kept), approving(state):
             result = await self._runner.run(call, step=number)
         result = result.model_copy(update={"origins": self.words.arriving(result.origins)})
         if approval is not None and approval.changed:

@@ -18,7 +18,7 @@ from agent_core.provenance import Origins, Trust, arriving, join_origins, since,
 from agent_core.tools.effects import Effect, wording_of
 from agent_core.tools.policy import Proposal, is_mentioned, is_named, is_said, is_written_as_code
 
-_MOST_UNASKED_FETCHES = 20
+_MAX_UNASKED_FETCHES = 20
 """After so many answers of servers in a turn, links in them name nothing: which are followed tells."""
 _WORD = re.compile(r"\w+|[/~$;&]")
 
@@ -143,7 +143,7 @@ class SeenWords:
             )
         from agent_core.tools.web.urls import addresses_in, has_public_name  # noqa: PLC0415 - to fetch pages
 
-        found = self._named_by_tools if len(self._named_by_tools) < _MOST_UNASKED_FETCHES else []
+        found = self._named_by_tools if len(self._named_by_tools) < _MAX_UNASKED_FETCHES else []
         given = set().union(*map(addresses_in, found))
         return all(self.is_written(each) or (each in given and has_public_name(each)) for each in targets)
 

@@ -45,6 +45,6 @@ class CallLimits:
             return "the token limit is reached"
         return ""
 
-    async def no_more_after(self, tokens: int, *, begun: bool) -> str:
+    async def refusal_after(self, tokens: int, *, begun: bool) -> str:
         """Return why the allowance permits only one more call of ``tokens``; empty if it permits more."""
         return "" if self.allowance is None else await self.allowance.final_call_reason(tokens, begun=begun)

@@ -17,15 +17,15 @@ from posix import _exit
 
 from agent_core.children import control_groups, syscalls
 from agent_core.children.process_tree import (
-    be_modest,
     descendants,
     end_all,
-    holds_more_than,
+    exceeds_memory,
     own_children,
     processor_time,
     send_signal,
     threads_in,
     threads_of,
+    yield_resources,
 )
 from agent_core.children.removal import remove_folder
 from agent_core.children.syscalls import read_all, read_frame, write_all, write_file
@@ -55,12 +55,12 @@ _FILE_RIGHTS = 0b1100000000000111
 """Those that may be given on what is no folder: execute, write, read, cut, ioctl."""
 _KIND, _FOLDER, _LINK = 0o170000, 0o040000, 0o120000
 _DRAIN_LIMIT_S = 0.5
-_LOOK_EVERY_S = 0.1
+_CHECK_EVERY_S = 0.1
 _PIECE = 65536
-_MOST_WAITING = 64
+_MAX_WAITING = 64
 _FILTER_HANDLE, _LISTENER_HANDLE = 60, 61
 """As in `agent_core.children.bubblewrap` and `agent_core.children.listener`."""
-_MOST_ENTRIES = 200_000
+_MAX_ENTRIES = 200_000
 
 
 class ChildStopped(BaseException):
@@ -125,7 +125,7 @@ def _give_listener(port: int, daemon_network: str) -> None:
 
     made = _socket.socket(_socket.AF_INET, _socket.SOCK_STREAM)
     made.bind(("127.0.0.1", port))
-    made.listen(_MOST_WAITING)
+    made.listen(_MAX_WAITING)
     out = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM, 0, os.dup(0))
     handle = made.fileno().to_bytes(4, "little")
     out.sendmsg([b"x"], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, handle)])
@@ -205,7 +205,7 @@ class _Run:
         poll.register(handle, select.POLLIN)
         if order["linked"]:
             poll.register(0, select.POLLIN)
-        limit, look_at = "", began + _LOOK_EVERY_S
+        limit, look_at = "", began + _CHECK_EVERY_S
         while not limit:
             left = min(look_at, began + order["seconds"]) - time.monotonic()
             ready = dict(poll.poll(1000 * max(0.001, left)))
@@ -216,7 +216,7 @@ class _Run:
             limit = "stopped" if 0 in ready else self._limit(began)
             if not limit and time.monotonic() >= look_at:
                 limit = disks.limit() or self._look(program)
-                look_at = time.monotonic() + _LOOK_EVERY_S
+                look_at = time.monotonic() + _CHECK_EVERY_S
         if limit:
             report["limit"] = limit
         else:
@@ -248,7 +248,7 @@ class _Run:
         used = processor_time(tree)
         moved = used != self._used or any(threads_in(pid, b"RD") for pid in tree)
         self._used, self._still_looks = used, 0 if moved else self._still_looks + 1
-        return most <= self._still_looks * _LOOK_EVERY_S
+        return most <= self._still_looks * _CHECK_EVERY_S
 
     def _look(self, program: int) -> str:
         """Scan the process tree and return the exceeded limit, or ""; ended orphans are reaped."""
@@ -268,7 +268,7 @@ class _Run:
             return "processes"
         # Twice: of processes that end meanwhile the others seem to hold what they had together.
         memory = order["memory"]
-        return "memory" if holds_more_than(memory, tree) and holds_more_than(memory, descendants()) else ""
+        return "memory" if exceeds_memory(memory, tree) and exceeds_memory(memory, descendants()) else ""
 
     # ── in the child ──
 
@@ -310,7 +310,7 @@ class _Run:
             control_groups.enter_group(order["group"])
         if order["confine"]:
             os.umask(0o077)  # with it +x is mode 700, the one that can be set by path
-            be_modest(order["machine"], order["nice"])
+            yield_resources(order["machine"], order["nice"])
             _limit(order)
             if order["wrapped"]:
                 _hand_over(order["filter"], order["listener"])
@@ -383,7 +383,7 @@ class _Disks:
         """Return True if changed files and open nameless ones of the tree exceed the limit."""
         size = files = 0
         waiting = list(self._folders)
-        while waiting and files < _MOST_ENTRIES:
+        while waiting and files < _MAX_ENTRIES:
             try:
                 with os.scandir(waiting.pop()) as entries:
                     for entry in entries:

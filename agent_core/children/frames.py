@@ -69,7 +69,7 @@ def failure_in(frame: object) -> Failure:
     )
 
 
-def text_of_piece(piece: object) -> str:
+def piece_text(piece: object) -> str:
     """The text of a piece of an answer that is nothing but text. Raises `ValueError`: it has none."""
     return text_in(object_in(piece).get("text", ""))
 

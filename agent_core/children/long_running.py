@@ -28,7 +28,7 @@ _CODE = (
     "import sys; sys.path.append(sys.argv[1]); "
     "from agent_core.children.long_running_child import main; main()"
 )
-_LOOK_EVERY_S = 0.02
+_CHECK_EVERY_S = 0.02
 _END_LIMIT_S = 2.0
 """A program may end by itself for so long after its standard input was closed."""
 
@@ -79,4 +79,4 @@ async def _let_end(process: Process) -> None:
     with anyio.move_on_after(_END_LIMIT_S):
         # `wait` waits for the ends of the pipes, too, which nobody reads any more.
         while process.returncode is None:  # noqa: ASYNC110 - asyncio has no event for it
-            await anyio.sleep(_LOOK_EVERY_S)
+            await anyio.sleep(_CHECK_EVERY_S)

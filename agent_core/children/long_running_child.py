@@ -15,7 +15,7 @@ import sys
 
 from agent_core.children import syscalls
 from agent_core.children.confined_child import ChildStopped, stop_once
-from agent_core.children.process_tree import end_all, give_way
+from agent_core.children.process_tree import end_all, lower_priority
 from agent_core.children.syscalls import read_all
 
 TYPE_CHECKING = False
@@ -74,7 +74,7 @@ def _become(order: dict[str, Any], runner: int) -> None:
                 file.write("1000")
         except OSError:
             pass
-        give_way()
+        lower_priority()
         words = order["words"]
         os.execvpe(words[0], words, order["environment"])  # noqa: S606 - the owner has configured them
     except OSError as error:

@@ -45,7 +45,7 @@ _PYTHON = getattr(sys, "_base_executable", "") or sys.executable
 _ENVIRONMENT = {"LC_CTYPE": "C.UTF-8"}
 """Otherwise the interpreter begins twice, because there is no locale. The program does not get it."""
 _GRACE_S, _END_LIMIT_S = 10.0, 6.0
-_MOST_REPORT_BYTES = 4_000_000
+_MAX_REPORT_BYTES = 4_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ class ProgramOutcome:
     said_bytes: int = 0
     seconds: float = 0.0
     ended: int = 0
-    """So many processes it left behind, which were ended."""
+    """The number of processes that it left behind, which were ended."""
     network: str = ""
     """The name of the network that the runner was in."""
 
@@ -261,7 +261,7 @@ async def _carried_out(order: Mapping[str, Any]) -> ProgramOutcome:
             await process.stdin.aclose()
             async for piece in process.stdout:
                 said += piece
-                if len(said) > _MOST_REPORT_BYTES:
+                if len(said) > _MAX_REPORT_BYTES:
                     break
             await process.wait()
     finally:

@@ -60,7 +60,7 @@ def end_below(root: int) -> None:
 
 
 def send_signal(number: int, processes: list[int]) -> None:
-    """To each that is still there."""
+    """Send a signal to each process that still exists."""
     for pid in processes:
         try:
             os.kill(pid, number)
@@ -150,7 +150,7 @@ def threads_of(user: int) -> int:
     return count
 
 
-def holds_more_than(most: int, tree: list[int]) -> bool:
+def exceeds_memory(most: int, tree: list[int]) -> bool:
     """
     Return True if processes hold more bytes together, in memory or swapped out.
 
@@ -198,18 +198,18 @@ _IDLE = 3 << 13
 """Of the disk only what nobody else wants."""
 
 
-def give_way(nice: int = 5) -> None:
+def lower_priority(nice: int = 5) -> None:
     """Be nice to the daemon; for a process that began a session."""
     # A session that is nicer than 10 gets next to nothing beside busy loops: nothing in it ends in time.
     _ask(lambda: write_file("/proc/self/autogroup", str(min(nice, 10))))
     _ask(lambda: os.nice(nice))
 
 
-def be_modest(machine: str, nice: int) -> None:
+def yield_resources(machine: str, nice: int) -> None:
     """Be the first to go in low memory; yield processor and disk. SCHED_IDLE would starve."""
     _ask(lambda: write_file("/proc/self/oom_score_adj", "1000"))
     if nice:
-        give_way(nice)
+        lower_priority(nice)
     _ask(lambda: syscalls.check_result(syscalls.syscall(_IOPRIO_SET[machine], 1, 0, _IDLE), "ioprio_set"))
 
 

@@ -21,7 +21,7 @@ from typing import Any, TypeVar, cast
 import anyio
 import structlog
 
-from agent_core.children.frames import FrameDecoder, encode_frame, failure_in, text_of_piece
+from agent_core.children.frames import FrameDecoder, encode_frame, failure_in, piece_text
 from agent_core.errors import Failure
 
 _START_LIMIT_S = 60.0
@@ -222,7 +222,7 @@ class ChildProcess:
         await self.start()
         with anyio.move_on_after(limit_s):
             asked = {"request": request, "stream": False, "cost": False, "task": task}
-            async with contextlib.aclosing(self.call(asked, text_of_piece)) as pieces:
+            async with contextlib.aclosing(self.call(asked, piece_text)) as pieces:
                 return "".join([text async for text in pieces])
         return None
 

@@ -77,7 +77,7 @@ def languages() -> list[str]:
     return sorted({ENGLISH, *(path.stem for path in _FOLDER.glob("*.po"))})
 
 
-def language_in(environ: Mapping[str, str]) -> str:
+def environment_language(environ: Mapping[str, str]) -> str:
     """Return the language of a person's environment if it has texts other than English, else nothing."""
     locale = next(filter(None, map(environ.get, ("LC_ALL", "LC_MESSAGES", "LANG"))), "")
     code = re.split(r"[_.@]", locale)[0]

@@ -20,7 +20,7 @@ _SPEAKERS = ("assistant", "user", "human", "system", "tool")
 _SPEAKER = re.compile(rf"({'|'.join(_SPEAKERS)})\s*(:|\n|\Z)", re.IGNORECASE)
 _CODE = re.compile(r"`+|\n")
 _FENCE = 3
-_LONGEST_HEADER = 100
+_MAX_HEADER = 100
 
 
 class ControlTokens:
@@ -55,7 +55,7 @@ class ControlTokens:
         self.hidden += len(text) - len(given)
         return given
 
-    def rest(self) -> str:
+    def flush(self) -> str:
         """The text that was held back, at the end."""
         waiting, self._waiting = self._waiting, ""
         if not self._over and not _CUT_TOKEN.match(waiting):
@@ -72,12 +72,12 @@ class ControlTokens:
             self._after += text
             said = self._after.lstrip()
             if not said:
-                self._after = self._after[-_LONGEST_HEADER:]
+                self._after = self._after[-_MAX_HEADER:]
             elif not any(word.startswith(said.lower().rstrip()) for word in _SPEAKERS):
                 self._go_on(is_speaker=bool(_SPEAKER.match(said)))
         elif self._state == "header":
             head, line_end, body = text.partition("\n") if self._opener == "im_start" else (text, "", "")
-            self._header = (self._header + head)[:_LONGEST_HEADER]
+            self._header = (self._header + head)[:_MAX_HEADER]
             if line_end:
                 self._begin()
                 self._add(body)

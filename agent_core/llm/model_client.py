@@ -22,7 +22,7 @@ from agent_core.llm.openai_format import Piece
 from agent_core.llm.pools import answer_room, least_tokens
 from agent_core.llm.prices import Price
 from agent_core.llm.prompt_pictures import pictures_of
-from agent_core.llm.reasoning import Habit
+from agent_core.llm.reasoning import ReasoningHabit
 from agent_core.llm.streaming import AnswerLimits, answer
 from agent_core.llm.tool_schemas import restore_names
 from agent_core.llm.wire import Pictures
@@ -167,7 +167,7 @@ class ModelClient(ABC):
         self._limits = limits
         self._price = price
         self._pictures = pictures
-        self._habit = Habit()
+        self._habit = ReasoningHabit()
         self.refusals = Refusals(max_tokens)
 
     async def chat(

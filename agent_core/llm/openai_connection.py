@@ -26,7 +26,7 @@ from agent_core.llm.streaming import EventTooLarge
 from agent_core.ports import Clock
 
 _MAX_ERROR_BYTES = 64 * 1024
-_MAX_TOLD_BYTES = 16 * 1024 * 1024
+_MAX_DESCRIPTION_BYTES = 16 * 1024 * 1024
 """Ollama's description of a model may hold its vocabulary."""
 
 
@@ -65,7 +65,7 @@ class OpenAIConnection:
                 await self.check(response)
                 async for block in response.content.iter_any():
                     content += block
-                    if len(content) > _MAX_TOLD_BYTES:
+                    if len(content) > _MAX_DESCRIPTION_BYTES:
                         response.close()
                         raise EventTooLarge("a description of models without end")
             return json.loads(content)

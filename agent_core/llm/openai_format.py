@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from agent_core.llm.reasoning import Habit, ReasoningFilter
+from agent_core.llm.reasoning import ReasoningFilter, ReasoningHabit
 from agent_core.llm.tool_schemas import complete_schema
 from agent_core.llm.wire import Pictures, WireMessage, encodable, wire_messages
 from agent_core.models import Message, ToolCall, ToolDefinition
@@ -24,7 +24,7 @@ _UNSIGNED = "skip_thought_signature_validator"
 _CHARS_PER_TOKEN = 4
 _REASONING = ("reasoning_content", "reasoning", "reasoning_details", "thinking_blocks")
 """Fields in which providers give a model's own reasoning, and want it back."""
-_MOST_TOKENS = 1_000_000_000
+_MAX_TOKENS = 1_000_000_000
 """A larger count is none: no answer has it, and no database column holds it."""
 
 
@@ -288,7 +288,7 @@ def _signature_in(call: Mapping[str, Any]) -> str:
 def _cost(usage: object) -> float | None:
     """Return the cost in US dollars that the provider reports, if it is plausible."""
     cost = usage.get("cost") if isinstance(usage, dict) else None
-    return float(cost) if isinstance(cost, int | float) and 0 <= cost < _MOST_TOKENS else None
+    return float(cost) if isinstance(cost, int | float) and 0 <= cost < _MAX_TOKENS else None
 
 
 def _tokens(usage: object) -> TokenCounts | None:
@@ -314,7 +314,7 @@ def _detail(usage: Mapping[str, Any], group: str, name: str) -> int:
 
 def token_count(value: object) -> int:
     """A number of tokens from a server; 0 if it is invalid."""
-    return value if isinstance(value, int) and 0 <= value <= _MOST_TOKENS else 0
+    return value if isinstance(value, int) and 0 <= value <= _MAX_TOKENS else 0
 
 
 class TextJoiner:
@@ -334,7 +334,7 @@ class TextJoiner:
             text, self._half = text[:-1], text[-1]
         return encodable(text)
 
-    def rest(self) -> str:
+    def flush(self) -> str:
         """The text that is left at the end."""
         half, self._half = self._half, ""
         return encodable(half)
@@ -351,9 +351,9 @@ class _Call:
 class Assembler:
     """Collects the pieces of one answer."""
 
-    def __init__(self, habit: Habit | None = None) -> None:
+    def __init__(self, habit: ReasoningHabit | None = None) -> None:
         self._joiner = TextJoiner()
-        self._thoughts = ReasoningFilter(habit or Habit())
+        self._thoughts = ReasoningFilter(habit or ReasoningHabit())
         self._thought = 0
         self._calls: list[_Call] = []
         self._by_index: dict[int, _Call] = {}
@@ -376,9 +376,9 @@ class Assembler:
             self._reasoning.setdefault(name, []).append(part)
         return self._thoughts.feed(self._joiner.feed(piece.text))
 
-    def rest(self) -> str:
+    def flush(self) -> str:
         """The text that was held back, at the end."""
-        return self._thoughts.feed(self._joiner.rest()) + self._thoughts.rest()
+        return self._thoughts.feed(self._joiner.flush()) + self._thoughts.flush()
 
     @property
     def leaked_tool_calls(self) -> bool:

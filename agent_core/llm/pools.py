@@ -240,7 +240,7 @@ class ModelPool:
         )
 
     def _all_failed(self, errors: Mapping[str, ModelError]) -> ModelError:
-        """From the errors of this call, and for members that were not asked from what they cool down for."""
+        """Combine the errors of this call with those for which the other members cool down."""
         now = self._clock.monotonic()
         told = [
             (member.name, error)

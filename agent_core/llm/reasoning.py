@@ -2,8 +2,8 @@
 Removes a model's reasoning from the text of its answer while the answer streams. Pure. Reasoning in the text
 is a block between two tags at the beginning of a line; an unclosed one hides the rest, and tags inside a line
 or fenced code are talk about tags. Some templates open the block themselves, so that only the closing tag
-shows that all before was reasoning: ``leaked`` reports it, and `Habit` holds the next answer of the model
-back. Control tokens of a wrong template are removed first.
+shows that all before was reasoning: ``leaked`` reports it, and `ReasoningHabit` holds the next answer of the
+model back. Control tokens of a wrong template are removed first.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _BLANK = re.compile(r"\s*")
 
 
 @dataclass(slots=True)
-class Habit:
+class ReasoningHabit:
     """Remembers if a model's answers usually begin inside a block of reasoning."""
 
     begins_inside: bool = False
@@ -43,7 +43,7 @@ class Habit:
 class ReasoningFilter:
     """Filters one answer's pieces; ``hidden`` counts removed characters. ``habit`` is learned here."""
 
-    def __init__(self, habit: Habit) -> None:
+    def __init__(self, habit: ReasoningHabit) -> None:
         self._habit = habit
         self._tokens = ControlTokens()
         self._waiting = ""
@@ -66,10 +66,10 @@ class ReasoningFilter:
         self.hidden += self._tokens.hidden - before
         return self._read(text, final=False)
 
-    def rest(self) -> str:
+    def flush(self) -> str:
         """The held-back text that is not reasoning, at the end."""
         self._held = False
-        return self._read(self._tokens.rest(), final=True)
+        return self._read(self._tokens.flush(), final=True)
 
     def _read(self, text: str, *, final: bool) -> str:
         data, at = self._waiting + text, 0

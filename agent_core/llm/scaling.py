@@ -12,7 +12,7 @@ from agent_core.children.service import CallFailed, ChildProcess
 from agent_core.messages import Attachment
 from agent_core.ports import AttachmentPort
 
-_MOST_FILE_BYTES = 12_000_000
+_MAX_FILE_BYTES = 12_000_000
 """Largest file in bytes that is scaled: it is in memory three times on its way to the process."""
 _SIDE = 2000
 """Pixels: every provider takes so many, and the models see no more."""
@@ -48,8 +48,8 @@ class ScaledPictures:
             return "image/jpeg", made
 
     async def _scaled(self, attachment: Attachment, side: int) -> bytes | None:
-        content = await self._attachments.read(attachment, max_bytes=_MOST_FILE_BYTES + 1)
-        if len(content) > _MOST_FILE_BYTES:
+        content = await self._attachments.read(attachment, max_bytes=_MAX_FILE_BYTES + 1)
+        if len(content) > _MAX_FILE_BYTES:
             return None
         request = {"picture": base64.b64encode(content).decode(), "side": side}
         try:

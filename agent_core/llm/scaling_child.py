@@ -16,7 +16,7 @@ from agent_core.children.service_child import Work, serve_engine
 from agent_core.children.service_confinement import library_paths
 
 _MEMORY_BYTES = 600_000_000
-_MOST_PIXELS = 50_000_000
+_MAX_PIXELS = 50_000_000
 """Most pixels, of four bytes each; a JPEG of more is decoded at an eighth of its size."""
 _FORMATS = ("JPEG", "PNG", "WEBP", "GIF")
 
@@ -28,7 +28,7 @@ def _scaled(request: Mapping[str, Any], _: threading.Event) -> str:
     side = (int(request["side"]),) * 2
     with Image.open(io.BytesIO(base64.b64decode(request["picture"])), formats=_FORMATS) as opened:
         opened.draft("RGB", side)
-        if opened.width * opened.height > _MOST_PIXELS:
+        if opened.width * opened.height > _MAX_PIXELS:
             raise ValueError(f"a picture of {opened.width} × {opened.height} pixels")
         opened.thumbnail(side)
         picture = ImageOps.exif_transpose(opened).convert("RGBA")

@@ -17,7 +17,7 @@ from agent_core.errors import ModelError, ModelRateLimited, ModelUnavailable, Mo
 from agent_core.language import gettext_noop
 from agent_core.llm.model_errors import empty_answer, endless_answer, repeating_answer
 from agent_core.llm.openai_format import Assembler, Piece
-from agent_core.llm.reasoning import Habit
+from agent_core.llm.reasoning import ReasoningHabit
 from agent_core.llm.written_calls import WrittenCalls
 from agent_core.models import AnswerEnd, Message, ModelChunk, Reasoning, ToolCall, Usage
 from agent_core.text import is_visible
@@ -51,7 +51,7 @@ async def answer(
     limits: AnswerLimits,
     model: str,
     stream: bool,
-    habit: Habit | None = None,
+    habit: ReasoningHabit | None = None,
     tools: Collection[str] = (),
     prompt: Sequence[Message] = (),
 ) -> AsyncGenerator[ModelChunk, None]:
@@ -88,8 +88,8 @@ async def answer(
                 raise StreamBroken(f"{model}: what came first was thinking", partial="", model=model)
             if length + wanted + written.count_held_characters > limits.max_chars:
                 raise endless_answer(model, f"{limits.max_chars} characters")
-        shown = written.feed(assembler.rest())
-        rest, calls = written.rest()
+        shown = written.feed(assembler.flush())
+        rest, calls = written.flush()
         if shown := shown + rest:
             text.append(shown)
             length += len(shown)
@@ -281,7 +281,7 @@ class SseDecoder:
         begun = next((piece[:1] for piece in self._begun if piece), b"")
         return bool(self._data) or begun not in (b"", b":", b"\r")
 
-    def rest(self) -> Iterator[str]:
+    def flush(self) -> Iterator[str]:
         """The event that was not closed by an empty line before the stream ended, if any."""
         yield from self.feed(b"\n\n")
 
@@ -309,6 +309,6 @@ class LineDecoder:
         """Return True if a part of a line has been read."""
         return bool(self._begun.strip())
 
-    def rest(self) -> Iterator[str]:
+    def flush(self) -> Iterator[str]:
         """The last line, if nothing ends it."""
         yield from self.feed(b"\n")

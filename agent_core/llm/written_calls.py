@@ -98,7 +98,7 @@ class WrittenCalls:
         self._held = data[at:]
         return data[:at]
 
-    def rest(self) -> tuple[str, list[ToolCall]]:
+    def flush(self) -> tuple[str, list[ToolCall]]:
         """
         Return the held-back text that is talk, and the calls that the answer ends with.
 

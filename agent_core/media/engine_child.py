@@ -23,15 +23,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from agent_core.children.process_tree import give_way
+from agent_core.children.process_tree import lower_priority
 from agent_core.children.service_child import Work, serve_engine
 from agent_core.children.service_confinement import library_paths
 
 _OPUS_RATES = (8_000, 12_000, 16_000, 24_000, 48_000)
 _OPUS_HZ = 24_000
 _WHISPER_HZ = 16_000
-_MOST_CONVERTED_S = 600
-_MOST_SECONDS_OVER = 5.0
+_MAX_CONVERTED_S = 600
+_MAX_SECONDS_OVER = 5.0
 """A sound may be longer by this than its header says: what a decoder adds."""
 _Answer = Callable[[Mapping[str, Any], threading.Event], Mapping[str, Any]]
 
@@ -46,7 +46,7 @@ def _load_whisper(folder: str) -> _Answer:
 
     def transcribe(request: Mapping[str, Any], given_up: threading.Event) -> Mapping[str, Any]:
         sound = decode_audio(io.BytesIO(base64.b64decode(request["sound"])), sampling_rate=_WHISPER_HZ)
-        if len(sound) / _WHISPER_HZ > request["max_seconds"] + _MOST_SECONDS_OVER:
+        if len(sound) / _WHISPER_HZ > request["max_seconds"] + _MAX_SECONDS_OVER:
             raise ValueError("the sound is longer than its header says")
         segments, about = model.transcribe(
             sound,
@@ -95,7 +95,7 @@ def _load_opus(_: str) -> _Answer:
 
     def convert(request: Mapping[str, Any], _: threading.Event) -> Mapping[str, Any]:
         with soundfile.SoundFile(io.BytesIO(base64.b64decode(request["sound"]))) as file:
-            most = _MOST_CONVERTED_S * file.samplerate
+            most = _MAX_CONVERTED_S * file.samplerate
             samples = file.read(most + 1, dtype="float32", always_2d=True)
             if not 0 < len(samples) <= most:
                 raise ValueError("it is empty, or lasts more than ten minutes")
@@ -154,7 +154,7 @@ def _work(answer: _Answer) -> Work:
 
 def main() -> None:
     """Serve the socket that is named on the command line."""
-    give_way()
+    lower_priority()
     os.environ |= {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
     engine, file = _ENGINES[sys.argv[1]], sys.argv[2]
     readable = list(library_paths(*engine.packages))

@@ -38,7 +38,7 @@ class Payment(Protocol):
         ...
 
 
-PaysForPictures = Callable[[], Payment]
+StartPayment = Callable[[], Payment]
 """Makes a payment for the run in hand."""
 KeepPicture = Callable[[str, str, bytes], Awaitable[Attachment]]
 """Keeps a file, by its name, its type and its content; raises `ToolFailed` if it cannot."""
@@ -70,7 +70,7 @@ class ImageTool:
         settings: ImageSettings,
         maker: Callable[[], ProviderPictures],
         keep: KeepPicture,
-        pays: PaysForPictures,
+        pays: StartPayment,
     ) -> None:
         self.seconds = settings.timeout_s + 30.0
         self._settings = settings

@@ -24,7 +24,7 @@ from agent_core.children.service import CallFailed, ChildProcess
 from agent_core.errors import Failure, ModelError
 from agent_core.llm.model_errors import classify
 from agent_core.media.sound_file import Sound, opus_in, sound_file_of
-from agent_core.media.speech import Speaks, Spoken, spoken_of
+from agent_core.media.speech import SpeechPort, SpeechResult, spoken_of
 from agent_core.media.transcript import Clip, Transcript, transcript_in
 from agent_core.media.voice_config import SLOWNESS, SpeakSettings, TranscribeSettings
 from agent_core.models import Usage
@@ -33,7 +33,7 @@ from agent_core.ports import Clock
 _CONVERSION_LIMIT_S = 115.0
 """For a conversion with the speaking: a delivery has two minutes, and what it cuts off is paid once more."""
 _LESS_S = 0.5
-"""So much may be missing: the silence with which an MP3 begins and ends."""
+"""The tolerated difference: the silence with which an MP3 begins and ends."""
 _log = structlog.get_logger(__name__)
 
 
@@ -98,7 +98,7 @@ class LocalEngine:
 
 
 class LocalSpeech:
-    """Implements `Speaks` with Piper and a voice file."""
+    """Implements `SpeechPort` with Piper and a voice file."""
 
     def __init__(self, settings: SpeakSettings, clock: Clock) -> None:
         self.process = ChildProcess(
@@ -110,15 +110,15 @@ class LocalSpeech:
         self._limit_s = settings.timeout_s
         self._engine = LocalEngine("piper", self.process, clock, "speak")
 
-    async def speak(self, text: str) -> Spoken:
-        """Return the text as sound; see `Speaks`."""
+    async def speak(self, text: str) -> SpeechResult:
+        """Return the text as sound; see `SpeechPort`."""
         answer = await self._engine.ask({"text": text}, task="speech", limit_s=self._limit_s)
         try:
             content = base64.b64decode(answer["sound"], validate=True)
             media_type, sound = spoken_of(content)
         except (ValueError, KeyError, TypeError) as error:
             raise self._engine.malformed_error(error) from error
-        return Spoken(content, media_type, sound, "local", 0.0, calls=0)
+        return SpeechResult(content, media_type, sound, "local", 0.0, calls=0)
 
     async def aclose(self) -> None:
         """End the process."""
@@ -126,7 +126,7 @@ class LocalSpeech:
 
 
 class LocalTranscription:
-    """Implements `Transcribes` with faster-whisper."""
+    """Implements `TranscriptionPort` with faster-whisper."""
 
     def __init__(self, settings: TranscribeSettings, clock: Clock) -> None:
         self.process = ChildProcess(
@@ -139,7 +139,7 @@ class LocalTranscription:
         self._engine = LocalEngine("faster-whisper", self.process, clock, "listen")
 
     async def transcribe(self, clip: Clip) -> Transcript:
-        """Transcribe a sound; see `Transcribes`."""
+        """Transcribe a sound; see `TranscriptionPort`."""
         request = {
             "sound": base64.b64encode(clip.content).decode(),
             "language": self._settings.language,
@@ -158,14 +158,14 @@ class LocalTranscription:
 
 
 class OpusSpeech:
-    """Implements `Speaks` by converting another's WAV or MP3, which stays on failure."""
+    """Implements `SpeechPort` by converting another's WAV or MP3, which stays on failure."""
 
-    def __init__(self, inner: Speaks, *, idle_s: float) -> None:
+    def __init__(self, inner: SpeechPort, *, idle_s: float) -> None:
         self._inner = inner
         self.process = ChildProcess("opus", engine_command("opus"), idle_s=idle_s, most_bytes=500_000_000)
 
-    async def speak(self, text: str) -> Spoken:
-        """Return the text as sound; see `Speaks`. It is paid for by now, so no failure here loses it."""
+    async def speak(self, text: str) -> SpeechResult:
+        """Return the text as sound; see `SpeechPort`. It is paid for by now, so no failure here loses it."""
         until = anyio.current_time() + _CONVERSION_LIMIT_S
         spoken = await self._inner.speak(text)
         if spoken.media_type == "audio/ogg":

@@ -29,12 +29,12 @@ from agent_core.llm.openai_format import token_count
 from agent_core.llm.providers import Endpoint, endpoint_of, key_of_environment
 from agent_core.media.image_config import ImageSettings, is_plain_image
 from agent_core.media.pictures import GeneratedPicture, pictures_in
-from agent_core.media.speech import Speaks, Spoken, cost_of_chars, spoken_of
+from agent_core.media.speech import SpeechPort, SpeechResult, cost_of_chars, spoken_of
 from agent_core.media.transcript import (
     Clip,
     StoredTranscript,
-    Transcribes,
     Transcript,
+    TranscriptionPort,
     cost_of,
     tidy,
     transcript_in,
@@ -44,13 +44,13 @@ from agent_core.ports import Clock
 
 MAX_SPEECH_BYTES = 24 * 1024 * 1024
 """Ten minutes of WAV, an hour of Opus."""
-_LEAST_BYTES, _BYTES_PER_SECOND, _MOST_BYTES = 256 * 1024, 2048, 8 * 1024 * 1024
+_LEAST_BYTES, _BYTES_PER_SECOND, _MAX_BYTES = 256 * 1024, 2048, 8 * 1024 * 1024
 """
 Of a transcript, by the length of the sound: a second of it has fewer than ten tokens of a hundred bytes.
 Eight megabytes of empty brackets would be 180 in memory.
 """
 _ROOM_BYTES = 64 * 1024
-_MOST_PICTURE_BYTES = 5_000_000
+_MAX_PICTURE_BYTES = 5_000_000
 """Through litellm's process."""
 _WITHOUT_SEGMENTS = ("gpt-4o", "gpt-audio")
 _Task = Literal["speech", "transcription", "image"]
@@ -132,15 +132,15 @@ class MediaClient:
 
 
 class ProviderSpeech:
-    """Implements `Speaks` for one model of a provider."""
+    """Implements `SpeechPort` for one model of a provider."""
 
     def __init__(self, client: MediaClient, settings: SpeakSettings, price: float | None) -> None:
         self.client = client
         self._settings = settings
         self._price = price
 
-    async def speak(self, text: str) -> Spoken:
-        """The text as sound; see `Speaks`."""
+    async def speak(self, text: str) -> SpeechResult:
+        """The text as sound; see `SpeechPort`."""
         client, settings = self.client, self._settings
         fields = {"input": text, "voice": settings.voice, "response_format": settings.format}
         if client.endpoint is None:
@@ -155,7 +155,7 @@ class ProviderSpeech:
             media_type, sound = spoken_of(content)
         except ValueError as error:
             raise client.server.error(Failure(text=f"no sound: {error}", unreadable="malformed")) from error
-        return Spoken(content, media_type, sound, client.model, cost_of_chars(text, self._price))
+        return SpeechResult(content, media_type, sound, client.model, cost_of_chars(text, self._price))
 
     async def aclose(self) -> None:
         """Close the connections."""
@@ -163,7 +163,7 @@ class ProviderSpeech:
 
 
 class ProviderTranscription:
-    """Implements `Transcribes` for one model of a provider. The file goes out as it came."""
+    """Implements `TranscriptionPort` for one model of a provider. The file goes out as it came."""
 
     def __init__(self, client: MediaClient, settings: TranscribeSettings, price: float | None) -> None:
         self.client = client
@@ -171,9 +171,9 @@ class ProviderTranscription:
         self._price = price
 
     async def transcribe(self, clip: Clip) -> Transcript:
-        """Transcribe a sound; see `Transcribes`."""
+        """Transcribe a sound; see `TranscriptionPort`."""
         client = self.client
-        most = min(_MOST_BYTES, _LEAST_BYTES + math.ceil(clip.seconds) * _BYTES_PER_SECOND)
+        most = min(_MAX_BYTES, _LEAST_BYTES + math.ceil(clip.seconds) * _BYTES_PER_SECOND)
         answer: object = {}
         if client.endpoint is None:
             fields: dict[str, Any] = {
@@ -218,7 +218,7 @@ class ProviderPictures:
         self._settings = settings
         self._max_bytes = int(settings.max_mb * 1_000_000)
         if client.endpoint is None:
-            self._max_bytes = min(self._max_bytes, _MOST_PICTURE_BYTES)
+            self._max_bytes = min(self._max_bytes, _MAX_PICTURE_BYTES)
 
     async def make(self, prompt: str, *, count: int, size: str) -> GeneratedPicture:
         """Make ``count`` pictures; ``size`` may be empty. Raises `ModelError` if none was made."""
@@ -238,7 +238,7 @@ class ProviderPictures:
         await self.client.aclose()
 
     async def _make_one_by_one(self, fields: Mapping[str, Any], count: int) -> GeneratedPicture:
-        """An answer with several would be too large for litellm's process."""
+        """Request one picture each: an answer with several would be too large for litellm's process."""
         made = GeneratedPicture((), cost_usd=0.0, model=self.client.model)
         for _ in range(count):
             try:
@@ -276,7 +276,9 @@ class ProviderPictures:
         return GeneratedPicture(pictures, tokens, cost, self.client.model)
 
 
-def build_speaker(settings: SpeakSettings, spec: LLMSpec, clock: Clock, *, litellm: LiteLLMProcess) -> Speaks:
+def build_speaker(
+    settings: SpeakSettings, spec: LLMSpec, clock: Clock, *, litellm: LiteLLMProcess
+) -> SpeechPort:
     """The speech client of these settings."""
     if settings.provider == LOCAL:
         from agent_core.media.local_engines import LocalSpeech  # noqa: PLC0415 - only if chosen
@@ -291,7 +293,7 @@ def build_speaker(settings: SpeakSettings, spec: LLMSpec, clock: Clock, *, litel
 
 def build_transcriber(
     settings: TranscribeSettings, spec: LLMSpec, clock: Clock, *, litellm: LiteLLMProcess
-) -> Transcribes:
+) -> TranscriptionPort:
     """The transcription client of these settings."""
     if settings.provider == LOCAL:
         from agent_core.media.local_engines import LocalTranscription  # noqa: PLC0415 - only if chosen

@@ -11,15 +11,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-_MOST_PARTS = 400_000
-"""So many pages, chunks or boxes are looked at; a day of sound has fewer."""
-_MOST_FRAMES = 1_600_000
+_MAX_PARTS = 400_000
+"""The most pages, chunks or boxes that are read; a day of sound has fewer."""
+_MAX_FRAMES = 1_600_000
 """Of MP3; four hours of 10 ms each have fewer."""
 _PAGE_HEAD = 27
 _UNKNOWN_LENGTH = "does not say how long it is"
 
 
-class NotASound(ValueError):
+class NotAudio(ValueError):
     """The file cannot be transcribed. The text continues after "it", and anybody may read it."""
 
 
@@ -32,9 +32,9 @@ class SoundFile:
 
 
 def sound_file_of(content: bytes) -> SoundFile:
-    """The format of a file. Raises `NotASound`: it is not a known sound file, or damaged, or a video."""
+    """The format of a file. Raises `NotAudio`: it is not a known sound file, or damaged, or a video."""
     if not content:
-        raise NotASound("is empty")
+        raise NotAudio("is empty")
     try:
         if content.startswith(b"OggS"):
             return SoundFile("ogg", _ogg_seconds(content))
@@ -43,12 +43,12 @@ def sound_file_of(content: bytes) -> SoundFile:
         if content[4:8] == b"ftyp":
             return SoundFile("m4a", _mp4_seconds(content))
         if content.startswith(b"\x1a\x45\xdf\xa3"):
-            raise NotASound("is a WebM or Matroska file, whose length I cannot tell")
+            raise NotAudio("is a WebM or Matroska file, whose length I cannot tell")
         if (seconds := _mp3_seconds(content)) > 0:
             return SoundFile("mp3", seconds)
     except (IndexError, ZeroDivisionError) as error:
-        raise NotASound("is damaged") from error
-    raise NotASound("is not a sound file that I know; I know Ogg, WAV, MP3 and M4A")
+        raise NotAudio("is damaged") from error
+    raise NotAudio("is not a sound file that I know; I know Ogg, WAV, MP3 and M4A")
 
 
 # ── Ogg (RFC 3533) ──
@@ -62,7 +62,7 @@ def _ogg_seconds(content: bytes) -> float:
     serial, hz, skipped = b"", 0, 0
     for stream, head in _ogg_streams(content):
         if head.startswith(_VIDEO):
-            raise NotASound("is a video")
+            raise NotAudio("is a video")
         if serial or not head.startswith((b"OpusHead", b"\x01vorbis", b"Speex   ")):
             continue
         serial = stream
@@ -72,7 +72,7 @@ def _ogg_seconds(content: bytes) -> float:
             rate = 12 if head.startswith(b"\x01vorbis") else 36
             hz = int.from_bytes(head[rate : rate + 4], "little")
     if not serial:
-        raise NotASound("is an Ogg file without a sound that I know")
+        raise NotAudio("is an Ogg file without a sound that I know")
     return max(_last_position(content, serial) - skipped, 0) / hz
 
 
@@ -88,29 +88,29 @@ def _ogg_streams(content: bytes) -> Iterator[tuple[bytes, bytes]]:
 def _last_position(content: bytes, serial: bytes) -> int:
     """The position at the end of a stream's last page that has one, in samples."""
     at = len(content)
-    for _ in range(_MOST_PARTS):
+    for _ in range(_MAX_PARTS):
         at = content.rfind(b"OggS", 0, at)
         if at < 0:
-            raise NotASound(_UNKNOWN_LENGTH)
+            raise NotAudio(_UNKNOWN_LENGTH)
         position = int.from_bytes(content[at + 6 : at + 14], "little", signed=True)
         if position > 0 and content[at + 14 : at + 18] == serial:
             return position
-    raise NotASound("has too many parts")
+    raise NotAudio("has too many parts")
 
 
 # ── WAV ──
 
 
 def wav_chunks(content: bytes) -> Iterator[tuple[bytes, int, int]]:
-    """Yield the name, the place and the told size of each chunk's content. Raises `NotASound`: endless."""
+    """Yield the name, the place and the told size of each chunk's content. Raises `NotAudio`: endless."""
     at = 12
-    for _ in range(_MOST_PARTS):
+    for _ in range(_MAX_PARTS):
         if at + 8 > len(content):
             return
         size = int.from_bytes(content[at + 4 : at + 8], "little")
         yield content[at : at + 4], at + 8, size
         at += 8 + size + size % 2
-    raise NotASound("has too many parts")
+    raise NotAudio("has too many parts")
 
 
 def _wav_seconds(content: bytes) -> float:
@@ -143,7 +143,7 @@ _NOT_A_FRAME = (0, 0.0)
 def _mp3_seconds(content: bytes) -> float:
     """Return the total seconds of the MP3 frames; 0 if the content does not begin with two frames."""
     at = 0
-    for _ in range(_MOST_PARTS):
+    for _ in range(_MAX_PARTS):
         if content[at : at + 3] != b"ID3" or at + 10 > len(content):
             break
         size = sum(
@@ -151,12 +151,12 @@ def _mp3_seconds(content: bytes) -> float:
         )
         at += 10 + size
     else:
-        raise NotASound("has too many parts")
+        raise NotAudio("has too many parts")
     size, lasts = _frame(content, at)
     if not size or not _frame(content, at + size)[0]:
         return 0.0
     total = 0.0
-    for _ in range(_MOST_FRAMES):
+    for _ in range(_MAX_FRAMES):
         size, lasts = _frame(content, at)
         if not size:
             at = content.find(b"\xff", at + 1)
@@ -165,7 +165,7 @@ def _mp3_seconds(content: bytes) -> float:
             continue
         total += lasts
         at += size
-    raise NotASound("has too many parts")
+    raise NotAudio("has too many parts")
 
 
 def _frame(content: bytes, at: int) -> tuple[int, float]:
@@ -193,7 +193,7 @@ _INSIDE = (b"moov", b"trak", b"mdia")
 
 def _mp4_seconds(content: bytes) -> float:
     lasts, longest, sounds, at = 0.0, 0.0, 0, 0
-    for _ in range(_MOST_PARTS):
+    for _ in range(_MAX_PARTS):
         if at + 8 > len(content):
             break
         size, name, body = _box(content, at)
@@ -201,15 +201,15 @@ def _mp4_seconds(content: bytes) -> float:
         if name == b"mdhd":  # before the handler, in the same track
             lasts = _track_seconds(content[body : body + 32])
         elif name == b"hdlr" and content[body + 8 : body + 12] == b"vide":
-            raise NotASound("is a video")
+            raise NotAudio("is a video")
         elif name == b"hdlr" and content[body + 8 : body + 12] == b"soun":
             sounds, longest = sounds + 1, max(longest, lasts)
     else:
-        raise NotASound("has too many parts")
+        raise NotAudio("has too many parts")
     if not sounds:
-        raise NotASound("is an M4A file without sound")
+        raise NotAudio("is an M4A file without sound")
     if not longest:  # one in fragments
-        raise NotASound(_UNKNOWN_LENGTH)
+        raise NotAudio(_UNKNOWN_LENGTH)
     return longest
 
 
@@ -221,7 +221,7 @@ def _box(content: bytes, at: int) -> tuple[int, bytes, int]:
     elif size == 0:
         size = len(content) - at
     if size < body - at or at + size > len(content):
-        raise NotASound("is damaged")
+        raise NotAudio("is damaged")
     return size, content[at + 4 : at + 8], body
 
 
@@ -241,8 +241,8 @@ WAVEFORM_MAX = 1024
 _BARS = 100
 _SAMPLES_PER_S = 48_000
 
-_MOST_HOURS = 24
-_MOST_PAGES = 100_000
+_MAX_HOURS = 24
+_MAX_PAGES = 100_000
 """A day of sound has about as many."""
 
 
@@ -268,13 +268,13 @@ def opus_in(content: bytes) -> Sound | None:
             else:
                 sizes.append(packet[1] - packet[0])
         played = granule if granule > 0 else played
-        if len(sizes) > 400_000 or number >= _MOST_PAGES:
+        if len(sizes) > 400_000 or number >= _MAX_PAGES:
             return None
     if len(sizes) < 2:
         return None
     skipped = int.from_bytes(head[10:12], "little")
     duration_s = (played - skipped) / _SAMPLES_PER_S
-    if not 0 < duration_s <= _MOST_HOURS * 3600:
+    if not 0 < duration_s <= _MAX_HOURS * 3600:
         return None
     return Sound(duration_s, waveform_of(sizes[1:]))  # the first one after the head has the title
 

@@ -10,12 +10,12 @@ from typing import Protocol
 
 from agent_core.media.sound_file import Sound, opus_in, wav_chunks, waveform_of
 
-_MOST_LEVELS = 10_000
-_MOST_S = 24 * 3600
+_MAX_LEVELS = 10_000
+_MAX_SOUND_S = 24 * 3600
 
 
 @dataclass(frozen=True, slots=True)
-class Spoken:
+class SpeechResult:
     """A text as sound (None: duration unknown, a plain file), its cost and provider calls."""
 
     content: bytes
@@ -32,10 +32,10 @@ class Spoken:
         return "Voice message" + endings.get(self.media_type, ".bin")
 
 
-class Speaks(Protocol):
+class SpeechPort(Protocol):
     """A speech provider, or an engine on this machine."""
 
-    async def speak(self, text: str) -> Spoken:
+    async def speak(self, text: str) -> SpeechResult:
         """The text as sound. Raises `ModelError`: it was not spoken; temporary or not."""
         ...
 
@@ -78,8 +78,8 @@ def _levels_of(pcm: bytes, per_s: int) -> Sound | None:
     samples = array.array("h", pcm[: len(pcm) // 2 * 2])
     if sys.byteorder == "big":
         samples.byteswap()
-    if not 0 < len(samples) / per_s <= _MOST_S:
+    if not 0 < len(samples) / per_s <= _MAX_SOUND_S:
         return None
-    step = max(1, per_s // 50, len(samples) // _MOST_LEVELS)
+    step = max(1, per_s // 50, len(samples) // _MAX_LEVELS)
     levels = [max(map(abs, samples[first : first + step : 8])) for first in range(0, len(samples), step)]
     return Sound(len(samples) / per_s, waveform_of(levels))

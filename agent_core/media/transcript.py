@@ -54,7 +54,7 @@ class Transcript:
     usage: Usage
 
 
-class Transcribes(Protocol):
+class TranscriptionPort(Protocol):
     """A transcription provider, or an engine on this machine."""
 
     async def transcribe(self, clip: Clip) -> Transcript:

@@ -16,7 +16,7 @@ from agent_core.llm.providers import endpoint_of
 
 _ALL_OF_A_TURN_S = 1800.0
 SLOWNESS = 6.0
-"""So many times its length the engine on this machine may take for a sound."""
+"""The time that the engine on this machine may take, in multiples of a sound's length."""
 LOCAL = "local"
 """The provider that is an engine on this machine."""
 _LISTED_PER_MILLION_CHARS: Mapping[str, float] = {"openai/tts-1": 15.0, "openai/tts-1-hd": 30.0}

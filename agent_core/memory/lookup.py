@@ -25,8 +25,8 @@ _LEAST = 0.5  # of the best one's worth: others make a prompt long and are rarel
 _HITS = 30  # of which some say the same
 _SAME = 0.4  # of their letters three in a row: “tell me more about the cat” in twenty turns is one thing
 _CHARS = 140  # of the sentence that was found
-_CHARS_WITH_BESIDE = 100  # of it with those beside it: more of them hide other turns
-_WITH_BESIDE = 3  # passages: further ones are rarely what was meant, and take the room of others
+_CHARS_WITH_NEIGHBOURS = 100  # of it with those beside it: more of them hide other turns
+_WITH_NEIGHBOURS = 3  # passages: further ones are rarely what was meant, and take the room of others
 _ANSWER_CHARS = 400  # it has no word of the question, so nobody knows which part was meant
 _QUESTION_CHARS = 60
 _FEW_WORDS = 4  # “And when was that?” says only together with the question before it what it is about
@@ -83,7 +83,7 @@ class QuestionLookup:
             ):
                 continue
             place = "here" if hit.session_id == session_id else hit.session_id
-            beside = _CHARS_WITH_BESIDE if len(found) < _WITH_BESIDE else 0
+            beside = _CHARS_WITH_NEIGHBOURS if len(found) < _WITH_NEIGHBOURS else 0
             passage = _passage(hit, turn, words, place, beside=beside)
             if estimate.text(remembered_text([*found, passage])) > max_tokens:
                 break

@@ -25,8 +25,8 @@ SKILL_FILE = "SKILL.md"
 MAX_FILES = 500
 MAX_BYTES = 16 * 1024 * 1024
 """Of all files of a skill together, and of an archive."""
-_MOST_ENTRIES = 5_000
-_MOST_NESTED = 8
+_MAX_ENTRIES = 5_000
+_MAX_NESTED = 8
 _COMMIT = re.compile(r"[0-9a-f]{40,64}")
 
 SkillFiles = Mapping[str, bytes]
@@ -191,7 +191,7 @@ def _entries_of_folder(top: Path) -> Iterator[_Entry]:
             for entry in sorted(entries, key=lambda each: each.name):
                 count += 1
                 name = f"{here}{entry.name}"
-                if count > _MOST_ENTRIES or name.count("/") > _MOST_NESTED:
+                if count > _MAX_ENTRIES or name.count("/") > _MAX_NESTED:
                     raise SkillInvalid("it holds too many files or folders; name the folder of the skill")
                 if entry.is_dir(follow_symlinks=False) and not is_left_out((entry.name,)):
                     waiting.append(f"{name}/")
@@ -213,7 +213,7 @@ def _read_below(top: Path, name: str, most: int) -> bytes:
 def _entries_of_archive(content: bytes) -> Iterator[_Entry]:
     from agent_core.skills.skill_archives import entries_of_archive  # noqa: PLC0415 - hardly ever needed
 
-    return starmap(_Entry, entries_of_archive(content, _MOST_ENTRIES))
+    return starmap(_Entry, entries_of_archive(content, _MAX_ENTRIES))
 
 
 @contextmanager

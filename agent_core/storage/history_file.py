@@ -192,8 +192,8 @@ class HistoryFile:
             os.close(handle)
 
     @property
-    def held_bytes(self) -> int:
-        """About how much memory the cached lines take."""
+    def cached_bytes(self) -> int:
+        """Return the approximate memory of the cached lines."""
         return self._tail.size
 
     def drop_cache(self) -> None:
@@ -330,7 +330,7 @@ class HistoryFile:
         written: frozenset[str] | None = None
         new: dict[object, Message] = {}
         for message in messages:
-            if message.id is not None and self._recent.may_hold(message.id):
+            if message.id is not None and self._recent.may_contain(message.id):
                 if written is None:
                     written = frozenset(self._last_ids(handle, len(self._recent), _BYTES_TO_RECALL))
                 if message.id in written:

@@ -190,7 +190,7 @@ class RecentIds:
     def __len__(self) -> int:
         return len(self._hashes)
 
-    def may_hold(self, one: str) -> bool:
+    def may_contain(self, one: str) -> bool:
         """Return False if the id was not written; True if it was, or one with the same hash."""
         return hash(one) in self._hashes
 

@@ -35,8 +35,8 @@ from agent_core.storage.session_record import session_of
 _OPEN_SESSIONS = 32
 _OPEN_DOCUMENTS = 64
 _THREADS = 8
-HELD_BYTES = 4 * 1024 * 1024
-"""So much memory the decoded lines of all sessions may take, but for those that are being worked on."""
+CACHE_BYTES = 4 * 1024 * 1024
+"""The memory limit of the decoded lines of all sessions, without those that are in use."""
 
 log = structlog.get_logger(__name__)
 
@@ -119,8 +119,8 @@ class JsonlMemory:
 
     Args:
         workspace: The folder of the owner's ``MEMORY.md``; default: ``home/workspace``.
-    read_at, sync: Replace ``os.pread`` and ``os.fdatasync`` in tests.
-        held_bytes: The memory limit of decoded lines.
+        read_at, sync: Replace ``os.pread`` and ``os.fdatasync`` in tests.
+        cached_bytes: The memory limit of decoded lines.
         on_set_aside: Called if a non-history in a history's place was moved.
         on_append: Called with a session's id when its history may have grown.
     """
@@ -133,7 +133,7 @@ class JsonlMemory:
         workspace: Path | None = None,
         read_at: ReadAt = os.pread,
         sync: Callable[[int], None] = os.fdatasync,
-        held_bytes: float = HELD_BYTES,
+        cached_bytes: float = CACHE_BYTES,
         on_set_aside: Callable[[str], None] = lambda _: None,
         on_append: Callable[[str], None] = lambda _: None,
     ) -> None:
@@ -145,9 +145,9 @@ class JsonlMemory:
         self._sessions: _Shelf[SessionKey, SessionFiles] = _Shelf(
             _OPEN_SESSIONS,
             lambda key: SessionFiles(key, self.layout, clock, read_at=read_at, sync=sync),
-            held=lambda files: files.history.held_bytes,
+            held=lambda files: files.history.cached_bytes,
             let_go=lambda files: files.history.drop_cache(),
-            held_limit=held_bytes,
+            held_limit=cached_bytes,
         )
         self._documents: _Shelf[MemoryScope, DocumentFile] = _Shelf(
             _OPEN_DOCUMENTS,

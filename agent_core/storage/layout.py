@@ -45,7 +45,7 @@ def folder_name(name: str) -> str:
 
 
 def _caseless(folder: str, name: str) -> str:
-    """As `SessionKey.caseless_name`, for a `folder_name`."""
+    """Return the case-insensitive form of a `folder_name`, see `SessionKey.caseless_name`."""
     if folder == folder.lower() or "=~" in folder:
         return folder
     digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:40]
@@ -158,7 +158,7 @@ class Layout:
                 return self._named(self.home / "memory" / "rooms", scope.name)
 
     def _named(self, folder: Path, name: str) -> Path:
-        """As `name`, for the folder of a person or a room."""
+        """Return the name of a person's or room's folder, as `name` does."""
         plain = folder_name(name)
         caseless = _caseless(plain, name)
         if plain == caseless:

@@ -24,8 +24,8 @@ from agent_core.storage.memory_files import Version
 from agent_core.storage.session_files import SessionFiles
 from agent_core.storage.session_record import Record, parse_record, session_of
 
-_MOST_HALVES = 100
-"""So many bad lines are compared with what follows; a broken disk leaves more, and then it is damage."""
+_MAX_HALVES = 100
+"""The most bad lines compared with what follows; a broken disk leaves more, and then it is damage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +133,7 @@ class _Halves:
         if bad and bad[0].length:
             if raw is not None:
                 self._waiting[bad[0].offset] = raw
-                while len(self._waiting) > _MOST_HALVES:
+                while len(self._waiting) > _MAX_HALVES:
                     del self._waiting[next(iter(self._waiting))]
             return
         for offset, half in list(self._waiting.items()):

@@ -34,7 +34,7 @@ from agent_core.tools.plain_text import looks_like_html, text_in
 _ID = re.compile(r"[0-9a-f]{12}")
 _BLOCK = 1000
 _SHOWN_CHARS = 12_000
-_MOST_FILES = 10
+_MAX_FILES = 10
 _LISTED = 20
 _READ_LIMIT_S = 20.0
 
@@ -251,8 +251,8 @@ class SendFileTool:
     async def execute(self, **arguments: Any) -> ToolResult:
         """Attach the file ``path`` to the answer."""
         wanted = str(arguments.get("path")).strip()
-        if self._sent >= _MOST_FILES:
-            return _failed(f"Only {_MOST_FILES} files go out with one answer.")
+        if self._sent >= _MAX_FILES:
+            return _failed(f"Only {_MAX_FILES} files go out with one answer.")
         file = await self._files.find(wanted.lower()) if _ID.fullmatch(wanted.lower()) else None
         if file is None:
             if not self._own:

@@ -19,11 +19,11 @@ from unicodedata import normalize
 from agent_core.models import ToolCall, ToolDefinition, ToolResult
 from agent_core.provenance import Origins, join_origins
 from agent_core.text import one_line
-from agent_core.tools.execution import ELSEWHERE
+from agent_core.tools.execution import PRIVATE_NOTE
 
 FIND_TOOLS = "find_tools"
 KEPT = 20
-"""So many tools that were found stay usable in a conversation, the newest."""
+"""The most found tools that stay usable in a conversation, the newest."""
 _NAMED_AT_ONCE = 12
 _FAMILIES = 40
 _SEARCHED_CHARS = 1000
@@ -113,7 +113,7 @@ class DeferredTools:
         if not ranked:
             finder = self.finder()
             rest = f" {finder.description}" if finder else ""
-            text = f"No tool here fits these words; try others. {ELSEWHERE}{rest}"
+            text = f"No tool here fits these words; try others. {PRIVATE_NOTE}{rest}"
             return ToolResult(content=text, tool_call_id=call.id)
         best, name = ranked[0]
         servers: list[str] = []

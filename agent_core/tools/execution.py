@@ -24,10 +24,10 @@ from agent_core.tools.effects import Effect
 from agent_core.tools.person_port import limit_time
 from agent_core.tools.tool_registry import fit_arguments, problem_with
 
-ELSEWHERE = (
+PRIVATE_NOTE = (
     "In a private conversation with the owner there may be more, so do not say that you cannot do it at all."
 )
-"""So that in a group nobody is told that there are no files, no web and no commands."""
+"""Keeps a model from saying in a group that there are no files, no web and no commands."""
 _step: ContextVar[int] = ContextVar("step_of_call", default=0)
 _log = structlog.get_logger(__name__)
 
@@ -69,7 +69,9 @@ class ToolRunner:
         if tool is None:
             told = (name for name, each in self._tools.items() if not getattr(each, "deferred", False))
             known = ", ".join(sorted(told)) or "none"
-            return _error(call, f"There is no tool {call.name!r} here. The tools are: {known}. {ELSEWHERE}")
+            return _error(
+                call, f"There is no tool {call.name!r} here. The tools are: {known}. {PRIVATE_NOTE}"
+            )
         problem = problem_with(call.arguments, getattr(tool, "checked", tool.parameters))
         try:
             inspect.signature(tool.execute).bind(**call.arguments)

@@ -17,8 +17,8 @@ from urllib.parse import urlsplit
 
 Kind = Literal["text", "number", "integer", "boolean", "choice", "choices"]
 Value = str | int | float | bool | list[str]
-_MOST_FIELDS = 10
-_MOST_CHOICES = 50
+_MAX_FIELDS = 10
+_MAX_CHOICES = 50
 _MESSAGE_CHARS = 2_000
 _TEXT_CHARS = 300
 _ANSWER_CHARS = 2_000
@@ -109,8 +109,8 @@ def form_to_fill_in(asker: str, message: str, schema: Mapping[str, Any]) -> Form
     properties = schema.get("properties", {})
     if not isinstance(properties, dict):
         raise FormRefused("its form cannot be read")
-    if len(properties) > _MOST_FIELDS:
-        raise FormRefused(f"its form has more than {_MOST_FIELDS} fields")
+    if len(properties) > _MAX_FIELDS:
+        raise FormRefused(f"its form has more than {_MAX_FIELDS} fields")
     required = schema.get("required", ())
     fields = tuple(_field(str(name), each, required) for name, each in properties.items())
     return Form(asker, _bounded(message, _MESSAGE_CHARS), fields)
@@ -237,8 +237,8 @@ def _choices(schema: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
         ]
     elif isinstance(values := schema.get("enum"), list):
         found = [(value, value) for value in values]
-    if len(found) > _MOST_CHOICES:
-        raise FormRefused(f"its form has more than {_MOST_CHOICES} choices")
+    if len(found) > _MAX_CHOICES:
+        raise FormRefused(f"its form has more than {_MAX_CHOICES} choices")
     if any(not isinstance(part, str) or len(part) > _TEXT_CHARS for pair in found for part in pair):
         raise FormRefused("its form cannot be read")
     return tuple(found)

@@ -21,7 +21,7 @@ from agent_core.tools.effects import Effect
 from agent_core.tools.policy import Proposal
 
 DEFAULT = timedelta(hours=1)
-LONGEST = timedelta(days=1)
+MAX_DURATION = timedelta(days=1)
 _STRICT = frozenset({Effect.EXECUTE, Effect.NETWORK_SEND, Effect.SEND, Effect.PERSIST})
 """What may not follow words of strangers, unless the question has shown the very call and named them."""
 

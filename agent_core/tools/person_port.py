@@ -17,8 +17,8 @@ import anyio
 
 from agent_core.tools.forms import Form, Value
 
-LONGEST_WAIT_S = 600.0
-"""So long the questions of one turn may wait for their answers, all together: a turn has a limit, too."""
+MAX_WAIT_S = 600.0
+"""The time for which all questions of one turn together may wait: a turn has a limit, too."""
 
 _SHORTEST_WAIT_S = 1.0
 """A question that nobody could answer in time is not put."""
@@ -45,7 +45,7 @@ class _Budget:
     """The time in which a person is asked, however many questions wait in it."""
 
     def __init__(self) -> None:
-        self._left_s = LONGEST_WAIT_S
+        self._left_s = MAX_WAIT_S
         self._open = 0
         self._since = 0.0
 
@@ -95,7 +95,7 @@ _limits: ContextVar[tuple[_Limit, ...]] = ContextVar("limits_of_call", default=(
 
 @contextmanager
 def person_of_turn(person: PersonPort) -> Iterator[None]:
-    """Inside the block, `asker` asks this person, no longer than `LONGEST_WAIT_S`."""
+    """Inside the block, `asker` asks this person, no longer than `MAX_WAIT_S`."""
     token = _person.set((person, _Budget()))
     try:
         yield
@@ -123,7 +123,7 @@ class FormDialogue:
         self._limits = limits
         self._lock = anyio.Lock()
 
-    def over(self, scope: anyio.CancelScope) -> None:
+    def exclude_from(self, scope: anyio.CancelScope) -> None:
         """Let this limit not count the time of questions either."""
         self._limits = (*self._limits, _Limit(scope))
 

@@ -15,7 +15,7 @@ from agent_core.models import ToolResult
 from agent_core.provenance import Origins
 from agent_core.tools.effects import Effect, Wording
 
-_LONGEST_TEXT = 4000
+_MAX_TEXT = 4000
 _REPEATS = re.compile(
     r"\b(?:every|each|(?:hour|dai|week|month|quarter|year|annual)ly|jede[nrs]?|alle|quartalsweise"
     r"|(?:stünd|t(?:ä|ae)g|wöchent|monat|viertelj(?:ä|ae)hr|halbj(?:ä|ae)hr|j(?:ä|ae)hr)lich"
@@ -115,8 +115,8 @@ class ScheduleTool:
             text = str(arguments.get("text") or "").strip()
             if not text:
                 return ToolResult(content="'text' is missing: what is to be sent or asked?", is_error=True)
-            if len(text) > _LONGEST_TEXT:
-                return ToolResult(content=f"'text' is longer than {_LONGEST_TEXT} characters.", is_error=True)
+            if len(text) > _MAX_TEXT:
+                return ToolResult(content=f"'text' is longer than {_MAX_TEXT} characters.", is_error=True)
             names = ("at", "in_minutes", "every_minutes", "cron", "timezone")
             when = {name: arguments[name] for name in names if arguments.get(name) not in (None, "")}
             ask = arguments.get("kind") == "ask"

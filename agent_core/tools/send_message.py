@@ -21,7 +21,7 @@ from agent_core.tools.execution import step_of_call
 
 _ID = re.compile(r"[0-9a-f]{12}")
 _LONGEST = 20_000
-_MOST_FILES = 5
+_MAX_FILES = 5
 
 
 class MessengerPort(Protocol):
@@ -115,8 +115,8 @@ class SendMessageTool:
         to, text, paths = _read(arguments)
         if not text.strip() and not paths:
             return _failed("'text' is missing.")
-        if len(text) > _LONGEST or len(paths) > _MOST_FILES:
-            return _failed(f"At most {_LONGEST} characters and {_MOST_FILES} files go into one message.")
+        if len(text) > _LONGEST or len(paths) > _MAX_FILES:
+            return _failed(f"At most {_LONGEST} characters and {_MAX_FILES} files go into one message.")
         key = _key(to, text, paths)
         if await self._messenger.is_posted(key):  # whatever has become of files and contacts since
             return ToolResult(content=f"It is on its way to {to}.")

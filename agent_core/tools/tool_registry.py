@@ -53,7 +53,7 @@ def problem_with(arguments: Mapping[str, Any], parameters: Mapping[str, Any]) ->
 
 @lru_cache(maxsize=256)
 def _validator(schema: str) -> Draft202012Validator | None:
-    """To look whether a schema is one takes longer than to look at the arguments of a call."""
+    """Return the cached validator; None: an invalid schema, whose check takes longer than a call's."""
     from jsonschema import Draft202012Validator
     from jsonschema.exceptions import SchemaError
     from referencing import Registry

@@ -31,7 +31,7 @@ _BODY_LIMIT_S = 30.0
 _ANSWER_LIMIT_S = 3600.0
 _ALIVE_EVERY_S = 10.0
 _RETRY_AFTER_S = 10
-_MOST_KEY = 255
+_MAX_KEY = 255
 _TOO_LONG = "there is no answer yet; send the request again with the same Idempotency-Key"
 _log = structlog.get_logger(__name__)
 
@@ -183,8 +183,8 @@ def addition(shown: str, text: str) -> str:
 def _key_of(request: web.Request) -> str:
     """A name for the request: of its Idempotency-Key, else a new one."""
     given = request.headers.get("Idempotency-Key", "")
-    if len(given) > _MOST_KEY:
-        raise BadRequest(f"The Idempotency-Key must have at most {_MOST_KEY} characters.")
+    if len(given) > _MAX_KEY:
+        raise BadRequest(f"The Idempotency-Key must have at most {_MAX_KEY} characters.")
     digest = hashlib.sha256(given.encode("utf-8", "surrogateescape")).hexdigest()
     return digest[:32] if given else secrets.token_hex(16)
 

@@ -34,11 +34,11 @@ from channels.plugin import ChannelServices
 if TYPE_CHECKING:
     from aiohttp.web import AbstractRouteDef
 
-MOST_OPEN = 16
+MAX_OPEN = 16
 _ACCEPT_LIMIT_S = 20.0
-_LOOK_EVERY_S = 2.0
+_CHECK_EVERY_S = 2.0
 _KEPT_LIMIT_S = 1.0
-"""So long an answer waits for what is kept for its person; it is there within milliseconds."""
+"""The time limit for reading what is kept for a person; it takes milliseconds."""
 _APPROVED = "approved"
 
 
@@ -92,7 +92,7 @@ class OpenRequest:
         texts = [part.text for part in self.parts]
         return "\n\n".join([*texts, *([self.preview] if self.preview and not self.answers else [])])
 
-    def take(self, message: OutboundMessage) -> str:
+    def add_message(self, message: OutboundMessage) -> str:
         """Add a message, once, and return its provider id."""
         if message.id not in [part.id for part in self.parts]:
             self.parts.append(message)
@@ -112,7 +112,7 @@ class OpenRequest:
 
 
 class ApiChannel:
-    """The endpoint as a channel; ``server.py`` reads and writes HTTP."""
+    """The endpoint as a channel; ``api_server.py`` reads and writes HTTP."""
 
     capabilities = Capabilities(
         redelivery=Redelivery.SAME_KEY, previews=True, typing=False, max_text_bytes=1_000_000
@@ -160,8 +160,8 @@ class ApiChannel:
         session = self.session_of(token.person, words.conversation, native_id)
         stored = await self._stored(inbox, native_id)
         mine = [one for one in self._open.values() if one.native_id.startswith(token.digest[:16])]
-        if sum(one.users for one in mine) >= MOST_OPEN:
-            raise TooManyRequests(f"{MOST_OPEN} requests of this token are being answered; wait for one")
+        if sum(one.users for one in mine) >= MAX_OPEN:
+            raise TooManyRequests(f"{MAX_OPEN} requests of this token are being answered; wait for one")
         request = self._open.get(native_id)
         if request is None:
             request = self._open[native_id] = OpenRequest(native_id, session, words.digest)
@@ -200,7 +200,7 @@ class ApiChannel:
                     await changed.wait()
                 request.awaits_kept = False
                 continue
-            look_s = min(look_s * 2, _LOOK_EVERY_S)
+            look_s = min(look_s * 2, _CHECK_EVERY_S)
             with anyio.move_on_after(look_s) as waited:
                 await changed.wait()
             if waited.cancelled_caught:  # the answer may have come between two requests with one key
@@ -221,7 +221,7 @@ class ApiChannel:
             self._kept.add(message.session)
             raise NoRecipient("the person has made no request since")
         await uncertain()
-        return Receipt(request.take(message))
+        return Receipt(request.add_message(message))
 
     async def probe(self, message: OutboundMessage) -> Receipt | None:
         """Never asked, because of `Redelivery.SAME_KEY`."""

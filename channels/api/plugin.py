@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class ApiAddresses(AddressRules):
-    """No addresses of its own: a token speaks for a person of another channel."""
+    """Knows no addresses: a token speaks for a person of another channel."""
 
     example = "@you:example.org"
 

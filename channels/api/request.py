@@ -12,8 +12,8 @@ from typing import Any
 
 from agent_core.messages import Background
 
-_MOST_EARLIER = 100_000
-_MOST_NAME = 128
+_MAX_EARLIER = 100_000
+_MAX_NAME = 128
 _ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 _TEXTS = ("text", "input_text", "output_text", "refusal")
 _NOT_DONE = (
@@ -64,7 +64,7 @@ def read_body(
     if not isinstance(data, dict):
         raise BadRequest("The body must be a JSON object.")
     _check(data, model)
-    conversation = _conversation(data.get("metadata")) or _storable(conversation.strip()[:_MOST_NAME])
+    conversation = _conversation(data.get("metadata")) or _storable(conversation.strip()[:_MAX_NAME])
     given = data.get(key)
     if isinstance(given, str) and key == "input":
         given = [{"role": "user", "content": given}]
@@ -112,8 +112,8 @@ def _check(data: Mapping[str, Any], model: str) -> None:
 
 def _conversation(metadata: object) -> str:
     name = metadata.get("conversation", "") if isinstance(metadata, Mapping) else ""
-    if not isinstance(name, str) or len(name) > _MOST_NAME:
-        raise BadRequest(f"'metadata.conversation' must be a text of at most {_MOST_NAME} characters.")
+    if not isinstance(name, str) or len(name) > _MAX_NAME:
+        raise BadRequest(f"'metadata.conversation' must be a text of at most {_MAX_NAME} characters.")
     return _storable(name.strip())
 
 
@@ -162,7 +162,7 @@ def _earlier(
     """
     whose = {"assistant": ours, "tool": "tool", "function": "tool"}
     names = {"system": "instructions", "developer": "instructions"}
-    found, room = list[Background](), _MOST_EARLIER
+    found, room = list[Background](), _MAX_EARLIER
     for role, text, images in reversed(said):
         text = "\n".join(filter(None, (text, "[an image]" if images else "")))  # noqa: PLW2901
         room -= len(text)

@@ -60,7 +60,7 @@ class ApiTokens:
             raise TokenProblem(f"there is no token {name!r}; `squidbot tokens list` lists them")
         self._write(rest)
 
-    def give(self, people: Collection[str], new: str) -> None:
+    def reassign(self, people: Collection[str], new: str) -> None:
         """Let the tokens of these people speak for ``new``; empty: for nobody, so they are gone."""
         found = [replace(each, person=new) if each.person in people else each for each in self.rows()]
         self._write([each for each in found if each.person])

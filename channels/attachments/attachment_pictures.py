@@ -10,7 +10,7 @@ import struct
 from dataclasses import dataclass
 
 HEAD_BYTES = 256 * 1024
-"""So much of a file is enough: a JPEG may have a preview and colour profiles before its size."""
+"""The part of a file that is read: a JPEG may have a preview and colour profiles before its size."""
 
 _NO_SIZE_MARKERS = frozenset({0x01, *range(0xD0, 0xDA)})
 _FRAME_MARKERS = frozenset({*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC})

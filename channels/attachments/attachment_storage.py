@@ -27,7 +27,7 @@ class Damaged(Exception):
     """The content under a path is not what was stored there."""
 
 
-class StorageAway(OSError):
+class StorageUnreachable(OSError):
     """A shared storage cannot be used now. The text says why and holds no secret."""
 
     def __init__(self, why: str) -> None:
@@ -140,7 +140,7 @@ class AttachmentsUnavailable(ChannelUnavailable):
     """My disk accepts no files at the moment; nothing is lost, I will try again."""
 
 
-class AttachmentsAway(AttachmentsUnavailable):
+class AttachmentsUnreachable(AttachmentsUnavailable):
     """My file storage cannot be reached at the moment; nothing is lost, I will try again."""
 
 
@@ -154,11 +154,11 @@ class AttachmentDamaged(AttachmentGone):
 
 @contextmanager
 def disk_errors() -> Iterator[None]:
-    """Translate an `OSError` into `AttachmentsUnavailable`, for a shared storage into `AttachmentsAway`."""
+    """Translate an `OSError`: `AttachmentsUnavailable`, or `AttachmentsUnreachable` for a shared storage."""
     try:
         yield
-    except StorageAway as error:
-        raise AttachmentsAway(f"files cannot be kept: {error.strerror}") from error
+    except StorageUnreachable as error:
+        raise AttachmentsUnreachable(f"files cannot be kept: {error.strerror}") from error
     except OSError as error:
         raise AttachmentsUnavailable(
             f"the attachments folder cannot be used: {error.strerror or type(error).__name__}",

@@ -25,13 +25,13 @@ from channels.attachments.attachment_storage import (
     FOLDER,
     AttachmentDamaged,
     AttachmentGone,
-    AttachmentsAway,
     AttachmentsFull,
     AttachmentsUnavailable,
+    AttachmentsUnreachable,
     AttachmentTooLarge,
     Damaged,
     Storage,
-    StorageAway,
+    StorageUnreachable,
     StoredFile,
     check_path,
     disk_errors,
@@ -41,7 +41,7 @@ from channels.attachments.file_storage import BLOCK_BYTES, TEMPORARY, LocalFiles
 from channels.base import AttachmentRefused
 
 _MEGABYTE = 1_000_000
-_MOST_FILES = 500_000
+_MAX_FILES = 500_000
 """There are never more: each counts as one part of so many at least. A disk gives small ones a block, too."""
 _REMOTE_BLOCK_BYTES = 4 * 1024 * 1024
 _REMOTE_LIMIT_S = 45.0
@@ -82,7 +82,7 @@ class AttachmentStore:
         self._max_file_bytes = max_file_bytes
         self._max_total_bytes = max_total_bytes
         self._share_of = share_of
-        self._least_bytes = max_total_bytes // _MOST_FILES
+        self._least_bytes = max_total_bytes // _MAX_FILES
         self._shares = Shares(max_total_bytes)
         self._used_bytes: int | None = None
         self._finished: list[tuple[str | None, int, int]] | None = None
@@ -109,7 +109,7 @@ class AttachmentStore:
         return self._storage.is_shared
 
     @property
-    def is_away(self) -> bool:
+    def is_unreachable(self) -> bool:
         """Return True if a shared storage did not respond to the last request."""
         return self._away is not None
 
@@ -138,7 +138,7 @@ class AttachmentStore:
             pause_s = max(_COUNT_EVERY_S, _COUNT_SHARE * (time.monotonic() - began))
 
     def state(self) -> dict[str, Any]:
-        """For operators: why messages with files wait, if so, and the name of a shared storage."""
+        """Return for operators why messages with files wait, if so, and the name of a shared storage."""
         if self._blocked:
             waits = f"messages with files wait: {self._blocked}"
             return {"attachments": {"store": self._storage.name, "away": waits, "asked": True}}
@@ -169,7 +169,7 @@ class AttachmentStore:
 
         Raises:
         AttachmentTooLarge, AttachmentsFull: It is not stored.
-            AttachmentsUnavailable: The disk or (`AttachmentsAway`) the storage fails for now.
+            AttachmentsUnavailable: The disk or (`AttachmentsUnreachable`) the storage fails for now.
         """
         limit = self._max_file_bytes if limit_bytes is None else min(limit_bytes, self._max_file_bytes)
         await self._ready()
@@ -209,7 +209,7 @@ class AttachmentStore:
 
     def _note_disk(self, error: BaseException | None) -> None:
         """Note how a save ended: with an error of the disk, for which it waits, or well (None)."""
-        is_disk = isinstance(error, AttachmentsUnavailable) and not isinstance(error, AttachmentsAway)
+        is_disk = isinstance(error, AttachmentsUnavailable) and not isinstance(error, AttachmentsUnreachable)
         if is_disk and not self._blocked:
             self.on_blocked(str(error))
         if is_disk or error is None:
@@ -368,15 +368,15 @@ class AttachmentStore:
                     return await self._in_thread(do)
         except (FileNotFoundError, Damaged):
             raise
-        except StorageAway as error:
+        except StorageUnreachable as error:
             why = error.strerror
             raise
         except TimeoutError as error:
             why = f"{self._storage.name} has not answered for {limit_s:.0f} s"
-            raise StorageAway(why) from error
+            raise StorageUnreachable(why) from error
         except OSError as error:
             why = f"{self._storage.name} cannot be used: {error.strerror or type(error).__name__}"
-            raise StorageAway(why) from error
+            raise StorageUnreachable(why) from error
         except anyio.get_cancelled_exc_class():
             why = self._away  # nothing was learned
             raise
@@ -498,7 +498,7 @@ class AttachmentStore:
             _log.error("attachment.store_full", max_total_bytes=self._max_total_bytes)
             raise AttachmentsFull("there is no room for more files here", limit_bytes=self._max_total_bytes)
         if writing.person is not None:
-            if more > self._shares.room(writing.person, writing.disk_free - writing.claimed):
+            if more > self._shares.free_bytes(writing.person, writing.disk_free - writing.claimed):
                 _log.warning("attachment.share_full")
                 raise AttachmentsFull("this person's space for files here is used up")
             self._shares.claim(writing.person, more)
@@ -535,7 +535,7 @@ class Shares:
         for whose, size in sizes:
             self._used[whose] = self._used.get(whose, 0) + size
 
-    def room(self, whose: str, disk_free_bytes: int) -> int:
+    def free_bytes(self, whose: str, disk_free_bytes: int) -> int:
         """Return the bytes that this person may still store."""
         free = min(self._guests_bytes - sum(self._used.values()), disk_free_bytes // 2)
         return max(0, (free - self._used.get(whose, 0)) // 2)

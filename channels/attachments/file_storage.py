@@ -30,7 +30,7 @@ from channels.attachments.attachment_storage import (
     PATH,
     Damaged,
     Storage,
-    StorageAway,
+    StorageUnreachable,
     StoredFile,
     check_path,
 )
@@ -223,7 +223,7 @@ class LocalFiles:
             file.rename(final)
             sync(self._temporary)
             if final.read_bytes() != wanted:
-                raise StorageAway(f"{self.name} returns something other than what was written")
+                raise StorageUnreachable(f"{self.name} returns something other than what was written")
         finally:
             for left in (file, final):
                 left.unlink(missing_ok=True)
@@ -263,7 +263,7 @@ class LocalFiles:
 
     def _is_mounted(self) -> None:
         if self.is_shared and not self._folder.is_dir():
-            raise StorageAway(
+            raise StorageUnreachable(
                 f"the folder {self._folder} does not exist: is it mounted? To create it: mkdir -m 700 "
                 f"{self._folder}"
             )

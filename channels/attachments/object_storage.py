@@ -36,7 +36,14 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from channels.attachments.attachment_storage import FOLDER, PATH, Damaged, StorageAway, StoredFile, check_path
+from channels.attachments.attachment_storage import (
+    FOLDER,
+    PATH,
+    Damaged,
+    StorageUnreachable,
+    StoredFile,
+    check_path,
+)
 
 if TYPE_CHECKING:
     from obstore.store import S3Store
@@ -48,7 +55,7 @@ _MULTIPART_FROM = 8 * 1024 * 1024
 _REMOVE_WITHIN_S = 60.0
 _REMOVING_FOR_S = 300.0
 _REMOVING_WAIT_S = 20.0
-_REMOVING_LOOK_S = 0.2
+_REMOVAL_CHECK_S = 0.2
 _NOTE_LEFT_AFTER_S = 86_400.0
 _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>([A-Za-z]{1,60})</Code>")
@@ -100,8 +107,8 @@ class ObjectFiles:
                 return is_new
             while self._is_being_removed(path):
                 if time.monotonic() > until:
-                    raise StorageAway(f"{self.name} is removing this file right now")
-                time.sleep(_REMOVING_LOOK_S)
+                    raise StorageUnreachable(f"{self.name} is removing this file right now")
+                time.sleep(_REMOVAL_CHECK_S)
 
     def read(self, path: str, size: int, *, offset: int, max_bytes: int) -> bytes:
         """Read a part of a content."""
@@ -211,7 +218,7 @@ class ObjectFiles:
             found = bytes(api.get(self._store(), key).bytes())
             self._delete(api, key)
         if found != content:
-            raise StorageAway(f"{self.name} returns something other than what was written")
+            raise StorageUnreachable(f"{self.name} returns something other than what was written")
 
     # ── inside ──
 
@@ -321,24 +328,29 @@ class ObjectFiles:
 
     @contextmanager
     def _asking(self, *, missing_is_away: bool = True) -> Iterator[Any]:
-        """The library, whose errors come out as `StorageAway`; a missing object as what it is, if told so."""
+        """
+        The library, whose errors come out as `StorageUnreachable`; a missing object as what it is, if told
+        so.
+        """
         try:
             import obstore  # noqa: PLC0415
             import obstore.exceptions  # noqa: PLC0415
         except ImportError as error:
-            raise StorageAway(
+            raise StorageUnreachable(
                 f"{self.name} needs the extra s3, which is not installed; in the clone: pip install '.[s3]'"
             ) from error
         try:
             yield obstore
-        except (Damaged, StorageAway):
+        except (Damaged, StorageUnreachable):
             raise
         except FileNotFoundError as error:
             if not missing_is_away:
                 raise
-            raise StorageAway(f"{self.name} does not exist, or these credentials may not see it") from error
+            raise StorageUnreachable(
+                f"{self.name} does not exist, or these credentials may not see it"
+            ) from error
         except (obstore.exceptions.BaseError, OSError, ValueError) as error:
-            raise StorageAway(f"{self.name} {_error_text(error)}") from error
+            raise StorageUnreachable(f"{self.name} {_error_text(error)}") from error
 
 
 def _age_s(found: Any) -> float:

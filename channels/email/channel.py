@@ -46,12 +46,12 @@ from channels.email.parse.dsn import BounceReport, in_words
 from channels.email.parse.mail_addresses import AddressInvalid, normalise
 from channels.email.parse.mail_threads import message_id_of, session_about
 from channels.email.receive.crash_suspects import CrashSuspects
-from channels.email.receive.mail_attachments import Keeper
+from channels.email.receive.mail_attachments import MailAttachmentKeeper
 from channels.email.receive.mail_intake import MailIntake, is_ingest_only
 from channels.email.receive.mail_receiver import MailAccountParts, MailReceiver
 from channels.email.reply_limits import AnswerLimiter
 from channels.email.sent_tracker import SentTracker
-from channels.email.server_ids import ServerIds, given_in_reply
+from channels.email.server_ids import ServerIds, message_id_in_reply
 from channels.email.smtp.posting import Posting
 from channels.email.smtp.submission import Submission
 from channels.email.trust.dkim_alignment import SenderVerifier
@@ -110,7 +110,7 @@ class EmailChannel(EmailDirectMessages):
         def welcome(address: str) -> bool:
             return services.may_talk(address) or is_ingest_only(address, config.ingest_only_from)
 
-        self._keeper = Keeper(config, attachments, welcome)
+        self._keeper = MailAttachmentKeeper(config, attachments, welcome)
         self._config = config
         self._clock = clock
         credentials = credentials_of(config, state, clock)
@@ -277,7 +277,7 @@ class EmailChannel(EmailDirectMessages):
                 self._safety.note_login_refusal(exc)
             raise
         self._safety.patience.note_success()
-        self._server_ids.learn(given_in_reply(said, self._config.smtp.host), mail.message_id)
+        self._server_ids.learn(message_id_in_reply(said, self._config.smtp.host), mail.message_id)
         self._safety.count_sent_mail(message, mail.message_id)
         self._delivered_now(message)
         if self._config.sent_copy == "append":
@@ -322,7 +322,7 @@ class EmailChannel(EmailDirectMessages):
         _log.warning("mail.undelivered", channel=self.name, why=report.why)
         whom = self._safety.recipient_of(report.message_ids)
         self._services.alert(
-            f"undelivered {self._intake.crowd(whom) or whom or 'somebody'}", in_words(report)
+            f"undelivered {self._intake.matching_pattern(whom) or whom or 'somebody'}", in_words(report)
         )
 
     async def _taken_after_all(

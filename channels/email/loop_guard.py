@@ -17,7 +17,7 @@ import structlog
 from agent_core.backoff import BackoffPolicy
 from agent_core.language import ENGLISH, _, for_owner, speaking
 from agent_core.messages import OutboundKind, OutboundMessage
-from agent_core.state_folder import StateAway, StateFolder, state_in
+from agent_core.state_folder import StateFolder, StateUnreachable, state_in
 from channels.base import ChannelAuthFailed, ChannelClock, ChannelUnavailable
 from channels.email.config import EmailConfig
 from channels.email.parse.dsn import BounceReport
@@ -32,16 +32,16 @@ Tells the operator, by another way than mail if there is one: what it is about, 
 key under which it is told once.
 """
 _RETRY = BackoffPolicy(first_s=300.0, cap_s=7200.0, jitter=0)
-LOOK_AGAIN_S = 30.0
+RECHECK_S = 30.0
 """While the circuit breaker is open: somebody may reset it."""
 SAVE_EVERY_S = 5.0
-MOST_TOLD = 3
+MAX_REPORTED = 3
 _LIMITS = "answer-limits.json"
 _BREAKER = "answer-brake.json"
 _log = structlog.get_logger(__name__)
 
 
-class LoginPatience:
+class LoginBackoff:
     """
     After a refused login nothing is tried for minutes, and for longer each time: servers lock accounts after
     too many attempts. For logins that have no other pacing.
@@ -103,7 +103,7 @@ class LoopGuard:
         self._loaded = False
         self._loading = anyio.Lock()
         self._saving = anyio.Lock()
-        self.patience = LoginPatience(clock.monotonic)
+        self.patience = LoginBackoff(clock.monotonic)
 
     def breaker_is_open(self, thread: str, *, person: str = "") -> bool:
         """Return True if mails of ``person`` in a thread are not answered."""
@@ -121,7 +121,7 @@ class LoopGuard:
         if tripped is None:
             return
         self._note_tripped(tripped, _recipient(message), now)
-        wait_s = min(tripped.until - now, LOOK_AGAIN_S)
+        wait_s = min(tripped.until - now, RECHECK_S)
         raise ChannelUnavailable(f"the circuit breaker is open: {_english(tripped)}", retry_after_s=wait_s)
 
     @for_owner
@@ -146,7 +146,7 @@ class LoopGuard:
         self._mails.note_sent_mail(message_id, whom, alone=not message.context.cc)
 
     def undelivered_mails(self, report: BounceReport, outside: bool, verified: str) -> frozenset[str]:  # noqa: FBT001 - a callback
-        """The mails of which a report is evidence that they did not arrive; see `SentMails.believed`."""
+        """The mails of which a report is evidence that they did not arrive; see `SentMails.accept_report`."""
         return self._mails.accept_report(report, outside=outside, verified=verified)
 
     def recipient_of(self, message_ids: Sequence[str]) -> str:
@@ -164,7 +164,7 @@ class LoopGuard:
 
     def note_release(self) -> None:
         """Those mails have been accepted."""
-        self._breaker.all_let_in()
+        self._breaker.note_release()
         self._breaker_urgent = True
 
     @for_owner
@@ -211,8 +211,8 @@ class LoopGuard:
         if not tripped:
             return ""
         until = self._clock.now() + timedelta(seconds=max(one.until for one in tripped) - now)
-        why = "; ".join(map(_english, tripped[:MOST_TOLD]))
-        more = f" (and {len(tripped) - MOST_TOLD} threads more)" if len(tripped) > MOST_TOLD else ""
+        why = "; ".join(map(_english, tripped[:MAX_REPORTED]))
+        more = f" (and {len(tripped) - MAX_REPORTED} threads more)" if len(tripped) > MAX_REPORTED else ""
         at = f"{until.astimezone():%H:%M %Z}"
         return f"the circuit breaker is open until {at} (squidbot email reset-breaker): {why}{more}"
 
@@ -242,7 +242,7 @@ class LoopGuard:
         try:
             found = await anyio.to_thread.run_sync(self._state.read, name)
             return None if found is None else found.decode()
-        except StateAway as exc:  # what was counted still counts
+        except StateUnreachable as exc:  # what was counted still counts
             raise ChannelUnavailable(f"the record of sent answers cannot be read: {exc}") from exc
         except (OSError, UnicodeError) as exc:
             _log.warning("limits.unreadable", file=f"{self._state}/{name}", error=str(exc))

@@ -19,7 +19,7 @@ import anyio.to_thread
 from agent_core.oauth import (
     LoginRequired,
     OAuthTokens,
-    ProviderAway,
+    ProviderUnreachable,
     RotatingToken,
     TokenStore,
     TokenUnavailable,
@@ -268,6 +268,6 @@ async def give_access(
             tokens = await run_device_flow(client, post, clock, show)
     except LoginFailed as error:
         raise ChannelAuthFailed(str(error)) from error
-    except ProviderAway as error:
+    except ProviderUnreachable as error:
         raise ChannelUnavailable(f"the provider cannot be used now: {error}") from error
     await anyio.to_thread.run_sync(token_file(state_dir).save, tokens)

@@ -25,8 +25,8 @@ from channels.email.parse.unreadable import headers_of
 from channels.email.trust.auth_results import parse_auth_results
 
 FOUND_WITHIN_S = 20.0
-LOOK_EVERY_S = 0.5
-_TOLD = frozenset({"IDLE", "MOVE", "UIDPLUS", "ID", "SPECIAL-USE", "CONDSTORE", "QUOTA"})
+CHECK_EVERY_S = 0.5
+_CAPABILITIES = frozenset({"IDLE", "MOVE", "UIDPLUS", "ID", "SPECIAL-USE", "CONDSTORE", "QUOTA"})
 
 OpenMailbox = Callable[[], AbstractAsyncContextManager[Mailbox]]
 Submit = Callable[[Envelope, bytes], Awaitable[None]]
@@ -40,7 +40,7 @@ async def examine(
         selected = await mailbox.select("INBOX")
         facts = {
             "mails in INBOX": str(selected.exists),
-            "the server supports": ", ".join(sorted(mailbox.capabilities & _TOLD)) or "the minimum",
+            "the server supports": ", ".join(sorted(mailbox.capabilities & _CAPABILITIES)) or "the minimum",
             "announces new mail": "yes"
             if "IDLE" in mailbox.capabilities
             else "no, so squidbot asks it regularly",
@@ -100,7 +100,7 @@ def status_facts(config: EmailConfig, mailbox: Mailbox) -> dict[str, Any]:
     """Return the facts about a working connection for ``status``."""
     return {
         "idle": "IDLE" in mailbox.capabilities,
-        "capabilities": sorted(mailbox.capabilities & _TOLD),
+        "capabilities": sorted(mailbox.capabilities & _CAPABILITIES),
         "login": config.oauth.mechanism if config.oauth else "password",
         "sent_copy": config.sent_copy,
         "trusted_authserv_ids": list(config.trusted_authserv_ids),
@@ -116,7 +116,7 @@ async def _found(mailbox: Mailbox, message_id: str, address: str) -> Sequence[in
             if uids:
                 return uids
             await mailbox.refresh()
-            await anyio.sleep(LOOK_EVERY_S)
+            await anyio.sleep(CHECK_EVERY_S)
     return []
 
 

@@ -18,13 +18,13 @@ from channels.email.config import CircuitBreakerConfig, MailAnswerLimits
 
 HOUR_S = 3600.0
 MAX_KEPT = 5_000
-EVERYWHERE = ""
+ALL_SENDERS = ""
 
 
 @dataclass(frozen=True, slots=True)
 class BreakerOpen:
     """
-    An open circuit breaker: the place (a thread, or `EVERYWHERE`), the answers that went out there within an
+    An open circuit breaker: the place (a thread, or `ALL_SENDERS`), the answers that went out there within an
     hour, and the end on the monotonic clock.
     """
 
@@ -35,7 +35,7 @@ class BreakerOpen:
     @property
     def why(self) -> str:
         """The reason, in the language of its reader."""
-        if self.thread == EVERYWHERE:
+        if self.thread == ALL_SENDERS:
             return _("{others} answers went out within an hour", others=self.answers)
         return _("{count} answers went into one thread within an hour", count=self.answers)
 
@@ -58,7 +58,7 @@ class CircuitBreaker:
         self.changed = False
         """Whether there is something that the last `dump` did not hold."""
         self.keeps_back = False
-        """Whether something may be in quarantine because of it; see `all_let_in`."""
+        """Whether something may be in quarantine because of it; see `note_release`."""
 
     def all_open(self, now: float) -> list[BreakerOpen]:
         """All places where nothing is answered now."""
@@ -71,14 +71,14 @@ class CircuitBreaker:
         self.changed = True
         return found
 
-    def all_let_in(self) -> None:
+    def note_release(self) -> None:
         """Note that the mails that it held back have been accepted, except where it is open again."""
         self.keeps_back = bool(self._tripped)
         self.changed = True
 
     def open_reason(self, thread: str, now: float, *, owner: bool = False) -> BreakerOpen | None:
         """Return True if nothing may be answered in this thread, to the owner or to anybody else."""
-        for place in (thread,) if owner else (EVERYWHERE, thread):
+        for place in (thread,) if owner else (ALL_SENDERS, thread):
             found = self._tripped.get(place)
             if found is not None and now < found.until:
                 return found
@@ -103,7 +103,7 @@ class CircuitBreaker:
         if 0 < most_here <= len(here):
             return self._trip(thread, len(here), now)
         if not owner and 0 < settings.answers_per_hour <= others:
-            return self._trip(EVERYWHERE, others, now)
+            return self._trip(ALL_SENDERS, others, now)
         return None
 
     def count_answer(self, thread: str, now: float, *, owner: bool = False) -> None:
@@ -128,7 +128,7 @@ class CircuitBreaker:
         self.changed = self.keeps_back = True
         # Otherwise the first answer afterwards would open it again.
         self._sent = deque(
-            (one for one in self._sent if thread not in (EVERYWHERE, one.thread)), maxlen=MAX_KEPT
+            (one for one in self._sent if thread not in (ALL_SENDERS, one.thread)), maxlen=MAX_KEPT
         )
         return tripped
 
@@ -176,7 +176,7 @@ class CircuitBreaker:
 DAY_S = 86400.0
 MAX_ENTRIES = 10_000
 MAX_WAITING = 100
-"""So many mails of one sender wait at most."""
+"""The most mails of one sender that wait."""
 MAX_WAITING_IN_ALL = 1000
 """Whoever owns a domain has any number of addresses; what they send more, a person judges."""
 
@@ -212,7 +212,7 @@ class AnswerLimiter:
         self.changed = False
         """Whether there is something that the last `dump` did not hold."""
 
-    def place(
+    def reserve(
         self, native_id: str, *, sender: str, at: datetime, now: datetime | None = None
     ) -> AnswerSlot | None:
         """

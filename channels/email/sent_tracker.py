@@ -49,7 +49,7 @@ class SentTracker:
         self._first_copies[message_id] = first
         return first == copy
 
-    def keep_unknown_copy(self, message_id: str, copy: FileCopy) -> None:
+    def note_unknown_copy(self, message_id: str, copy: FileCopy) -> None:
         """Keep the first copy of an unknown id, of the newest ids only: anybody can send one."""
         if message_id not in self._unclaimed:
             self._unclaimed[message_id] = copy
@@ -67,11 +67,11 @@ class SentTracker:
         return row in self._doubts
 
     def mark_uncertain(self, row: str) -> None:
-        """From now on the mail may have been sent; the wait for a copy starts again."""
+        """Note that the mail may have been sent; the wait for a copy starts again."""
         self._doubts[row] = self._monotonic()
 
     def uncertain_for_s(self, row: str) -> float:
-        """For how many seconds it has been in doubt; if it was not, it is from now on."""
+        """Return the seconds for which it has been uncertain; if it was not, it becomes so now."""
         if row not in self._doubts:
             self.mark_uncertain(row)
         return self._monotonic() - self._doubts[row]

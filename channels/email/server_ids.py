@@ -2,7 +2,7 @@
 Knows our mails by the Message-IDs that a server set in place of ours, as Amazon SES and Exchange do. Our
 mails bear their id also in `threads.OWN_ID_FIELD`; the copy shows both, and so do some servers' replies to
 DATA. Pairs are committed with the position; the first word about an id counts, and only for recipients of
-that mail (`Repeats.was_written_to`), since they can send forged copies. The newest few thousand are kept.
+that mail (`Repeats.has_written_to`), since they can send forged copies. The newest few thousand are kept.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from channels.email.parse.mail_threads import is_own_id
 
 _SLOTS = 4096
 _LOOKED_AT = 5
-"""So many of the newest ids of a thread are looked up."""
+"""The number of a thread's newest ids that are looked up."""
 _SES_HOST = re.compile(r"email-smtp(?:-fips)?\.([a-z0-9-]{1,40})\.amazonaws\.com")
 _SES_REPLY = re.compile(r"Ok ([0-9a-f-]{20,80})")
 _EXCHANGE_REPLY = re.compile(r"(<[!-;=?-~]{1,250}@[!-;=?-~]{1,250}>) \[(?:InternalId|Hostname)=")
@@ -63,7 +63,7 @@ class ServerIds:
         return own if known == given and is_own_id(own, account=self._account) else None
 
 
-def given_in_reply(text: str, host: str) -> str | None:
+def message_id_in_reply(text: str, host: str) -> str | None:
     """
     The Message-ID that the reply to DATA names; None for servers whose replies do not name it.
 

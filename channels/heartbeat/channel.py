@@ -38,15 +38,15 @@ from channels.heartbeat.checklist import due_items, has_work
 from channels.heartbeat.config import Watch
 from channels.heartbeat.silence import is_silence
 from channels.heartbeat.tick_schedule import Schedule, parse_instant, question_text, tick_message, tick_name
-from channels.heartbeat.watch_commands import Called, decide, digest, run_watch
+from channels.heartbeat.watch_commands import WatchRound, decide, digest, run_watch
 
 _POSITION = "last_tick"
-_TOLD = "told"
+_REPORTED = "told"
 _ASKED = "asked"
 """The checklist that a model was asked about last, and the tick that asked."""
-_LOOK_EVERY_S = 60.0  # the clock may jump meanwhile
-_TOLD_AT_MOST = 20
-_OPEN_AT_MOST = 20
+_CHECK_EVERY_S = 60.0  # the clock may jump meanwhile
+_MAX_REPORTED = 20
+_MAX_OPEN = 20
 NOTHING = "nothing to do"
 OUTSIDE = "outside the active hours"
 """How the reasons begin for which a tick is left out because all is well."""
@@ -159,7 +159,7 @@ class HeartbeatChannel:
             if instant is None:
                 resting = await self._rests(now, last, resting=resting)
                 until_next_s = (self.schedule.following(now) - now).total_seconds()
-                await sleep(min(until_next_s, _LOOK_EVERY_S))
+                await sleep(min(until_next_s, _CHECK_EVERY_S))
                 continue
             async with self._looking:
                 found = await self.check_work(inbox, instant)
@@ -200,7 +200,7 @@ class HeartbeatChannel:
                 await inbox.accept(messages, found.positions)
         return instant, found
 
-    async def would_find(self, instant: datetime) -> TickWork:
+    async def preview_tick(self, instant: datetime) -> TickWork:
         """Return the work of a tick at ``instant``; nothing is accepted or marked as seen."""
         return await self.check_work(self._inbox, instant, forced=True)
 
@@ -227,9 +227,9 @@ class HeartbeatChannel:
         if not told:
             is_idle = is_idle and not work and all(watch.due for watch in self._watches)
             return TickWork(reason=f"{NOTHING}: no watch has fired", positions=positions, is_idle=is_idle)
-        told = list(dict.fromkeys(told))[-_TOLD_AT_MOST:]
+        told = list(dict.fromkeys(told))[-_MAX_REPORTED:]
         ticks = {**open_ticks, tick_name(instant): told}
-        positions[_TOLD] = json.dumps(dict(list(ticks.items())[-_OPEN_AT_MOST:]))
+        positions[_REPORTED] = json.dumps(dict(list(ticks.items())[-_MAX_OPEN:]))
         return TickWork(
             question_text(local, checklist if work else "", told), positions=positions, watched=True
         )
@@ -264,7 +264,7 @@ class HeartbeatChannel:
         open_ticks: dict[str, list[str]] = {}
         if inbox is None:
             return untold, open_ticks
-        for name, texts in _reported_before(await inbox.position(_TOLD)).items():
+        for name, texts in _reported_before(await inbox.position(_REPORTED)).items():
             instant = parse_instant(name)
             ended = True if instant is None else await self._ticks.has_answered(self.name, instant)
             if ended is None:
@@ -273,7 +273,7 @@ class HeartbeatChannel:
                 untold += texts
         return untold, open_ticks
 
-    async def _called(self, inbox: Inbox | None, checklist: str, local: datetime) -> Called:
+    async def _called(self, inbox: Inbox | None, checklist: str, local: datetime) -> WatchRound:
         seen: dict[str, str | None] = {}
         looks = []
         for watch in self._watches:

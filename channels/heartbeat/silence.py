@@ -81,7 +81,7 @@ class SilenceVerdict:
     reason: str = ""
 
 
-def judge(answer: str) -> SilenceVerdict:
+def judge_silence(answer: str) -> SilenceVerdict:
     """Decide which part of a heartbeat run's answer is delivered."""
     spoken = without_thoughts(answer)
     said = _without_musing(spoken)
@@ -104,7 +104,7 @@ def judge(answer: str) -> SilenceVerdict:
 
 def is_silence(text: str) -> bool:
     """Return True if an answer is not to be delivered."""
-    return not judge(text).text
+    return not judge_silence(text).text
 
 
 def fingerprint(text: str) -> str:

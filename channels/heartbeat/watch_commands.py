@@ -46,8 +46,8 @@ class WatchResult:
 
 
 @dataclass(frozen=True, slots=True)
-class Called:
-    """The result of looking at all watches."""
+class WatchRound:
+    """The result of checking all watches."""
 
     told: tuple[str, ...] = ()
     positions: Mapping[str, str] | None = None
@@ -59,7 +59,7 @@ def decide(
     now: datetime,
     *,
     again_after: timedelta,
-) -> Called:
+) -> WatchRound:
     """Decide which watches fire; the same result fires again only after ``again_after``."""
     told: list[str] = []
     positions: dict[str, str] = {}
@@ -73,7 +73,7 @@ def decide(
             # A time in the future was written by a wrong clock; it is replaced as soon as something happens.
             since = now.isoformat() if calls or last is None else str(last.get("at") or now.isoformat())
             positions[name] = json.dumps({"trace": look.trace, "at": since})
-    return Called(tuple(told), positions)
+    return WatchRound(tuple(told), positions)
 
 
 def _calls(

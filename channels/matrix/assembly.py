@@ -13,13 +13,13 @@ import structlog
 from agent_core.state_folder import RowStore, StateFolder
 from channels.base import ChannelClock, ChannelMisconfigured, ChannelUnavailable
 from channels.matrix.admin import MatrixAdmin
-from channels.matrix.client.homeserver import CLIENT, Homeserver, LinkBroken, part
+from channels.matrix.client.homeserver import CLIENT, Homeserver, LinkBroken, quote_path
 from channels.matrix.client.json_access import text_of
 from channels.matrix.client.matrix_login import MatrixLogin
 from channels.matrix.config import MatrixConfig
 from channels.matrix.crypto.encryption_engine import EncryptionEngine, pickle_key
 from channels.matrix.crypto.verification import SendInRoom, Verifications
-from channels.matrix.events.inbound_events import Me
+from channels.matrix.events.inbound_events import BotIdentity
 from channels.matrix.events.room_policy import RoomRules
 from channels.matrix.receive.decryption import Decryption
 
@@ -91,16 +91,16 @@ def open_decryption(
     return decryption, care
 
 
-async def introduce(config: MatrixConfig, channel: str, homeserver: Homeserver) -> Me:
+async def introduce(config: MatrixConfig, channel: str, homeserver: Homeserver) -> BotIdentity:
     """Learn the name that people may call us by; without it their mentions still count."""
     name = ""
-    path = f"{CLIENT}/profile/{part(config.user_id)}/displayname"
+    path = f"{CLIENT}/profile/{quote_path(config.user_id)}/displayname"
     try:
         answer = await homeserver.request("GET", path, timeout_s=5.0)
-        name = text_of(answer.body, "displayname") if answer.good else ""
+        name = text_of(answer.body, "displayname") if answer.is_success else ""
     except LinkBroken as error:
         _log.info("matrix.name_unknown", error=str(error))
-    return Me(
+    return BotIdentity(
         channel=channel,
         user_id=config.user_id,
         display_name=name,

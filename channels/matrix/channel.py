@@ -50,7 +50,7 @@ from channels.matrix.events.outbound_events import in_room, is_first_part, notic
 from channels.matrix.events.room_policy import RoomRules
 from channels.matrix.receive.decryption import Decryption
 from channels.matrix.receive.event_handler import EventHandler
-from channels.matrix.receive.reply_context import in_clear
+from channels.matrix.receive.reply_context import read_plain_event
 from channels.matrix.receive.sync_loop import SyncLink, SyncReceiver
 from channels.matrix.rooms.backfill import check_room
 from channels.matrix.rooms.direct_rooms import DIRECTS, DirectRooms
@@ -59,7 +59,7 @@ from channels.matrix.rooms.room_state import Rooms
 from channels.matrix.send.event_sender import EventSender
 from channels.matrix.send.previews import StreamingPreview
 from channels.matrix.send.reactions import AckReactions
-from channels.matrix.send.room_resolution import final_receipt, resolve, waits_for_the_next_room
+from channels.matrix.send.room_resolution import final_receipt, next_room_error, resolve
 from channels.matrix.send.typing_and_receipts import TypingAndReceipts
 from channels.plugin import ChannelServices
 
@@ -198,7 +198,7 @@ class MatrixChannel:
             rooms=rooms,
             clock=self._clock,
             rules=rules,
-            decrypt=decryption.peek if decryption is not None else in_clear,
+            decrypt=decryption.peek if decryption is not None else read_plain_event,
             is_owner=self._is_owner,
         )
         return self._events, decryption
@@ -236,7 +236,7 @@ class MatrixChannel:
         if self._ack_reactions is not None:
             self._ack_reactions.note_event()
         try:
-            with nullcontext() if self._typing_receipts is None else self._typing_receipts.making_way():
+            with nullcontext() if self._typing_receipts is None else self._typing_receipts.yield_to_answer():
                 taken = await sending.deliver(placed, uncertain=uncertain, previewed=previewed)
         except DeliveryFailed as error:
             raise await self._meant(error, placed) from error
@@ -267,7 +267,7 @@ class MatrixChannel:
     async def preview(self, session: SessionKey, text: str) -> None:
         """Show the unfinished answer, when its turn comes; returns at once."""
         if self._config.streaming.enabled:
-            self._preview.wants(session, text)
+            self._preview.update(session, text)
 
     async def acknowledge(self, session: SessionKey, context: MessageContext, stage: AckState) -> None:
         """Show a message's progress; returns at once. See `channels.base.SupportsAcknowledgements`."""
@@ -275,7 +275,7 @@ class MatrixChannel:
         room_id = route.room or self._room_of(session)
         if self._config.streaming.enabled:
             if stage is AckState.RECEIVED:
-                self._preview.began(session, room_id, context)
+                self._preview.note_question(session, room_id, context)
             else:
                 self._preview.end_preview(room_id, context, stage)
         gone = self._events is not None and self._events.is_gone(room_id, route.event_id, route.sender)
@@ -333,7 +333,7 @@ class MatrixChannel:
         if self._homeserver is None or self._rooms is None:
             return error
         now = self._clock.now()
-        return await waits_for_the_next_room(error, placed, self._homeserver, self._rooms, now) or error
+        return await next_room_error(error, placed, self._homeserver, self._rooms, now) or error
 
     async def account_findings(self, *, running: bool) -> Sequence[AccountFinding]:
         """The encryption of the account; see `SupportsAccountFindings`."""

@@ -29,8 +29,8 @@ from channels.terminal.terminal_link import (
     MAX_WAITING,
     REMEMBERED,
     Answer,
-    Handover,
     Preview,
+    TerminalDelivery,
     TerminalLink,
     Typing,
 )
@@ -123,10 +123,12 @@ class TerminalChannel:
         self._attached(message.session)
         await uncertain()
         answers = message.context.read_route(_Route).native_id
-        handover = Handover(Answer(id=message.id, text=message.text, kind=message.kind, answers=answers))
+        handover = TerminalDelivery(
+            Answer(id=message.id, text=message.text, kind=message.kind, answers=answers)
+        )
         links = self._attached(message.session)
         for link in links:
-            link.offer(handover)
+            link.queue_answer(handover)
         try:
             with anyio.move_on_after(LIMIT_S):
                 await handover.over.wait()
@@ -185,7 +187,7 @@ class TerminalChannel:
                 "it is not known whether this was accepted; send it again with the same id"
             )
 
-    def dealt_with(self, answer_id: str) -> None:
+    def note_confirmation(self, answer_id: str) -> None:
         """Note that an answer need not be shown again."""
         self._delivered[answer_id] = None
 
@@ -204,7 +206,7 @@ class TerminalChannel:
     def _hint(self, session: SessionKey, event: Preview | Typing) -> None:
         for link in self._links:
             if link.session == session:
-                link.hint(event)
+                link.queue_hint(event)
 
 
 def _waiting(receive: MemoryObjectReceiveStream[_Typed]) -> list[_Typed]:

@@ -73,7 +73,7 @@ class LinkOwner(Protocol):
         """Hand over what was typed; returns once it is accepted, else raises `ChannelUnavailable`."""
         ...
 
-    def dealt_with(self, answer_id: str) -> None:
+    def note_confirmation(self, answer_id: str) -> None:
         """Note that a link has confirmed an answer."""
         ...
 
@@ -82,7 +82,7 @@ class LinkOwner(Protocol):
         ...
 
 
-class Handover:
+class TerminalDelivery:
     """One attempt to deliver one answer to the links of a session."""
 
     def __init__(self, event: Answer) -> None:
@@ -118,8 +118,8 @@ class TerminalLink:
         self.session = session
         self.closed = False
         self._owner = owner
-        self._queue: deque[Handover | Preview | Typing] = deque()
-        self._at_hand: Handover | None = None
+        self._queue: deque[TerminalDelivery | Preview | Typing] = deque()
+        self._at_hand: TerminalDelivery | None = None
         self._shown: Bounded[str, None] = Bounded(REMEMBERED)
         self._arrived = anyio.Event()
 
@@ -141,7 +141,7 @@ class TerminalLink:
             self._arrived = anyio.Event()
             await self._arrived.wait()
         entry = self._queue.popleft()
-        if not isinstance(entry, Handover):
+        if not isinstance(entry, TerminalDelivery):
             return entry
         entry.received = True
         self._at_hand = entry
@@ -165,14 +165,14 @@ class TerminalLink:
         self.closed = True
         self._owner.detach(self)
         for entry in [*self._queue, self._at_hand]:
-            if isinstance(entry, Handover):
+            if isinstance(entry, TerminalDelivery):
                 entry.drop(self)
         self._queue.clear()
         self._at_hand = None
         self._arrived.set()
 
     # ── for the channel ──
-    def offer(self, handover: Handover) -> None:
+    def queue_answer(self, handover: TerminalDelivery) -> None:
         """Queue an answer. One that is at hand already is only waited for; one that was dealt with, is."""
         handover.holders.add(self)
         if self._at_hand is not None and self._at_hand.event.id == handover.event.id:
@@ -184,17 +184,17 @@ class TerminalLink:
             # The preview that waits is of this answer, or of an older one.
             self._forget(Preview)
             if len(self._queue) >= MAX_WAITING:
-                oldest = next(entry for entry in self._queue if isinstance(entry, Handover))
+                oldest = next(entry for entry in self._queue if isinstance(entry, TerminalDelivery))
                 self.withdraw(oldest)
                 oldest.drop(self)
             self._put(handover)
 
-    def hint(self, event: Preview | Typing) -> None:
+    def queue_hint(self, event: Preview | Typing) -> None:
         """Queue a hint; it replaces the last one of its kind."""
         self._forget(type(event))
         self._put(event)
 
-    def withdraw(self, handover: Handover) -> None:
+    def withdraw(self, handover: TerminalDelivery) -> None:
         """Withdraw an answer that has not been received. A received one stays, for the next attempt."""
         if handover in self._queue:
             self._queue.remove(handover)
@@ -203,12 +203,12 @@ class TerminalLink:
     def _forget(self, kind: type[Preview | Typing]) -> None:
         self._queue = deque(entry for entry in self._queue if not isinstance(entry, kind))
 
-    def _put(self, entry: Handover | Preview | Typing) -> None:
+    def _put(self, entry: TerminalDelivery | Preview | Typing) -> None:
         self._queue.append(entry)
         self._arrived.set()
 
     def _confirm(self) -> None:
         if self._at_hand is not None:
             handover, self._at_hand = self._at_hand, None
-            self._owner.dealt_with(handover.event.id)
+            self._owner.note_confirmation(handover.event.id)
             handover.confirm()

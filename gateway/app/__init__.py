@@ -77,7 +77,7 @@ def _gateway(env: Environment, opened: OpenQueue, parts: _Parts) -> Gateway:
     turns, routing, speech = parts.turns, parts.routing, parts.speech
     queue, guard = opened.queue, opened.guard
     by_name = {name: channel for name, (channel, _) in channels.items()}
-    intake = AcceptGate(guard.may_be_answered)
+    intake = AcceptGate(guard.may_have_answered)
     watch_channels(
         supervision.supervisor,
         channels,
@@ -106,7 +106,7 @@ def _gateway(env: Environment, opened: OpenQueue, parts: _Parts) -> Gateway:
         suspects=routing.suspects,
         proactive=proactive,
         begin=partial(opened.begin, env, _addresses(channels)),
-        standing_by=guard.stand_by,
+        standing_by=guard.check_as_standby,
         lease=opened.lease,
         drain_s=env.settings.gateway.drain_seconds,
         language=env.settings.language,

@@ -1,12 +1,12 @@
 """
-Composition root: models, memory, search, tools, and the agent that uses them. `gateway.app` calls it, and
-only `gateway.app`.
+Composition root: models, memory, search, and the agent that uses them with the families of its tools
+(`agent_tools`). `gateway.app` calls it, and only `gateway.app`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,40 +16,32 @@ import structlog
 from agent_core.agent import AgentLoop, TurnLimits
 from agent_core.llm.factory import Models, build_models
 from agent_core.llm.model_client import ModelClient
-from agent_core.llm.prompt_pictures import MAX_PICTURE_BYTES
 from agent_core.memory.manager import MemoryManager
 from agent_core.memory_ports import MemoryPort, SearchIndexPort, SearchPort
-from agent_core.messages import Attachment, InboundMessage
-from agent_core.models import Purpose, ScopeKind, Session
+from agent_core.messages import InboundMessage
+from agent_core.models import Purpose, Session
 from agent_core.persona import Persona
-from agent_core.ports import Clock, LLMPort, SkillsPort, ToolPort
+from agent_core.ports import LLMPort, SkillsPort, ToolPort
 from agent_core.prompt import BASE_PROMPT
-from agent_core.prompt_budget import is_picture
 from agent_core.storage.jsonl_memory import JsonlMemory
 from agent_core.storage.layout import Layout
 from agent_core.storage.search_index import SearchIndex
 from agent_core.storage.session_files import named_in_files
 from agent_core.storage.storage_integrity import left_in_files
-from agent_core.tools.attachment_tools import ConversationFiles, ReadAttachmentTool, SendFileTool
 from agent_core.tools.dav.plugin import DavTools
-from agent_core.tools.files import file_tools
-from agent_core.tools.files.change_tools import Received
-from agent_core.tools.files.read_tools import PictureViewer
-from agent_core.tools.memory_write import MemoryWriteTool
-from agent_core.tools.policy import is_available
 from agent_core.tools.read_skill import ReadSkillTool
-from agent_core.tools.search_history import SearchHistoryTool
 from agent_core.tools.tool_registry import ToolRegistry
 from agent_core.tools.web.plugin import WebTools
-from channels.attachments import AttachmentRefused, AttachmentStore, AttachmentsUnavailable
+from channels.attachments import AttachmentStore
+from gateway.app.agent_tools import Family, FileFamilies, picture_viewer, tools_of_run
 from gateway.app.environment import Environment
 from gateway.app.image_tools import Pictures
-from gateway.app.mcp_servers import file_keeper, mcp_servers
+from gateway.app.mcp_servers import mcp_servers
 from gateway.app.plugin_tools import PluginTools
 from gateway.app.shell_tools import Shell
 from gateway.app.state_folders import folders_of
 from gateway.budget.metering import Metering
-from gateway.operations.home_files import FilesAtHome, open_skills
+from gateway.operations.home_files import LazyHomeFiles, open_skills
 from gateway.proactive.jobs.trigger_parsing import zone_name
 from gateway.proactive.owner_alerts import credit_alert, history_set_aside, memory_unusable, prompt_cut
 from gateway.routing.access import Access, Role, normalise
@@ -65,11 +57,7 @@ if TYPE_CHECKING:
 _UNPROVEN = "unproven"
 """One share for all senders who may be somebody else: nobody fills up the share of whom they imitate."""
 _PICTURES = 9
-"""So many of one question are shown, and the newest three of what was said before."""
-_CONVERSATIONS = 200
-"""So many conversations know which files they have read."""
-_Family = Callable[[Session], Sequence[ToolPort]]
-"""Makes the tools of one kind for one run."""
+"""The most pictures of one question that a model is shown; the history has a third of it."""
 _log = structlog.get_logger(__name__)
 
 
@@ -95,7 +83,7 @@ class AgentParts:
     mcp: McpServers | None
     attachments: AttachmentStore
     metering: Metering
-    workspace_files: FilesAtHome
+    workspace_files: LazyHomeFiles
     pictures: Pictures
     dav: DavTools
     plugins: PluginTools
@@ -119,20 +107,20 @@ def build_agent(env: Environment, queue: Queue, state: AccountState | None) -> A
         skills,
         built,
         search=search if settings.memory.lookup else None,
-        paid=metering.in_current,
+        paid=metering.with_current_meter,
         on_unusable=lambda what: wakeups.alert.fire(memory_unusable(what)),
     )
     persona = Persona(workspace)
     agent = _build_loop(env, manager, built, skills, persona)
-    at_home = FilesAtHome(settings, home, clock)
+    at_home = LazyHomeFiles(settings, home, clock)
     folders = folders_of(home, state)
     shell, mcp = Shell(settings, home, clock, at_home), mcp_servers(settings, folders, clock, wakeups)
     pictures = Pictures(env, metering, attachments, built.litellm)
     dav = DavTools(settings.tools.dav, clock, zone_name(zone))
     plugins = PluginTools(env, folders)
-    look = PictureViewer(partial(_kept_picture, attachments), MAX_PICTURE_BYTES) if built.vision else None
-    files = _FileFamilies(env, memory, attachments, at_home, mcp, look)
-    families: Sequence[_Family] = (
+    look = picture_viewer(attachments) if built.vision else None
+    files = FileFamilies(env, memory, attachments, at_home, mcp, look)
+    families: Sequence[Family] = (
         files.message_tools,
         files.work_tools,
         shell.tools,
@@ -150,7 +138,7 @@ def build_agent(env: Environment, queue: Queue, state: AccountState | None) -> A
         built,
         manager,
         agent,
-        _tools_of_run(memory, search, manager, clock, families),
+        tools_of_run(memory, search, manager, clock, families),
         partial(_pool_for, settings, built),
         shell,
         mcp,
@@ -181,47 +169,6 @@ def _build_loop(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _FileFamilies:
-    """The families of tools that read or write files: of messages, of the workspace, and of servers."""
-
-    env: Environment
-    memory: MemoryPort
-    attachments: AttachmentStore
-    at_home: FilesAtHome
-    mcp: McpServers | None
-    look: PictureViewer | None
-    known: dict[str, dict[str, str]] = field(default_factory=dict)
-
-    def message_tools(self, session: Session) -> list[ToolPort]:
-        """Read and send files of the conversation."""
-        return attachment_tools(
-            session,
-            self.memory,
-            self.attachments,
-            self.env.clock,
-            settings=self.env.settings,
-            home=self.env.home,
-        )
-
-    def work_tools(self, session: Session) -> list[ToolPort]:
-        """Read and change files of the workspace."""
-        known = ConversationFiles(session, self.memory)
-        return workspace_tools(
-            session,
-            self.at_home,
-            settings=self.env.settings,
-            known=self.known,
-            look=self.look,
-            received=ReadAttachmentTool(known, self.attachments, self.env.clock).read_whole,
-        )
-
-    def server_tools(self, session: Session) -> list[ToolPort]:
-        """Call servers (MCP), whose files are kept in the workspace."""
-        keep = file_keeper(session, self.at_home, self.env.settings)
-        return [] if self.mcp is None else self.mcp.tools(session, keep, self.look)
-
-
 def _pool_for(settings: Settings, models: Models, purpose: Purpose) -> LLMPort:
     by_purpose = {
         Purpose.HEARTBEAT: settings.agents.heartbeat.pool,
@@ -248,35 +195,6 @@ def _build_models(env: Environment, attachments: AttachmentStore) -> Models:
             if isinstance(model, ModelClient):
                 model.on_cut = lambda about, text: wakeups.alert.fire(prompt_cut(about, text, clock.now()))
     return built
-
-
-def _tools_of_run(
-    memory: MemoryPort,
-    search: SearchIndexPort,
-    manager: MemoryManager,
-    clock: Clock,
-    families: Sequence[_Family],
-) -> Callable[[Session, Callable[[str], str]], list[ToolPort]]:
-    """Return what makes the tools of one run: those of the memory, then those of each family."""
-
-    def tools(session: Session, room_name: Callable[[str], str]) -> list[ToolPort]:
-        shown = lambda: manager.shown_version(session.id)  # noqa: E731 - bound to this session
-        found: list[ToolPort] = [
-            MemoryWriteTool(memory, session.id, scope=session.scope, turn=session.turn, shown_version=shown),
-            SearchHistoryTool(
-                search,
-                session.id,
-                scope=session.scope,
-                clock=clock,
-                not_before=session.since,
-                room_name=room_name,
-            ),
-        ]
-        for family in families:
-            found += family(session)
-        return found
-
-    return tools
 
 
 def _open_histories(env: Environment, queue: Queue, workspace: Path) -> tuple[MemoryInDatabase, bool]:
@@ -326,80 +244,6 @@ def open_attachments(settings: Settings, home: Home, access: Access) -> Attachme
         share_of=share_of,
         storage=settings.attachments.storage(home.root),
     )
-
-
-def attachment_tools(
-    session: Session,
-    memory: MemoryPort,
-    attachments: AttachmentStore,
-    clock: Clock,
-    *,
-    settings: Settings,
-    home: Home,
-) -> list[ToolPort]:
-    """The tools of one run that read and send files."""
-    known = ConversationFiles(session, memory)
-    return [
-        ReadAttachmentTool(known, attachments, clock),
-        sendable_files(session, known, attachments, settings=settings, home=home),
-    ]
-
-
-def sendable_files(
-    session: Session,
-    known: ConversationFiles,
-    attachments: AttachmentStore,
-    *,
-    settings: Settings,
-    home: Home,
-) -> SendFileTool:
-    """The files of its conversation and of the workspace that a run may send."""
-    return SendFileTool(
-        known,
-        attachments,
-        session,
-        workspace=home.path(settings.agents.workspace),
-        max_bytes=attachments.max_file_bytes,
-        beyond=not settings.agents.restrict_to_workspace,
-        folders=[home.path(path) for path in settings.tools.files.roots],
-        private=home.root,
-    )
-
-
-async def _kept_picture(attachments: AttachmentStore, name: str, content: bytes) -> Attachment | None:
-    """A picture of the workspace, where models are shown it from; None: it cannot be shown."""
-    try:
-        file = await attachments.save(name, "application/octet-stream", content)
-    except (AttachmentRefused, AttachmentsUnavailable) as error:
-        _log.warning("picture.not_kept", error=str(error))
-        return None
-    return file if is_picture(file) else None
-
-
-def workspace_tools(
-    session: Session,
-    files: FilesAtHome,
-    *,
-    settings: Settings,
-    known: dict[str, dict[str, str]],
-    look: PictureViewer | None = None,
-    received: Received | None = None,
-) -> list[ToolPort]:
-    """
-    Return the file tools of one run, if its person may have them.
-
-    ``known`` collects what each conversation has read and forgets the oldest; ``look`` shows pictures to the
-    owner's model; ``received`` reads attachments.
-    """
-    if not is_available(settings.tools.files.allow, session, in_rooms=False):
-        return []
-    own = session.scope.kind is ScopeKind.OWNER
-    read = known.setdefault(session.id, {})
-    while len(known) > _CONVERSATIONS:
-        del known[next(iter(known))]
-    more = ", ".join(f"{path} ({'rw' if rw else 'ro'})" for path, rw in files.more.items()) if own else ""
-    look = look if own else None
-    return file_tools(files, session, own=own, known=read, roots=more, look=look, received=received)
 
 
 def memory_manager(

@@ -35,11 +35,11 @@ _CHANGED = (
 )
 
 
-class MakesTools(Protocol):
+class ToolFactory(Protocol):
     """Makes the tools of one run."""
 
     def __call__(self, session: Session, place: JobPlace, *, by_heartbeat: bool) -> list[ToolPort]:
-        """For whom they may be made."""
+        """Return the tools for jobs of one run, empty for people who may have none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class BackgroundParts:
     """Keeps background jobs, and makes their tools for one run."""
 
     jobs: BackgroundJobs
-    tools: MakesTools
+    tools: ToolFactory
 
 
 def build_background(env: Environment, queue: Queue, agent: AgentParts) -> BackgroundParts:
@@ -75,7 +75,7 @@ def command_runner(shell: Shell, seconds: float) -> CommandRunner:
     async def prepare(
         session: Session, order: Order, command: str
     ) -> Callable[[], Awaitable[CommandEnd]] | CommandEnd | None:
-        if not shell.will_be(session):
+        if not shell.will_be_available(session):
             return None
         tool = shell.tool(session, seconds=seconds)
         if tool is None:

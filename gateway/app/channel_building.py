@@ -18,7 +18,7 @@ from channels.terminal import TerminalChannel
 from gateway.app.environment import Configured, Environment
 from gateway.app.state_folders import folders_of
 from gateway.plugins import channel_kinds
-from gateway.proactive.owner_alerts import files_wait
+from gateway.proactive.owner_alerts import disk_alert
 from gateway.routing.access import LOCAL_CHANNELS, Access, Role, normalise
 from gateway.routing.acknowledgements import Acknowledgements
 from gateway.routing.conversations import Conversations
@@ -47,7 +47,7 @@ class RoutingParts:
 def build_accounts(env: Environment, attachments: AttachmentStore, state: AccountState | None) -> Configured:
     """Build the terminal and a channel for each configured account."""
     clock, access, wakeups = env.clock, env.access, env.wakeups
-    attachments.on_blocked = lambda why: wakeups.alert.fire(files_wait(why))
+    attachments.on_blocked = lambda why: wakeups.alert.fire(disk_alert(why))
     folders = folders_of(env.home, state)
     if env.overrides.channels is not None:
         return env.overrides.channels
@@ -63,7 +63,7 @@ def build_accounts(env: Environment, attachments: AttachmentStore, state: Accoun
             attachments=attachments,
             may_talk=partial(_may_talk, access, name),
             is_owner=partial(_is_owner, access, name),
-            owner_addresses=access.owner_on(name),
+            owner_addresses=access.owner_addresses_on(name),
             alert=lambda about, text, once="": wakeups.alert.fire(Alert(about, text, once)),
             arrived=wakeups.attached.fire,
             language_of=partial(_language_of, access, name),

@@ -31,7 +31,7 @@ from agent_core.http_guards import verify_always
 from agent_core.language import use_language
 from channels.base import SupportsHttp
 from gateway.app import Overrides, build
-from gateway.app.erasures import carry_out_requests, log_interrupted_erasures
+from gateway.app.erasures import log_interrupted_erasures, run_erasure_requests
 from gateway.errors import ConfigInvalid, StateUnusable
 from gateway.observability.logs import configure_logs
 from gateway.observability.metrics import show_heartbeat, show_store, watch_vitals
@@ -40,18 +40,19 @@ from gateway.operations.control.control_server import serve_control
 from gateway.operations.home_files import open_skills
 from gateway.operations.http.health import Health, serve
 from gateway.operations.job_operations import schedule_context
-from gateway.operations.operation_context import Costs, OperationContext
+from gateway.operations.operation_context import OperationContext, UsageSources
 from gateway.operations.operation_registry import all_operations
 from gateway.operations.privacy.erasure_requests import due_requests, next_due
 from gateway.operations.status_operation import show_status
 from gateway.proactive.owner_alerts import erasure_alert, reload_alert
-from gateway.settings import Settings, load_settings, parse_listen
+from gateway.settings import Settings, load_settings
 from gateway.settings.accounts import own_addresses
 from gateway.settings.last_good import keep_last_good
-from gateway.store.lease import lost_lease_speaks
+from gateway.settings.problems import parse_listen
+from gateway.store.lease import unwrap_lost_lease
 from gateway.store.stores import StoreUnavailable, StoreUnusable
 from gateway.supervision.gateway import Gateway
-from gateway.supervision.liveness import give_signs, last_resort
+from gateway.supervision.liveness import environment_watchdog, report_liveness
 from gateway.system.home import Home
 from gateway.system.lock import hold_home
 from gateway.system.process_tuning import loop_for, trim_memory
@@ -64,7 +65,7 @@ _DATABASE_WAIT_S = 660.0
 """Longer than ``StartLimitIntervalSec`` of the units in ``deploy/systemd``."""
 _START_WITHIN_S = 120.0
 """``TimeoutStartSec`` of the same."""
-_ERASURE_LOOK_S = 30.0
+_ERASURE_CHECK_S = 30.0
 _GARBAGE = (700, 10, 10)
 """CPython's own thresholds; a start has higher ones (`gateway.cli.fast_path.run`)."""
 _log = structlog.get_logger(__name__)
@@ -96,7 +97,7 @@ def run_daemon(
     ending = _Ending(at_terminal=_has_terminal())
     with _traced(settings), hold_home(home):  # the home is free before the last traces are sent
         log_interrupted_erasures(settings, home)
-        carry_out_requests(settings, home)
+        run_erasure_requests(settings, home)
         options = loop_for(settings.store_url)
         code = anyio.run(_run, settings, home, overrides, ending, backend_options=options)
     if ending.reload and not ending.forced:
@@ -146,7 +147,7 @@ async def _run(settings: Settings, home: Home, overrides: Overrides, ending: _En
         return 0
     if ended.cancel_called:
         built.stop()
-    with lost_lease_speaks(), use_language(settings.language):
+    with unwrap_lost_lease(), use_language(settings.language):
         return await _running(built, settings, home, notifier, ending)
 
 
@@ -190,7 +191,7 @@ async def _built(notifier: Notifier, make: Callable[[], Awaitable[Gateway]], set
             pause_s = backoff.note_failure(random=random.random())
             told = f"waiting for the database: {error}"
             is_waited = settings.store_url is not None and anyio.current_time() < until
-            if not is_waited or not notifier.still_starting(told, within_s=pause_s + _START_WITHIN_S):
+            if not is_waited or not notifier.extend_start(told, within_s=pause_s + _START_WITHIN_S):
                 raise
             _log.warning("gateway.waits_for_database", error=str(error), retry_in_s=round(pause_s, 1))
             await anyio.sleep(pause_s)
@@ -210,12 +211,12 @@ async def _running(
             tasks.start_soon(_listen_to_signals, signals, built, tasks, notifier, ending, reload)
             tasks.start_soon(
                 partial(
-                    give_signs,
+                    report_liveness,
                     notifier,
                     started=built.settled,
                     line=built.status.one_line,
                     stuck=built.watchdog.reason,
-                    resort=last_resort(notifier),
+                    resort=environment_watchdog(notifier),
                 )
             )
             tasks.start_soon(_settle, built)
@@ -228,7 +229,7 @@ async def _running(
 
 
 async def _restart_for_erasures(built: Gateway, home: Home, notifier: Notifier, ending: _Ending) -> None:
-    """Begin anew when somebody is to be forgotten, which is done at a start; once for each such time."""
+    """Restart when somebody is to be forgotten, which is done at a start; once for each such time."""
     began = built.clock.now()
     if left := await to_thread.run_sync(due_requests, home.root, began):
         alert = erasure_alert(left[0].addresses[0])
@@ -241,7 +242,7 @@ async def _restart_for_erasures(built: Gateway, home: Home, notifier: Notifier, 
             notifier.reloading("somebody has asked to be forgotten")
             built.stop()
             return
-        await anyio.sleep(_ERASURE_LOOK_S)
+        await anyio.sleep(_ERASURE_CHECK_S)
 
 
 async def _may_reload(built: Gateway, settings: Settings, ending: _Ending) -> bool:
@@ -277,7 +278,7 @@ def make_operations(built: Gateway, settings: Settings, home: Home | None = None
         access=built.conversations.access,
         channels=built.channels,
         planned=schedule_context(built.proactive, built.conversations),
-        costs=Costs(
+        costs=UsageSources(
             built.store.usage, settings.llm.budget.limits(settings.agents.heartbeat.timezone), built.clock
         ),
         questions=built.store.approvals,
@@ -298,7 +299,7 @@ async def _serve(stack: AsyncExitStack, built: Gateway, settings: Settings, home
 
     async def refresh() -> None:
         show_store(await built.store.maintenance.stats())
-        if not built.stands_by:
+        if not built.is_standby:
             show_heartbeat(await built.proactive.monitor.state())
 
     watchdog = built.watchdog
@@ -312,7 +313,7 @@ async def _serve(stack: AsyncExitStack, built: Gateway, settings: Settings, home
     operations = make_operations(built, settings, home)
     status = partial(show_status, operations)
     health = Health(
-        lambda: [] if built.stands_by else built.supervisor.statuses(),
+        lambda: [] if built.is_standby else built.supervisor.statuses(),
         status,
         refresh=refresh,
         started=lambda: built.is_settled,
@@ -330,12 +331,12 @@ async def _serve(stack: AsyncExitStack, built: Gateway, settings: Settings, home
 
             day = DayHistory(built.store.maintenance.stats, built.clock)
             streams = ChangeStreams(built.wakeups.changes())
-            more += Console(operations, built.console, built.not_here, day, streams).routes()
+            more += Console(operations, built.console, built.standby_notice, day, streams).routes()
         if settings.gateway.http.hooks:
             from gateway.operations.http.hook_routes import Hooks  # noqa: PLC0415 - as above
 
             hooks, take = settings.gateway.http.hooks, built.proactive.scheduler.take_report
-            more += Hooks(hooks, take, built.not_here, built.clock.monotonic).routes()
+            more += Hooks(hooks, take, built.standby_notice, built.clock.monotonic).routes()
         app = health.app(host=host, more=[*more, *_routes_of(built)])
         chosen = await stack.enter_async_context(serve(app, host=host, port=port))
         if streams is not None:

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 import structlog
 
 from agent_core.storage.layout import Layout
-from gateway.operations.privacy.erasure_journal import broken_off, check_no_move_pending
+from gateway.operations.privacy.erasure_journal import check_no_move_pending, interrupted_erasures
 from gateway.operations.privacy.erasure_requests import EXPORTS, due_requests, withdraw
 from gateway.settings import Settings
 from gateway.store.place import place_of_queue
@@ -29,11 +29,11 @@ def log_interrupted_erasures(settings: Settings, home: Home) -> None:
     """
     layout = Layout(home.root, home.path(settings.agents.workspace))
     check_no_move_pending(layout)
-    if people := broken_off(layout):
+    if people := interrupted_erasures(layout):
         _log.warning("erasure.unfinished", people=len(people), remedy="squidbot check --data")
 
 
-def carry_out_requests(settings: Settings, home: Home) -> None:
+def run_erasure_requests(settings: Settings, home: Home) -> None:
     """
     Forget the people who have asked for it and whose time has come, under the home's lock.
 
@@ -78,7 +78,7 @@ def tokens_of(settings: Settings, home: Home, people: Collection[str], *, new: s
     def use(found: ApiTokens) -> int:
         count = sum(one.person in people for one in found.rows())
         if new is not None and count:
-            found.give(people, new)
+            found.reassign(people, new)
         return count
 
     async def open_and_use(endpoint: str) -> int:

@@ -53,7 +53,7 @@ class Pictures:
         ]
 
     async def aclose(self) -> None:
-        """Let go of the connections."""
+        """Close the connections."""
         if self._maker is not None:
             await self._maker.aclose()
 

@@ -18,10 +18,10 @@ from agent_core.language import _, for_owner, ngettext
 from agent_core.models import ScopeKind, Session
 from agent_core.ports import Clock
 from agent_core.provenance import Origins
-from agent_core.state_folder import StateAway
+from agent_core.state_folder import StateUnreachable
 from agent_core.tools.policy import is_available
 from gateway.app.state_folders import AccountFolders, account_folders
-from gateway.operations.home_files import FilesAtHome
+from gateway.operations.home_files import LazyHomeFiles
 from gateway.settings import Settings
 from gateway.store.stores import StoreUnavailable
 from gateway.store.wakeups import Alert, Wakeups
@@ -55,12 +55,12 @@ def mcp_servers(
         return McpServers(
             settings.mcp, folders("mcp"), clock, on_changes=notify_changes, on_login=notify_login
         )
-    except StateAway as error:
+    except StateUnreachable as error:
         raise StoreUnavailable(str(error), path="mcp", operation="open") from error
 
 
 @asynccontextmanager
-async def servers_at_rest(settings: Settings, home: Home, clock: Clock) -> AsyncIterator[McpServers | None]:
+async def offline_servers(settings: Settings, home: Home, clock: Clock) -> AsyncIterator[McpServers | None]:
     """The servers while no daemon runs; each is started when it is first called."""
     if not settings.mcp.servers:
         yield None
@@ -117,7 +117,7 @@ def login_alert(name: str, need: str) -> Alert:
     )
 
 
-def file_keeper(session: Session, files: FilesAtHome, settings: Settings) -> KeepFile:
+def file_keeper(session: Session, files: LazyHomeFiles, settings: Settings) -> KeepFile:
     """Store what does not fit into a result in the workspace, where this conversation may read files."""
     own = session.scope.kind is ScopeKind.OWNER
     allowed = is_available(settings.tools.files.allow, session, in_rooms=False)
@@ -131,14 +131,14 @@ def file_keeper(session: Session, files: FilesAtHome, settings: Settings) -> Kee
             _log.warning("mcp.file_not_kept", error=str(error))
             return None
 
-    def _put(files: FilesAtHome, session: Session, name: str, content: bytes, origins: Origins) -> str:
-        from agent_core.tools.files.journaled_files import By  # noqa: PLC0415 - not before it is used
+    def _put(files: LazyHomeFiles, session: Session, name: str, content: bytes, origins: Origins) -> str:
+        from agent_core.tools.files.journaled_files import ChangeAuthor  # noqa: PLC0415 - not before it is used
 
         wanted = PurePosixPath(name)
         digest = hashlib.sha256(content).hexdigest()[:10]
         journaled = files()
         place = journaled.roots.place(f"mcp/{wanted.stem}-{digest}{wanted.suffix}", own=own, write=True)
-        by = By(session.turn, session.id, "", origins)
+        by = ChangeAuthor(session.turn, session.id, "", origins)
         journaled.replace(place, lambda _: content, kind="write", by=by)
         return place.label
 

@@ -20,14 +20,15 @@ from agent_core.tools.send_message import SendMessageTool
 from agent_core.tools.web.plugin import web_client
 from channels.base import Channel, ChannelUnavailable, SupportsRoomNames
 from channels.heartbeat.channel import HeartbeatChannel, TickLog
-from gateway.app.agent import AgentParts, sendable_files
+from gateway.app.agent import AgentParts
+from gateway.app.agent_tools import sendable_files
 from gateway.app.background_start import BackgroundParts, build_background
 from gateway.app.environment import Configured, Environment
 from gateway.budget.budget_alerts import BudgetAlerts
 from gateway.operations.operation_views import room_name
 from gateway.proactive.appointment_reminders import AppointmentReminders
 from gateway.proactive.heartbeat_monitor import HeartbeatMonitor
-from gateway.proactive.jobs.job_permissions import role_now
+from gateway.proactive.jobs.job_permissions import current_role
 from gateway.proactive.jobs.job_service import JobPlace, JobService, SessionJobs
 from gateway.proactive.jobs.scheduler import Scheduler
 from gateway.proactive.jobs.trigger_parsing import zone_name
@@ -226,7 +227,7 @@ def _role_of(env: Environment, channels: Mapping[str, Channel], message: Inbound
     if message.kind == "tick":
         return Role.OWNER
     try:
-        return role_now(env.access, channels.get(message.channel), message)
+        return current_role(env.access, channels.get(message.channel), message)
     except ChannelUnavailable:
         return Role.STRANGER  # nothing may be made, until it is known
 

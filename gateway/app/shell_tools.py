@@ -13,7 +13,7 @@ import anyio
 from agent_core.models import Session
 from agent_core.ports import Clock
 from agent_core.tools.policy import is_available
-from gateway.operations.home_files import FilesAtHome, open_skills
+from gateway.operations.home_files import LazyHomeFiles, open_skills
 from gateway.settings import Settings
 from gateway.system.home import Home
 
@@ -66,7 +66,7 @@ def command_sandbox(settings: Settings, home: Home) -> CommandSandbox | None:
 class Shell:
     """The family ``shell`` of a running gateway. Until its sandbox is proved there is no tool."""
 
-    def __init__(self, settings: Settings, home: Home, clock: Clock, files: FilesAtHome) -> None:
+    def __init__(self, settings: Settings, home: Home, clock: Clock, files: LazyHomeFiles) -> None:
         self._sandbox = command_sandbox(settings, home)
         self._settings = settings.tools.shell
         self._web = settings.tools.web
@@ -93,12 +93,12 @@ class Shell:
         A turn that is taken up again right after the start, such as one whose command was approved meanwhile,
         would be told otherwise that there is no shell.
         """
-        if self.will_be(session):
+        if self.will_be_available(session):
             with anyio.move_on_after(30.0):
                 await self._tried.wait()
 
     def tools(self, session: Session) -> list[ShellTool]:
-        """For the owner, where nobody else reads along."""
+        """Return the tool for the owner, where nobody else reads along."""
         tool = self.tool(session, seconds=self._settings.seconds)
         return [] if tool is None else [tool]
 
@@ -128,7 +128,7 @@ class Shell:
 
         return CommandProxy(self._settings.network, reach_of(self._web), SystemResolver(), opened)
 
-    def will_be(self, session: Session) -> bool:
+    def will_be_available(self, session: Session) -> bool:
         """Return True if this session gets a tool as soon as the sandbox is proved."""
         return self._sandbox is not None and is_available(self._settings.allow, session)
 
@@ -146,7 +146,7 @@ class Shell:
         return self._readable
 
     def state(self) -> Mapping[str, Any]:
-        """For the status; nothing where no shell is wanted."""
+        """Return the sandbox's part of the status; nothing without a shell."""
         if self._sandbox is None:
             return {}
         proof = self._sandbox.proof

@@ -11,7 +11,7 @@ import anyio
 import anyio.to_thread
 
 from agent_core.ports import Clock
-from agent_core.state_folder import DiskFolder, StateAway, StateFolder
+from agent_core.state_folder import DiskFolder, StateFolder, StateUnreachable
 from gateway.settings import Settings
 from gateway.store.opening import account_state_of, open_postgres, opened_queue
 from gateway.store.state_key import StateKey
@@ -51,7 +51,7 @@ async def _waited_for(state: AccountState, call: Callable[[], None]) -> None:
     try:
         with open_postgres():
             await anyio.to_thread.run_sync(call)
-    except StateAway as error:
+    except StateUnreachable as error:
         raise StoreUnavailable(str(error), path=state.where, operation="open") from error
 
 

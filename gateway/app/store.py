@@ -17,7 +17,7 @@ from gateway.store.lease import Holders, LeaseKeeper
 from gateway.store.opening import open_postgres, opened_queue
 from gateway.store.rollback_guard import Extent, RollbackGuard, read_high_water_mark
 from gateway.store.stores import Queue
-from gateway.system.process_tuning import WatchfulLoop
+from gateway.system.process_tuning import WakingLoop
 from gateway.system.version import version
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ async def _lease(env: Environment, queue: Queue) -> LeaseKeeper:
         if (check := getattr(queue, "check_rights", None)) is not None:
             await check()
     loop = asyncio.get_running_loop()
-    if isinstance(loop, WatchfulLoop):
+    if isinstance(loop, WakingLoop):
         loop.on_wake(lease.check)
     return lease
 

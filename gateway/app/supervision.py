@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from agent_core.messages import SessionKey
-from agent_core.tools.person_port import LONGEST_WAIT_S
+from agent_core.tools.person_port import MAX_WAIT_S
 from gateway.app.agent import AgentParts
 from gateway.app.environment import Environment
 from gateway.app.voice import SpeechParts
@@ -21,8 +21,8 @@ from gateway.store.stores import Queue
 from gateway.supervision.gateway import Proactive, SupervisionParts
 from gateway.supervision.status_report import StatusReport
 from gateway.supervision.supervisor import Supervisor
-from gateway.supervision.turn_watchdog import LOOK_EVERY_S, TurnWatchdog, allowed_seconds
-from gateway.turns.dispatcher import Refill, SessionDispatcher
+from gateway.supervision.turn_watchdog import CHECK_EVERY_S, TurnWatchdog, allowed_seconds
+from gateway.turns.dispatcher import LoadReadySessions, SessionDispatcher
 from gateway.turns.history_writer import HistoryWriter
 from gateway.turns.post_turn import PostTurn
 
@@ -91,7 +91,7 @@ async def _states(
 
 
 def _watchdog(
-    env: Environment, dispatcher: SessionDispatcher, queue: Queue, open_sessions: Refill
+    env: Environment, dispatcher: SessionDispatcher, queue: Queue, open_sessions: LoadReadySessions
 ) -> TurnWatchdog:
     """The watch over the turns; none may take longer than the longest limit of its kind in the settings."""
     settings, allowed_s = env.settings, env.overrides.turn_allowed_s
@@ -99,7 +99,7 @@ def _watchdog(
     jobs = settings.tools.jobs
     longest_s = max(settings.llm.limits.seconds, settings.agents.heartbeat.limits.seconds)
     background_s = max(longest_s, jobs.limits.seconds, jobs.command_minutes * 60)
-    asking_s = LONGEST_WAIT_S if settings.mcp.servers else 0.0  # a server may ask during a call
+    asking_s = MAX_WAIT_S if settings.mcp.servers else 0.0  # a server may ask during a call
     listens = settings.voice.transcribe
     beside_s = asking_s + (listens.longest_s() if listens is not None else 0.0)
     return TurnWatchdog(
@@ -107,7 +107,7 @@ def _watchdog(
         open_sessions,
         allowed_s=allowed_seconds(longest_s) + beside_s if allowed_s is None else allowed_s,
         background_s=allowed_seconds(background_s) + asking_s if allowed_s is None else allowed_s,
-        look_every_s=LOOK_EVERY_S if allowed_s is None else allowed_s / 2,
+        look_every_s=CHECK_EVERY_S if allowed_s is None else allowed_s / 2,
         clock=env.clock,
         blocked=lambda: store.maintenance.refusing or store.maintenance.stalled_s > _STALLED_S,
     )

@@ -25,9 +25,9 @@ from gateway.app.environment import Configured, Environment, Overrides
 from gateway.observability.redaction import Redactor
 from gateway.operations.chat_operations import ChatOperations
 from gateway.operations.job_operations import schedule_context
-from gateway.operations.operation_context import Costs, OperationContext
+from gateway.operations.operation_context import OperationContext, UsageSources
 from gateway.operations.operation_registry import IN_CHATS
-from gateway.operations.operation_views import key_of
+from gateway.operations.operation_views import session_key_of
 from gateway.operations.privacy.own_data import OwnErasure, OwnExport
 from gateway.settings import Settings
 from gateway.settings.tool_settings import JobLimits
@@ -40,13 +40,13 @@ from gateway.turns.background_job_turn import BackgroundTurns
 from gateway.turns.chat_turn import ChatTurns
 from gateway.turns.commands.chat_commands import CommandHandlers
 from gateway.turns.commands.command_service import CommandService, IngestOnly
-from gateway.turns.commands.continue_command import CarryOn
+from gateway.turns.commands.continue_command import ContinueCommand
 from gateway.turns.commands.conversation_commands import ConversationCommands, Histories
 from gateway.turns.commands.model_command import ModelCommand
 from gateway.turns.commands.new_conversation import NewConversation
 from gateway.turns.commands.persona_command import PersonaCommand
 from gateway.turns.commands.reminder_command import ReminderCommand
-from gateway.turns.commands.retry_and_undo import TakeBack
+from gateway.turns.commands.retry_and_undo import RetryAndUndo
 from gateway.turns.commands.trust_command import TrustCommand
 from gateway.turns.commands.worded_answers import WordedAnswers
 from gateway.turns.commit import TurnCommit
@@ -68,7 +68,7 @@ from gateway.turns.transcription import Transcription, TranscriptionLimits
 from gateway.turns.turn_kinds import TurnKind
 
 if TYPE_CHECKING:
-    from agent_core.media.transcript import Transcribes
+    from agent_core.media.transcript import TranscriptionPort
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,14 +180,14 @@ def _commands(shared: _Shared) -> CommandService:
     env, queue, agent, proactive = shared.env, shared.queue, shared.agent, shared.proactive
     access, histories, by_name = env.access, shared.histories, shared.by_name
     conversation = ConversationCommands(histories, agent.search, agent.attachments.save)
-    take_back = TakeBack(queue, histories, access, by_name)
+    take_back = RetryAndUndo(queue, histories, access, by_name)
     limits = env.settings.llm.budget.limits(env.settings.agents.heartbeat.timezone)
     operations = OperationContext(
         queue,
         agent.memory,
         access=access,
         planned=schedule_context(proactive, env.conversations),
-        costs=Costs(queue.usage, limits, env.clock),
+        costs=UsageSources(queue.usage, limits, env.clock),
         files=agent.workspace_files,
         background=proactive.background_jobs,
         console=env.console,
@@ -209,7 +209,7 @@ def _commands(shared: _Shared) -> CommandService:
             "search": conversation.search,
             "export": own_export.answer,
             "forget": own_erasure.answer,
-            "continue": CarryOn(queue, histories, env.conversations, env.clock).answer,
+            "continue": ContinueCommand(queue, histories, env.conversations, env.clock).answer,
             "retry": take_back.retry,
             "undo": take_back.undo,
             "persona": PersonaCommand(agent.persona).answer,
@@ -353,7 +353,7 @@ def _model_run(shared: _Shared, transcription: Transcription | None, answers: Wo
 
 def _room_name(channels: Mapping[str, Channel], session: str) -> str:
     """Return the name of a session's room; empty if it has none or that is unknown."""
-    key = key_of(session)
+    key = session_key_of(session)
     channel = None if key is None else channels.get(key.channel)
     return channel.room_name(key.conversation) if key and isinstance(channel, SupportsRoomNames) else ""
 
@@ -364,7 +364,7 @@ def _transcription(env: Environment, queue: Queue, agent: AgentParts) -> Transcr
     if wished is None:
         return None
 
-    def make() -> Transcribes:
+    def make() -> TranscriptionPort:
         from agent_core.media.media_client import build_transcriber  # noqa: PLC0415 - with the first voice message
 
         return build_transcriber(wished, env.settings.llm, env.clock, litellm=agent.models.litellm)

@@ -22,7 +22,7 @@ from gateway.store.states import OutboxState
 from gateway.store.stores import Queue
 
 if TYPE_CHECKING:
-    from agent_core.media.speech import Speaks
+    from agent_core.media.speech import SpeechPort
     from agent_core.media.voice_config import SpeakSettings
 
 _OPEN = (OutboxState.PENDING, OutboxState.SENDING, OutboxState.UNCERTAIN)
@@ -79,9 +79,9 @@ class _Speaker:
         self._settings = settings
         self._env = env
         self._agent = agent
-        self._made: Speaks | None = None
+        self._made: SpeechPort | None = None
 
-    def get(self) -> Speaks:
+    def get(self) -> SpeechPort:
         if self._made is None:
             from agent_core.media.media_client import build_speaker  # noqa: PLC0415 - with the first text
 

@@ -34,7 +34,7 @@ from gateway.store.stores import StoreUnavailable
 from gateway.store.wakeups import Wakeups
 
 WARN_AT = 0.8
-_LOOK_EVERY_S = 3600.0
+_CHECK_EVERY_S = 3600.0
 _NOT_BEFORE_S = 2.0
 """After a look: it adds up what all conversations of the day have cost, and each answer is news."""
 _RETRY = BackoffPolicy(first_s=5.0, cap_s=300.0)
@@ -66,7 +66,7 @@ class BudgetAlerts:
         failures = 0
         while True:
             self._news = anyio.Event()
-            wait_s = _LOOK_EVERY_S
+            wait_s = _CHECK_EVERY_S
             try:
                 await self._spending.commit_all()
                 again = not await self._look()
@@ -82,7 +82,7 @@ class BudgetAlerts:
                 await anyio.sleep_until(looked_at + _NOT_BEFORE_S)
 
     async def state(self) -> dict[str, Any]:
-        """For ``status``: cost and limits of this day, and who is refused. Raises `StoreUnavailable`."""
+        """Return cost and limits of this day, and who is refused. Raises `StoreUnavailable`."""
         spent, limits, now = (
             await self._spending.amount_today(reserved=False),
             self._spending.limits,

@@ -17,7 +17,7 @@ from agent_core.language import _, gettext_noop, show_time
 from agent_core.messages import SessionKey
 from agent_core.models import Purpose, Usage
 
-LOOK_AGAIN_S = 1800.0
+RECHECK_S = 1800.0
 _NEARLY = "the budget of the day is nearly spent"
 
 
@@ -185,4 +185,4 @@ def notice_name(session: SessionKey) -> str:
 
 def wait_s(now: datetime, limits: BudgetLimits) -> float:
     """Return the seconds until the next check: at the latest when the next day begins."""
-    return min((next_day_at(now, limits.zone) - now).total_seconds(), LOOK_AGAIN_S)
+    return min((next_day_at(now, limits.zone) - now).total_seconds(), RECHECK_S)

@@ -113,13 +113,13 @@ class Metering:
         seen = self.last_amount()
         return Amount(all_of_it, seen.usd / seen.tokens * all_of_it if seen.tokens else 0.0)
 
-    def in_current(self, llm: LLMPort) -> LLMPort:
-        """Wrap a model so that the meter that is `paying` pays each call, if one is."""
-        return over_current(self._current, llm)
+    def with_current_meter(self, llm: LLMPort) -> LLMPort:
+        """Wrap a model so that the meter that is `use_meter` pays each call, if one is."""
+        return with_current_meter(self._current, llm)
 
     @contextmanager
-    def paying(self, meter: UsageMeter) -> Iterator[None]:
-        """While inside, calls through `in_current` are paid by this meter."""
+    def use_meter(self, meter: UsageMeter) -> Iterator[None]:
+        """While inside, calls through `with_current_meter` are paid by this meter."""
         token = self._current.set(meter)
         try:
             yield
@@ -132,7 +132,7 @@ class Metering:
         """Decide on a call, and reserve what it will cost if it may be made. Raises `StoreUnavailable`."""
         needs = self.needs(tokens, usd)
         decision = await self.decision(meter.tier, needs, meter.share)
-        if decision.go or meter.may_close():
+        if decision.go or meter.may_make_final_call():
             meter.reserved = needs
             self._meters.add(meter)
         return decision
@@ -164,7 +164,7 @@ class Metering:
             if meter.ended:
                 await self.commit(meter)
 
-    def guess(self, messages: Sequence[Message], tools: Sequence[ToolDefinition] = ()) -> int:
+    def estimate_tokens(self, messages: Sequence[Message], tools: Sequence[ToolDefinition] = ()) -> int:
         """The estimated number of tokens of a request."""
         return self._estimate.request(messages, tools)
 
@@ -208,11 +208,11 @@ class UsageMeter:
         self._closing = False
         self._closed = False
 
-    def over(self, llm: LLMPort) -> LLMPort:
+    def wrap(self, llm: LLMPort) -> LLMPort:
         """Wrap a model so that this meter pays each call."""
         return _Paid(self, self._spending, llm)
 
-    def may_close(self) -> bool:
+    def may_make_final_call(self) -> bool:
         """Return True if one last call may use the rest of the budget."""
         return self._closing and not self._closed
 
@@ -271,7 +271,7 @@ class UsageMeter:
         metrics.CACHED_TOKENS.labels(self.purpose).inc(usage.cached_tokens)
 
 
-def over_current(current: ContextVar[UsageMeter | None], llm: LLMPort) -> LLMPort:
+def with_current_meter(current: ContextVar[UsageMeter | None], llm: LLMPort) -> LLMPort:
     """Wrap a model so that the meter that ``current`` holds pays each call; without one, nobody does."""
     return _Current(current, llm)
 
@@ -287,7 +287,7 @@ class _Current:
         self, messages: Sequence[Message], tools: Sequence[ToolDefinition], *, stream: bool = True
     ) -> AsyncIterator[ModelChunk]:
         meter = self._current.get()
-        llm = self._llm if meter is None else meter.over(self._llm)
+        llm = self._llm if meter is None else meter.wrap(self._llm)
         return await llm.chat(messages, tools, stream=stream)
 
 
@@ -307,7 +307,7 @@ class _Paid:
     async def _answer(
         self, messages: Sequence[Message], tools: Sequence[ToolDefinition], *, stream: bool
     ) -> AsyncGenerator[ModelChunk, None]:
-        guess = self._spending.guess(messages, tools)
+        guess = self._spending.estimate_tokens(messages, tools)
         await self._meter.record()
         await self._meter.enter(guess)
         texts: list[str] = []
@@ -344,5 +344,5 @@ class _Paid:
         if failed and not texts and not calls:
             return None
         said = Message(role="assistant", content="".join(texts), tool_calls=tuple(calls))
-        written = self._spending.guess([said]) if texts or calls else 0
+        written = self._spending.estimate_tokens([said]) if texts or calls else 0
         return Usage(prompt_tokens=guess, completion_tokens=written, calls=1)

@@ -19,7 +19,7 @@ from gateway.cli.command_context import HERE, Json, Where, asker, confirm
 from gateway.cli.output import print_result, quiet_logs
 
 if TYPE_CHECKING:
-    from gateway.operations.backup.archive import Looked
+    from gateway.operations.backup.archive import VerifiedBackup
     from gateway.operations.backup.create import BackupSource, CreatedBackup
     from gateway.operations.backup.restore import RestoredBackup
     from gateway.system.home import Home
@@ -83,7 +83,7 @@ def backup(
 def _source(home: Home, where: Where, *, with_secrets: bool) -> tuple[BackupSource, list[str]]:
     """The content of a backup, and notes about what it lacks."""
     from gateway.operations.backup.backup_settings import kept_config
-    from gateway.operations.backup.contents import Choice
+    from gateway.operations.backup.contents import BackupSelection
     from gateway.operations.backup.create import BackupSource
 
     ask = asker(where)
@@ -92,7 +92,7 @@ def _source(home: Home, where: Where, *, with_secrets: bool) -> tuple[BackupSour
     if not with_secrets:
         notes.append("files of secrets were left out (--with-secrets)")
     source = BackupSource(
-        Choice(home.root, config.workspace, with_secrets=with_secrets),
+        BackupSelection(home.root, config.workspace, with_secrets=with_secrets),
         lambda: ask.call("backup_snapshot"),
         config.text,
         {"notes": notes, "secrets": with_secrets},
@@ -196,14 +196,14 @@ def restore(
 
 
 def _show_content(file: Path, passphrase: str | None, *, as_json: bool) -> int:
-    from gateway.operations.backup.archive import look_into
+    from gateway.operations.backup.archive import verify_backup
 
-    looked = look_into(file, passphrase=passphrase)
+    looked = verify_backup(file, passphrase=passphrase)
     print_result(as_json, _looked(looked), _summary(looked))
     return 0
 
 
-def _agree(looked: Looked, root: Path, *, yes: bool, as_json: bool) -> bool:
+def _agree(looked: VerifiedBackup, root: Path, *, yes: bool, as_json: bool) -> bool:
     if not as_json:
         print(_summary(looked))
     return yes or confirm(f"Restore it to {root}?")
@@ -232,7 +232,7 @@ def _lacking(root: Path) -> list[str]:
     return []
 
 
-def _looked(looked: Looked) -> dict[str, Any]:
+def _looked(looked: VerifiedBackup) -> dict[str, Any]:
     return {
         "made_at": looked.made_at.isoformat(),
         "version": looked.head.get("version"),
@@ -243,7 +243,7 @@ def _looked(looked: Looked) -> dict[str, Any]:
     }
 
 
-def _summary(looked: Looked) -> str:
+def _summary(looked: VerifiedBackup) -> str:
     made = f"{looked.made_at.astimezone():%Y-%m-%d %H:%M:%S}"
     return (
         f"a backup of {made} by squidbot {looked.head.get('version')}: {len(looked.files)} files, "

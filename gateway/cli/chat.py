@@ -28,7 +28,7 @@ from gateway.observability.logs import configure_logs
 from gateway.operations.control.control_client import DaemonGone
 from gateway.operations.control.terminal_routes import RemoteTerminal
 from gateway.settings import Settings
-from gateway.store.lease import lost_lease_speaks
+from gateway.store.lease import unwrap_lost_lease
 from gateway.store.stores import StoreUnusable
 from gateway.system.home import Home, open_home
 from gateway.system.lock import hold_home
@@ -90,7 +90,7 @@ async def _alone(settings: Settings, home: Home, session: str) -> AsyncIterator[
         except StoreUnusable as error:
             raise StateUnusable(str(error)) from error
         await built.take_lease()
-        with lost_lease_speaks():
+        with unwrap_lost_lease():
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(built.run)
                 await built.started.wait()

@@ -111,8 +111,8 @@ def check(*, data: bool = False, repair: bool = False, where: Where = HERE, as_j
         data: Check the stored data (histories, memory, database, files) for damage instead.
         repair: With --data: repair what can be repaired, after making a copy; the daemon must be stopped.
     """
-    from gateway.cli.check import check as examine
-    from gateway.cli.check import check_data
+    from gateway.cli.check.all_checks import check as examine
+    from gateway.cli.check.all_checks import check_data
     from gateway.cli.output import LOG_VARIABLE
     from gateway.observability.logs import configure_logs
     from gateway.operations.operation_arguments import RequestInvalid

@@ -105,12 +105,12 @@ def config_restore(*, yes: bool = False, where: Where = HERE, as_json: Json = Fa
     """
     from datetime import UTC, datetime
 
-    from gateway.settings.last_good import changes, last_good_there, restore
+    from gateway.settings.last_good import changes, require_last_good, restore
     from gateway.system.home import Home
 
     home, file = _place(where)
     kept = Home(home).last_good
-    last_good_there(kept)
+    require_last_good(kept)
     for line in changes(file, kept) if not yes and not as_json else ():
         print(line)
     if not yes and not confirm(f"Put {kept} back as {file}?"):

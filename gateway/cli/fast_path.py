@@ -63,10 +63,10 @@ def run(*, home: Path | None = None, config: Path | None = None, verbose: bool =
     """Run the daemon."""
     gc.set_threshold(_WHILE_STARTING)  # until `gateway.app.daemon` finds that all channels are up
     from gateway.system.home import intern_no_path_names
-    from gateway.system.process_tuning import share_one
+    from gateway.system.process_tuning import use_one_arena
 
     _load_structlog_without_rich()
-    share_one()  # before anything makes threads
+    use_one_arena()  # before anything makes threads
     intern_no_path_names()  # before anything is made of names that come and go
     from gateway.app.daemon import run_daemon
     from gateway.settings import load_settings, use_timezone

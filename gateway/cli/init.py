@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 
 from gateway.cli.command_context import HERE, Where
-from gateway.cli.output import called_as
+from gateway.cli.output import program_command
 
 
 @Parameter(name="*")
@@ -78,10 +78,10 @@ def init(*, options: InitOptions = _NOTHING, where: Where = HERE) -> int:
     and secrets as SQUIDBOT_INIT_MATRIX_PASSWORD, SQUIDBOT_INIT_EMAIL_PASSWORD and SQUIDBOT_INIT_API_KEY. A
     configuration that exists is not changed: it proposes what is configured, and prints the lines to add.
     """
-    from gateway.cli.setup.dialogue import Silent, Terminal
+    from gateway.cli.setup.dialogue import Terminal, UnattendedDialogue
     from gateway.cli.setup.options import parse_options
     from gateway.cli.setup.systemd import SystemPlaces
-    from gateway.cli.setup.wizard import CalledAs, Init
+    from gateway.cli.setup.wizard import Init, ProgramCommand
     from gateway.observability.logs import configure_logs
     from gateway.system.home import Home, find_home
 
@@ -100,8 +100,8 @@ def init(*, options: InitOptions = _NOTHING, where: Where = HERE) -> int:
     config = system.config if of_system else (where.config_path or home.config_file).expanduser().absolute()
     named = ["--home", str(home.root)] if of_system or where.home or os.environ.get("SQUIDBOT_HOME") else []
     named += ["--config", str(config)] if of_system or where.config_path else []
-    dialogue = Silent() if given.yes else Terminal()
-    called = CalledAs(called_as(sys.argv[0], os.environ), tuple(named), tuple(sys.argv[1:]))
+    dialogue = UnattendedDialogue() if given.yes else Terminal()
+    called = ProgramCommand(program_command(sys.argv[0], os.environ), tuple(named), tuple(sys.argv[1:]))
     try:
         return Init(given, home, config, dialogue, os.environ, called, system).run()
     finally:

@@ -167,7 +167,7 @@ def overview(app: App) -> str:
 
 
 def write_overview(app: App) -> list[Path]:
-    """Write the kept overview anew; returns it if it has changed."""
+    """Regenerate the stored overview; return it if it has changed."""
     text = overview(app)
     if OVERVIEW.exists() and OVERVIEW.read_text(encoding="utf-8") == text:
         return []

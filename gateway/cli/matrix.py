@@ -16,7 +16,7 @@ from gateway.cli.command_context import HERE, Where, ask, confirm
 from gateway.cli.generated_commands import make_group
 
 matrix = make_group(__name__)
-_LOOK_EVERY_S = 0.5
+_CHECK_EVERY_S = 0.5
 _Account = Annotated[str, Parameter(help="The account, if there are several: its key under channels.")]
 _ENDED = {
     "done": "verified: both sides have seen the same emoji",
@@ -62,6 +62,6 @@ def matrix_verify(*, user: str = "", channel: _Account = "", wait: float = 300.0
                 print(f"\n    {'   '.join(now['emoji'])}\n")
                 same = confirm(plain_line(f"Does {now['user']} see the same?"))
                 ask(where, "matrix_compared", user=now["user"], same=same, channel=channel)
-        time.sleep(_LOOK_EVERY_S)
+        time.sleep(_CHECK_EVERY_S)
     print("squidbot: nobody continued it in time", file=sys.stderr)
     return 1

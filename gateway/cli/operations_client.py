@@ -133,7 +133,7 @@ async def _machines(store: Queue) -> dict[str, Any]:
 
 async def _call(home: Home, settings: Settings, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
     from gateway.operations.operation_context import OperationContext  # noqa: PLC0415
-    from gateway.store.opening import held_queue, opened_queue  # noqa: PLC0415
+    from gateway.store.opening import lock_queue, opened_queue  # noqa: PLC0415
     from gateway.system.clock import SystemClock  # noqa: PLC0415
 
     operation, clock = find_operation(name), SystemClock()
@@ -143,7 +143,7 @@ async def _call(home: Home, settings: Settings, name: str, arguments: Mapping[st
         stack.push_async_callback(store.aclose)
         if operation.writes:
             # Of all else a daemon elsewhere would not hear, or it is in the middle of what is changed.
-            await stack.enter_async_context(held_queue(store, settings.store_url, home.lease_holders))
+            await stack.enter_async_context(lock_queue(store, settings.store_url, home.lease_holders))
         parts: dict[str, Any] = {"memory": None}
         if settings.store_url is not None:
             parts["others"] = partial(_machines, store)
@@ -164,9 +164,9 @@ def _home_parts(
     """The parts of a home at rest for operations on more than its queue."""
     from agent_core.storage.jsonl_memory import JsonlMemory  # noqa: PLC0415
     from gateway.operations.background_operations import open_background_jobs  # noqa: PLC0415
-    from gateway.operations.home_files import FilesAtHome, open_skills  # noqa: PLC0415
-    from gateway.operations.job_operations import planned_at_rest  # noqa: PLC0415
-    from gateway.operations.operation_context import Costs  # noqa: PLC0415
+    from gateway.operations.home_files import LazyHomeFiles, open_skills  # noqa: PLC0415
+    from gateway.operations.job_operations import offline_schedule_context  # noqa: PLC0415
+    from gateway.operations.operation_context import UsageSources  # noqa: PLC0415
     from gateway.settings.accounts import access_of, own_addresses  # noqa: PLC0415
     from gateway.store.opening import memory_in_database  # noqa: PLC0415
 
@@ -183,19 +183,19 @@ def _home_parts(
         "upkeep": _upkeep(home, settings, beside, memory, clock) if search else None,
         "accounts": own_addresses(settings),
         "access": access_of(settings),
-        "planned": planned_at_rest(settings, store.state, store.jobs, clock),
-        "costs": Costs(store.usage, limits, clock),
+        "planned": offline_schedule_context(settings, store.state, store.jobs, clock),
+        "costs": UsageSources(store.usage, limits, clock),
         "questions": store.approvals,
-        "files": FilesAtHome(settings, home, clock),
+        "files": LazyHomeFiles(settings, home, clock),
         "skills": open_skills(settings, home),
         "background": open_background_jobs(store, memory, workspace, clock),
     }
 
 
 def _servers(settings: Settings, home: Home, clock: Clock) -> AbstractAsyncContextManager[McpServers | None]:
-    from gateway.app.mcp_servers import servers_at_rest  # noqa: PLC0415 - with it comes the whole gateway
+    from gateway.app.mcp_servers import offline_servers  # noqa: PLC0415 - with it comes the whole gateway
 
-    return servers_at_rest(settings, home, clock)
+    return offline_servers(settings, home, clock)
 
 
 def _upkeep(

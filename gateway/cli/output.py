@@ -40,7 +40,7 @@ def _escaped(char: str) -> str:
     )
 
 
-def called_as(argv0: str, environ: Mapping[str, str]) -> str:
+def program_command(argv0: str, environ: Mapping[str, str]) -> str:
     """
     Return the command that calls this program: ``squidbot`` if that is on the PATH, else its path.
 

@@ -26,21 +26,21 @@ def person_move(old: str, new: str, /, *, where: Where = HERE, as_json: Json = F
     from dataclasses import replace
 
     from gateway.app.erasures import tokens_of
-    from gateway.cli.privacy import meant
+    from gateway.cli.privacy import resolve_person
     from gateway.operations.privacy.moved_person import move_person
     from gateway.routing.access import normalise
-    from gateway.store.opening import hold_sync
+    from gateway.store.opening import lock_queue_sync
     from gateway.store.place import ServerDatabase
     from gateway.system.clock import SystemClock
     from gateway.system.home import open_home
     from gateway.system.lock import hold_home
 
-    home, layout, _, settings, place = meant((old,), where)
+    home, layout, _, settings, place = resolve_person((old,), where)
     aliases = tuple(alias.address for alias in settings.owner.aliases)
     open_home(home.root, as_guest=True)
     with (
         hold_home(home, purpose="command"),
-        hold_sync(home.database, settings.store_url, home.lease_holders, SystemClock()) as lease,
+        lock_queue_sync(home.database, settings.store_url, home.lease_holders, SystemClock()) as lease,
     ):
         if lease is not None and isinstance(place, ServerDatabase):
             place = replace(place, needs=lease.proof)

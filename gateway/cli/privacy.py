@@ -18,7 +18,7 @@ from gateway.cli.output import print_result, quiet_logs
 if TYPE_CHECKING:
     from agent_core.storage.layout import Layout
     from gateway.operations.privacy.inventory import Person
-    from gateway.operations.privacy.person_erasure import Forgotten
+    from gateway.operations.privacy.person_erasure import ErasureResult
     from gateway.settings import Settings
     from gateway.store.place import QueuePlace
     from gateway.system.home import Home
@@ -56,7 +56,7 @@ def export(*people: _Address, output: Path | None = None, where: Where = HERE, a
     from agent_core.storage.layout import folder_name
     from gateway.operations.privacy.export import export_person
 
-    home, layout, person, settings, place = meant(people, where)
+    home, layout, person, settings, place = resolve_person(people, where)
     target = (output or Path(f"squidbot-export-{folder_name(person.name)}")).absolute()
     storage = settings.attachments.storage(home.root)
     found = export_person(layout, place, person, target, now=datetime.now(UTC), storage=storage)
@@ -84,20 +84,20 @@ def forget(
     from functools import partial
 
     from gateway.operations.privacy.person_erasure import forget_person
-    from gateway.store.opening import hold_sync
+    from gateway.store.opening import lock_queue_sync
     from gateway.store.place import ServerDatabase
     from gateway.system.clock import SystemClock
     from gateway.system.home import open_home
     from gateway.system.lock import hold_home
 
-    home, layout, person, settings, place = meant(people, where)
+    home, layout, person, settings, place = resolve_person(people, where)
     storage, now = settings.attachments.storage(home.root), datetime.now(UTC)
     with ExitStack() as held:
         if not dry_run:
             open_home(home.root, as_guest=True)
             held.enter_context(hold_home(home, purpose="command"))
         store = None if dry_run else settings.store_url
-        lease = held.enter_context(hold_sync(home.database, store, home.lease_holders, SystemClock()))
+        lease = held.enter_context(lock_queue_sync(home.database, store, home.lease_holders, SystemClock()))
         if lease is not None and isinstance(place, ServerDatabase):
             place = replace(place, needs=lease.proof)
         erase = partial(forget_person, layout, place, person, storage=storage, now=now)
@@ -118,7 +118,9 @@ def forget(
     return 0
 
 
-def meant(people: tuple[str, ...], where: Where) -> tuple[Home, Layout, Person, Settings, QueuePlace]:
+def resolve_person(
+    people: tuple[str, ...], where: Where
+) -> tuple[Home, Layout, Person, Settings, QueuePlace]:
     """Resolve the person of a request, their data's place and the settings."""
     from dataclasses import replace
 
@@ -151,7 +153,7 @@ def _counted(counts: dict[str, int]) -> str:
     return ", ".join(said) or "nothing"
 
 
-def _report(seen: Forgotten, *, dry_run: bool) -> dict[str, object]:
+def _report(seen: ErasureResult, *, dry_run: bool) -> dict[str, object]:
     return {
         "removed": not dry_run,
         **seen.counts,
@@ -162,7 +164,7 @@ def _report(seen: Forgotten, *, dry_run: bool) -> dict[str, object]:
     }
 
 
-def _summary(seen: Forgotten, *, dry_run: bool) -> str:
+def _summary(seen: ErasureResult, *, dry_run: bool) -> str:
     from gateway.system.terminal_text import plain_line
 
     lines = [f"{'would be removed' if dry_run else 'removed'}: {_counted(seen.counts)}"]

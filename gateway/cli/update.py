@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from gateway.operations.update.new_version import NewVersion
     from gateway.settings import Settings
 
-_MOST_CHANGES = 40
+_MAX_CHANGES = 40
 
 
 def update(
@@ -123,14 +123,14 @@ def _as_text(answer: dict[str, Any]) -> str:
     else:
         lines.append("New by its changelog:")
         section = ""
-        for each in news[:_MOST_CHANGES]:
+        for each in news[:_MAX_CHANGES]:
             heading = " - ".join(filter(None, (each["release"], each["section"])))
             if heading != section:
                 section = heading
                 lines.append(f"  {heading}")
             lines.append(f"    - {each['text']}")
-        if len(news) > _MOST_CHANGES:
-            lines.append(f"    and {len(news) - _MOST_CHANGES} more (--json has all)")
+        if len(news) > _MAX_CHANGES:
+            lines.append(f"    and {len(news) - _MAX_CHANGES} more (--json has all)")
     lines.append("")
     lines += [_setting_text(each) for each in answer["settings"]]
     lines += [f"New warning: {text}" for text in answer["warnings"]]

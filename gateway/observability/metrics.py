@@ -145,7 +145,7 @@ def watch_budget(spent: Callable[[], tuple[float, float]], limits: tuple[float, 
 
 
 def watch_consolidation(state: Callable[[], Mapping[str, Any]]) -> None:
-    """Read the gauge of consolidation from a `Consolidator.state`."""
+    """Read the gauge of consolidation from `ConsolidationQueue.state`."""
     CONSOLIDATION_FAILING.set_function(lambda: state()["failing_sessions"])
 
 

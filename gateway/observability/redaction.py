@@ -1,8 +1,8 @@
 """
 Replaces secrets and the content of messages in values that are logged. Pure. Values under telling keys,
 configured secrets and well-known shapes of secrets are masked. Errors of libraries may quote a message, so
-code that works on a text marks it (`quiet`), and its pieces of `PIECE` characters are masked. Secrets under
-three characters are not, or no log would be left to read.
+code that works on a text marks it (`quiet`), and its pieces of `PIECE_CHARS` characters are masked.
+Secrets under three characters are not, or no log would be left to read.
 """
 
 from __future__ import annotations
@@ -120,10 +120,10 @@ def _mask_shape(match: re.Match[str]) -> str:
     return match.group(0) if is_prose else f"{before}{MASK}"
 
 
-PIECE = 10
+PIECE_CHARS = 10
 _MASK = "[…]"
 _FIELDS = frozenset({"error", "detail", "exception", "stack", "message", "reason", "why", "cause"})
-_MOST_CHARS = 50_000
+_MAX_CHARS = 50_000
 _TEXTS: ContextVar[tuple[str, ...]] = ContextVar("texts_in_hand", default=())
 
 
@@ -137,15 +137,15 @@ def quiet(texts: Iterable[str]) -> Iterator[None]:
         _TEXTS.reset(token)
 
 
-def going_out(message: OutboundMessage) -> list[str]:
-    """All texts that a message carries: its own, its subject, and what it quotes from the question."""
+def outgoing_texts(message: OutboundMessage) -> list[str]:
+    """Return all texts of a message: its own, its subject, and what it quotes from the question."""
     quoted = message.context.quoted
     said = (message.text, message.context.subject, quoted.text if quoted else "")
     return [text for text in said if text]
 
 
 def redact_quotes(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a line, those of errors without any piece of the texts in hand."""
+    """Return the fields of a line, those of errors without any piece of the current texts."""
     texts = _TEXTS.get()
     if not texts or not _FIELDS & fields.keys():
         return dict(fields)
@@ -158,18 +158,18 @@ def redact_quotes(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 def _pieces(text: str) -> Iterator[str]:
     text = text.strip()
-    if len(text) > 2 * _MOST_CHARS:
-        text = text[:_MOST_CHARS] + text[-_MOST_CHARS:]
-    for start in range(len(text) - PIECE + 1):
-        yield text[start : start + PIECE]
+    if len(text) > 2 * _MAX_CHARS:
+        text = text[:_MAX_CHARS] + text[-_MAX_CHARS:]
+    for start in range(len(text) - PIECE_CHARS + 1):
+        yield text[start : start + PIECE_CHARS]
 
 
 def _masked(value: str, pieces: set[str]) -> str:
     found: list[str] = []
     hidden_to = at = 0
-    for start in range(len(value) - PIECE + 1):
-        if value[start : start + PIECE] in pieces:
+    for start in range(len(value) - PIECE_CHARS + 1):
+        if value[start : start + PIECE_CHARS] in pieces:
             if start > hidden_to or not (found or hidden_to):
                 found += [value[at:start], _MASK]
-            hidden_to = at = start + PIECE
+            hidden_to = at = start + PIECE_CHARS
     return "".join([*found, value[at:]])

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 SCHEMA_URL = "https://opentelemetry.io/schemas/1.41.0"
 """The version of the semantic conventions by which names and attributes are chosen."""
 QUEUE = 1024
-"""So many spans wait at most."""
+"""The most spans that wait."""
 _BATCH = 256
 _EVERY_S = 2.0
 _EXPORT_S = 10.0

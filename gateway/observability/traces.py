@@ -54,7 +54,7 @@ class _Traces:
 
 @dataclass(eq=False)
 class _Scope:
-    """The turn or delivery in hand, with the calls of tools in it that have not ended."""
+    """The current turn or delivery, with its tool calls that have not ended."""
 
     span: Span
     tools: dict[int, Span] = field(default_factory=dict)
@@ -100,7 +100,7 @@ def stop_traces() -> None:
 
 
 def note_outcome(outcome: str) -> None:
-    """Say how the turn or delivery in hand ends."""
+    """Record the outcome of the current turn or delivery."""
     if (scope := _current.get()) is not None:
         scope.span.set_attribute("squidbot.outcome", outcome)
 
@@ -210,7 +210,7 @@ class ModelTrace:
 
 
 def begin_tool(step: Step, call: ToolCall, effect: str, origins: Origins) -> None:
-    """Begin the span of a call of a tool, below the turn in hand; ``step`` may have a receipt."""
+    """Begin the span of a tool call, below the current turn; ``step`` may have a receipt."""
     scope = _current.get()
     if not _on or scope is None:
         return

@@ -11,7 +11,7 @@ from agent_core.language import _
 from agent_core.operation import InChat, Option, Who, operation
 from agent_core.text import one_line
 from gateway.errors import NotFound
-from gateway.operations.operation_arguments import within
+from gateway.operations.operation_arguments import capped_limit
 from gateway.operations.operation_context import OperationContext
 from gateway.operations.render import chat_text
 from gateway.system.terminal_text import plain_line, quote
@@ -74,7 +74,7 @@ async def list_background_jobs(
     return {
         "jobs": [
             await _shown(context, job, words=bool(context.caller) or may_show(job.session, job.person))
-            for job in found[: within(limit)]
+            for job in found[: capped_limit(limit)]
         ]
     }
 

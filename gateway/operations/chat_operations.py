@@ -17,7 +17,7 @@ from gateway.errors import GatewayError
 from gateway.operations.operation_arguments import RequestInvalid
 from gateway.operations.operation_context import Caller, OperationContext
 from gateway.operations.operation_registry import IN_CHATS, operations_in
-from gateway.turns.commands.asked import NOT_HERE, CommandContext, place_of
+from gateway.turns.commands.chat_command_context import NOT_HERE, CommandContext, place_of
 
 _QUOTES = "<>`'\""
 

@@ -27,7 +27,7 @@ from gateway.errors import ConfigInvalid, GatewayError, NotFound, StateUnusable
 from gateway.observability.logs.log_lines import LEVELS, LineFilter, format_line, parse_line
 from gateway.observability.logs.log_reader import from_journal, newest_lines
 from gateway.observability.redaction import MASK
-from gateway.operations.operation_arguments import RequestInvalid, within
+from gateway.operations.operation_arguments import RequestInvalid, capped_limit
 from gateway.operations.operation_context import OperationContext
 from gateway.settings import Settings
 from gateway.settings.effective import shown_text
@@ -88,7 +88,7 @@ async def read_log(
         marks = [f'"{name}"' for name in LEVELS[LEVELS.index(level) :]]  # most lines need no reading
         marked = (line for line in islice(raw, 20_000) if any(mark in line for mark in marks))
         lines, wanted = map(parse_line, marked), LineFilter(level=level)
-        return [format_line(line) for line in islice(filter(wanted.matches, lines), within(limit))]
+        return [format_line(line) for line in islice(filter(wanted.matches, lines), capped_limit(limit))]
 
     return {"level": level, "file": str(file or ""), "lines": await anyio.to_thread.run_sync(read)}
 

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 _NAME = "console"
 _ANSWER_S = 20.0
-"""So long a form waits for the answer; one that takes longer appears on the page."""
-_MOST_CHARS = 100_000
+"""The time for which a form waits for the answer; a later one appears on the page."""
+_MAX_CHARS = 100_000
 _SHOWN, _LOOKED_THROUGH = 50, 200
 
 
@@ -109,8 +109,8 @@ async def say(context: OperationContext, text: str, after: str = "") -> dict[str
 
     if not text.strip():
         raise RequestInvalid("write something first")
-    if len(text) > _MOST_CHARS:
-        raise RequestInvalid(f"a message has at most {_MOST_CHARS:,} characters")
+    if len(text) > _MAX_CHARS:
+        raise RequestInvalid(f"a message has at most {_MAX_CHARS:,} characters")
     channel, person = await _endpoint_and_owner(context)
     digest, key = _digest(text), _digest(f"{after} {text}")
     words = RequestWords(text, (), (), _NAME, stream=False, digest=digest[:16])

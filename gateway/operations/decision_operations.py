@@ -13,7 +13,7 @@ from agent_core.provenance import describe, from_json
 from agent_core.tools.forms import Form, NotAnAnswer, form_of
 from agent_core.tools.grants import DEFAULT, Grant, describe_scope
 from gateway.errors import GatewayError, NotFound
-from gateway.operations.operation_arguments import RequestInvalid, within
+from gateway.operations.operation_arguments import RequestInvalid, capped_limit
 from gateway.operations.operation_context import OperationContext
 from gateway.operations.operation_views import draft
 from gateway.routing.access import LOCAL_ADDRESS
@@ -197,8 +197,8 @@ def _how(name: str) -> str:
 
 @operation("drafts list", writes=False)
 async def list_held(context: OperationContext, limit: int = 50) -> dict[str, Any]:
-    """List what waits for approval, newest first; words of others only in `drafts_show`."""
-    rows = await context.store.outbox.rows(states=[OutboxState.HELD], limit=within(limit))
+    """List what waits for approval, newest first; words of others only in `show_draft`."""
+    rows = await context.store.outbox.rows(states=[OutboxState.HELD], limit=capped_limit(limit))
     drafts = [draft(row, words=await _is_owners(context, row)) for row in rows]
     return {"rows": drafts, "calls": (await list_calls(context))["rows"]}
 

@@ -12,7 +12,7 @@ from agent_core.language import _
 from agent_core.operation import InChat, Who, operation
 from gateway.errors import GatewayError, NotFound
 from gateway.operations import render
-from gateway.operations.operation_arguments import within
+from gateway.operations.operation_arguments import capped_limit
 from gateway.operations.operation_context import OperationContext
 from gateway.operations.render import chat_text
 from gateway.system.terminal_text import plain_line
@@ -56,7 +56,7 @@ async def list_changes(
     """
     import anyio.to_thread
 
-    limit = within(limit)
+    limit = capped_limit(limit)
 
     def read() -> dict[str, Any]:
         files = _made_files(context)
@@ -107,12 +107,12 @@ async def undo_change(context: OperationContext, id: int, *, force: bool = False
     """
     import anyio.to_thread
 
-    from agent_core.tools.files.journaled_files import By
+    from agent_core.tools.files.journaled_files import ChangeAuthor
 
     def undo() -> dict[str, Any]:
-        by, caller = By(session="squidbot files undo"), context.caller
+        by, caller = ChangeAuthor(session="squidbot files undo"), context.caller
         if caller is not None:  # with a key a command that is done again after a crash undoes nothing twice
-            by = By(caller.turn, caller.session, f"{caller.turn}.undo")
+            by = ChangeAuthor(caller.turn, caller.session, f"{caller.turn}.undo")
         try:
             done = _made_files(context).undo(id, by=by, force=force)
         except LookupError as error:

@@ -17,7 +17,7 @@ from gateway.system.terminal_text import plain_line
 if TYPE_CHECKING:
     from agent_core.tools.grants import Grant
 
-_LONGEST_CHARS = 200
+_MAX_CHARS = 200
 
 
 def _grants_text(answer: Mapping[str, Any]) -> str:
@@ -27,7 +27,7 @@ def _grants_text(answer: Mapping[str, Any]) -> str:
 def _grant_text(row: Mapping[str, Any]) -> str:
     until = datetime.fromisoformat(row["until"]).astimezone().strftime("%Y-%m-%d %H:%M:%S")
     what = plain_line(" ".join(filter(None, [row["kind"], row["tool"], row["what"]])))
-    short = what if len(what) <= _LONGEST_CHARS else f"{what[: _LONGEST_CHARS - 1]}…"
+    short = what if len(what) <= _MAX_CHARS else f"{what[: _MAX_CHARS - 1]}…"
     where = plain_line(row["conversation"]) if row["conversation"] else "everywhere"
     job = ", for one job alone" if row["turn"] else ""
     people = plain_line(", ".join(row["people"]))

@@ -24,7 +24,7 @@ def open_skills(settings: Settings, home: Home) -> SkillsLoader:
     return SkillsLoader(BUNDLED_SKILLS, added.folder, added=added)
 
 
-class FilesAtHome:
+class LazyHomeFiles:
     """The files of one home, opened when they are first needed."""
 
     def __init__(self, settings: Settings, home: Home, clock: Clock) -> None:
@@ -40,7 +40,7 @@ class FilesAtHome:
         return self._made_files
 
     @property
-    def more(self) -> dict[Path, bool]:
+    def further_roots(self) -> dict[Path, bool]:
         """The further folders, and whether they may be changed."""
         roots = self._settings.tools.files.roots
         return {self._home.path(path): mode == "rw" for path, mode in roots.items()}
@@ -56,7 +56,7 @@ class FilesAtHome:
         private += [path for path in (settings.path, os.environ.get("CREDENTIALS_DIRECTORY")) if path]
         roots = Roots(
             home.path(settings.agents.workspace),
-            self.more,
+            self.further_roots,
             home=home.root,
             private=[Path(path) for path in private],
         )

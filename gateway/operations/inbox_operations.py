@@ -9,13 +9,13 @@ from gateway.operations.backup.restore import runs_once
 from gateway.store.lease import Holders
 from gateway.store.opening import open_postgres
 from gateway.store.rollback_guard import Extent, Gap, write_restore
-from gateway.store.sql.quarantine_after_restore import Parked, set_aside_open_work
+from gateway.store.sql.quarantine_after_restore import QuarantineCounts, set_aside_open_work
 from gateway.store.sqlite.sqlite_restore import examine_copy, quarantine_open_work
 from gateway.system.home import Home, open_home
 from gateway.system.lock import hold_home
 
 
-def restored(home: Home, url: str, *, now: datetime, until: datetime | None, moved: bool) -> Parked:
+def restored(home: Home, url: str, *, now: datetime, until: datetime | None, moved: bool) -> QuarantineCounts:
     """
     Prepare a restored database for a daemon, in one transaction.
 
@@ -33,7 +33,7 @@ def restored(home: Home, url: str, *, now: datetime, until: datetime | None, mov
         with PostgresTables.open(url, HOME, None if moved else Holders(home.lease_holders)) as tables:
             if moved:
                 write_accepted_restore(tables.db, AcceptedRestore(now, None))
-                return Parked()
+                return QuarantineCounts()
             last = min(until or now, now)
             parked = set_aside_open_work(
                 tables.db, backed_up_at=last.timestamp(), now=now.timestamp(), runs_once=runs_once
@@ -43,13 +43,13 @@ def restored(home: Home, url: str, *, now: datetime, until: datetime | None, mov
             return parked
 
 
-def accept_copy(home: Home, *, now: datetime, until: datetime | None, moved: bool) -> Parked:
+def accept_copy(home: Home, *, now: datetime, until: datetime | None, moved: bool) -> QuarantineCounts:
     """Do `restored` for an older embedded copy. Raises AlreadyRunning, NotFound or StoreUnusable."""
     with hold_home(open_home(home.root, as_guest=True), purpose="command"):
         if not home.database.exists():
             raise NotFound(f"there is no database in {home.root}")
         _, secret, inbox, outbox = examine_copy(home.database)
-        last, parked = min(until or now, now), Parked()
+        last, parked = min(until or now, now), QuarantineCounts()
         if not moved:
             parked = quarantine_open_work(
                 home.database, backed_up_at=last.timestamp(), now=now.timestamp(), runs_once=runs_once

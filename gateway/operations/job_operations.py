@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from agent_core.language import _
 from agent_core.operation import InChat, Option, Who, operation
 from gateway.errors import NeedsDaemon, NotFound
-from gateway.operations.operation_arguments import RequestInvalid, parse_session, within
+from gateway.operations.operation_arguments import RequestInvalid, capped_limit, parse_session
 from gateway.operations.operation_context import OperationContext, PlannedJob
 from gateway.operations.render import chat_text, schedule_text
 
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from gateway.store.stores import JobStore, StateStore
     from gateway.supervision.gateway import Proactive
 
-_LOOK_EVERY_S = 0.2
+_CHECK_EVERY_S = 0.2
 _CHARS_PER_TOKEN = 4
-_LONGEST_TEXT = 20_000
+_MAX_TEXT = 20_000
 _NEEDS = ("home", "settings")
 JobId = Annotated[str, Option(help="The job, as `squidbot cron list` shows it.")]
 
@@ -52,8 +52,10 @@ def schedule_context(proactive: Proactive, conversations: Conversations) -> Plan
     )
 
 
-def planned_at_rest(settings: Settings, state: StateStore, plans: JobStore, clock: Clock) -> PlannedJob:
-    """The same for a home folder that no daemon works on."""
+def offline_schedule_context(
+    settings: Settings, state: StateStore, plans: JobStore, clock: Clock
+) -> PlannedJob:
+    """Return the schedule context of a home folder that no daemon works on."""
     from gateway.proactive.jobs.job_service import JobService
     from gateway.proactive.jobs.trigger_parsing import zone_name
     from gateway.proactive.jobs.triggers import zone_of
@@ -144,8 +146,8 @@ async def _added(
     planned, caller = _plan(context), context.caller
     if not text.strip():
         raise RequestInvalid("the text is empty; write what squidbot is to send or ask")
-    if len(text) > _LONGEST_TEXT:
-        raise RequestInvalid(f"the text has {len(text)} characters; {_LONGEST_TEXT} are allowed")
+    if len(text) > _MAX_TEXT:
+        raise RequestInvalid(f"the text has {len(text)} characters; {_MAX_TEXT} are allowed")
     if not planned.service.is_enabled:
         raise RequestInvalid("jobs are switched off: agents.schedule.enabled is false")
     if caller is not None:
@@ -337,9 +339,9 @@ async def show_log(context: OperationContext, *, limit: int = 30, jobs: bool = F
         jobs: Include job runs.
     """
     planned = _plan(context)
-    entries = await planned.plans.ledger(limit=within(limit) if jobs else 1000)
+    entries = await planned.plans.ledger(limit=capped_limit(limit) if jobs else 1000)
     shown = [entry for entry in entries if jobs or not entry.name.startswith("job:")]
-    return {"entries": [_entry_row(planned, entry) for entry in shown[: within(limit)]]}
+    return {"entries": [_entry_row(planned, entry) for entry in shown[: capped_limit(limit)]]}
 
 
 @operation(
@@ -381,7 +383,7 @@ async def _dry_run(planned: PlannedJob, heartbeat: HeartbeatChannel) -> dict[str
     from channels.heartbeat.tick_schedule import tick_name
 
     now = planned.clock.now()
-    found, following = await heartbeat.would_find(now), heartbeat.schedule.next_run(now)
+    found, following = await heartbeat.preview_tick(now), heartbeat.schedule.next_run(now)
     known = await planned.target.get()
     return {
         "at": tick_name(now),
@@ -403,7 +405,7 @@ async def _outcome(planned: PlannedJob, name: str, instant: datetime) -> LedgerE
             for entry in await planned.plans.ledger(name=name, limit=5):
                 if entry.instant <= instant <= (entry.until or entry.instant):
                     return entry
-            await anyio.sleep(_LOOK_EVERY_S)
+            await anyio.sleep(_CHECK_EVERY_S)
     return None
 
 

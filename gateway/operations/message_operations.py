@@ -14,7 +14,7 @@ from agent_core.operation import InChat, Option, Who, operation
 from agent_core.text import read_number
 from gateway.errors import NotFound
 from gateway.operations import render
-from gateway.operations.operation_arguments import RequestInvalid, parse_session, parse_state, within
+from gateway.operations.operation_arguments import RequestInvalid, capped_limit, parse_session, parse_state
 from gateway.operations.operation_context import OperationContext
 from gateway.operations.render import chat_text
 from gateway.store.states import IllegalMove, InboxState
@@ -108,18 +108,18 @@ async def list_messages(
     """
     from gateway.operations import decision_operations
     from gateway.operations.operation_views import inbox_row
-    from gateway.routing.let_in import refused_rows
+    from gateway.routing.admissions import refused_rows
 
     if held:
         return await decision_operations.list_held(context, limit=limit)
     wanted = [*(states or ()), *(["quarantined"] if quarantine else [])]
     rows = await (
-        refused_rows(context.store, context.access, limit=within(limit))
+        refused_rows(context.store, context.access, limit=capped_limit(limit))
         if refused
         else context.store.inbox.rows(
             states=[parse_state(state) for state in wanted],
             session=None if session is None else parse_session(session),
-            limit=within(limit),
+            limit=capped_limit(limit),
         )
     )
     # Of the words only the owner's are shown.

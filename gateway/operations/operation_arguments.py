@@ -61,7 +61,7 @@ def parse_state(text: str) -> InboxState:
         raise RequestInvalid(f"there is no state {text!r}; known: {known}") from error
 
 
-def within(limit: int) -> int:
+def capped_limit(limit: int) -> int:
     """Check a limit, and cap it at a thousand."""
     if limit < 1:
         raise RequestInvalid(f"the limit must be 1 or more, not {limit}")

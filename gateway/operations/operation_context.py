@@ -62,7 +62,7 @@ class AccountRefused(GatewayError):
 
 
 @dataclass(frozen=True, slots=True)
-class Costs:
+class UsageSources:
     """The sources of a usage report: the sums, the limits of a day, and the time."""
 
     store: UsageStore
@@ -143,7 +143,7 @@ class OperationContext:
     access: Access = field(default_factory=_no_access)
     channels: Mapping[str, Channel] = field(default_factory=dict)
     planned: PlannedJob | None = None
-    costs: Costs | None = None
+    costs: UsageSources | None = None
     questions: QuestionStore | None = None
     waiting: Container[str] = ()
     files: Callable[[], JournaledFiles] | None = None

@@ -85,7 +85,7 @@ def copied_rows(answer: Any) -> tuple[Any, list[tuple[SessionKey, Row]]]:
         if not isinstance(value, dict):
             return value
         row = {key: copy(each) for key, each in value.items()}
-        if (session := key_of(row.get("session"))) is not None:
+        if (session := session_key_of(row.get("session"))) is not None:
             rows.append((session, row))
         return row
 
@@ -131,7 +131,7 @@ def conversation_name(row: InboxRow, *, words: bool) -> str:
     return f"{name} ({message.sender.address})" if name else message.sender.address
 
 
-def key_of(name: object) -> SessionKey | None:
+def session_key_of(name: object) -> SessionKey | None:
     """The session of a name; None if it is no name of one."""
     try:
         return SessionKey.parse(name) if isinstance(name, str) else None

@@ -25,7 +25,7 @@ def _people_text(answer: Mapping[str, Any]) -> str:
 async def list_people(context: OperationContext) -> dict[str, Any]:
     """List who may write to squidbot, by channel, and who was let in beside the settings."""
     from gateway.routing.access import Role
-    from gateway.routing.let_in import load
+    from gateway.routing.admissions import load
 
     await load(context.store, context.access)
     access = context.access
@@ -53,7 +53,7 @@ def _allowed_text(answer: Mapping[str, Any]) -> str:
 async def _address_in_list(context: OperationContext, said: str) -> str:
     """Return whose address the name of a refused message means; else the text. Raises RequestInvalid."""
     from gateway.routing.access import kinds_of
-    from gateway.routing.let_in import refused_rows
+    from gateway.routing.admissions import refused_rows
 
     if kinds_of(said):
         return said
@@ -93,10 +93,10 @@ async def allow_person(context: OperationContext, address: str, *, remove: bool 
         address: A mail address or a Matrix id, or the name of a refused message, such as m7.
         remove: Take that back; who stands in `allow_from` stays in.
     """
-    from gateway.routing.let_in import admit_person, shut_out
+    from gateway.routing.admissions import admit_person, revoke_admission
 
     address = address if remove else await _address_in_list(context, address)
-    done = await (shut_out if remove else admit_person)(context.store, context.access, address)
+    done = await (revoke_admission if remove else admit_person)(context.store, context.access, address)
     if done.problem:
         raise RequestInvalid(f"`{one_line(done.address, 120)}` {done.problem}")
     return {

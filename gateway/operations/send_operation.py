@@ -71,7 +71,7 @@ def _owner_place(context: OperationContext) -> str:
     from gateway.routing.access import contact_rank
 
     names = sorted(context.accounts, key=lambda name: contact_rank(context.access.kind(name)))
-    places = [f"{name}:{each}" for name in names for each in context.access.owner_on(name)]
+    places = [f"{name}:{each}" for name in names for each in context.access.owner_addresses_on(name)]
     if not places:
         raise RequestInvalid("owner.aliases names no address on an enabled channel")
     return places[0]

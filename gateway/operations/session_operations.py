@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from agent_core.operation import operation
 from gateway.errors import NotFound
 from gateway.operations import render
-from gateway.operations.operation_arguments import RequestInvalid, parse_session, within
+from gateway.operations.operation_arguments import RequestInvalid, capped_limit, parse_session
 from gateway.operations.operation_context import OperationContext
 from gateway.store.states import InboxState
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from agent_core.messages import SessionKey
 
 _NEEDS = ("home", "search")
-_MOST_DAYS = 36_500
+_MAX_DAYS = 36_500
 _PAGE = 200
 _FOUND_CHARS = 400
 
@@ -32,7 +32,7 @@ async def list_sessions(context: OperationContext, *, limit: int = 200, start: i
         start: Leave out this many.
     """
     names = await context.memory.sessions()
-    page = names[max(0, start) :][: within(limit)]
+    page = names[max(0, start) :][: capped_limit(limit)]
     found = []
     for name, tail in zip(page, await context.memory.last_messages(page), strict=True):
         last = tail.messages[-1].timestamp if tail.messages else None
@@ -63,7 +63,7 @@ async def show_session(context: OperationContext, session: str, *, limit: int = 
     key = parse_session(session)
     await _known(context, key)
     about = await context.upkeep.about(key) if context.upkeep is not None else {}
-    tail = await context.memory.load_history(str(key), max_messages=within(limit))
+    tail = await context.memory.load_history(str(key), max_messages=capped_limit(limit))
     waiting = await context.store.inbox.rows(
         states=[InboxState.READY, InboxState.RUNNING], session=key, limit=50
     )
@@ -110,8 +110,8 @@ async def search_sessions(
 
     if context.upkeep is None:
         raise NotFound("there is no search index here")
-    if not 0 <= days <= _MOST_DAYS:
-        raise RequestInvalid(f"the days must be 0 to {_MOST_DAYS}, not {days}")
+    if not 0 <= days <= _MAX_DAYS:
+        raise RequestInvalid(f"the days must be 0 to {_MAX_DAYS}, not {days}")
     scope, wanted = OWNER, place.strip().casefold()
     if session:
         key = parse_session(session)
@@ -124,13 +124,13 @@ async def search_sessions(
             since=datetime.now(UTC) - timedelta(days=days) if days else None,
             place=partial(_is_called, context, session=session, place=wanted) if session or wanted else None,
             person=person.strip(),
-            max_results=within(limit),
+            max_results=capped_limit(limit),
         )
     )
     rows = [
         {
             "session": hit.session_id,
-            "position": hit.position,  # where `sessions_page` begins with it
+            "position": hit.position,  # where a page begins with it
             "at": said.timestamp.isoformat() if said.timestamp else None,
             "who": "squidbot" if said.role == "assistant" else said.sender or "",
             "text": excerpt_for_people(said, query, _FOUND_CHARS, hit.parts[hit.at]),
@@ -142,9 +142,9 @@ async def search_sessions(
 
 
 def _is_called(context: OperationContext, name: str, *, session: str, place: str) -> bool:
-    from gateway.operations.operation_views import key_of, room_name
+    from gateway.operations.operation_views import room_name, session_key_of
 
-    key = key_of(name)
+    key = session_key_of(name)
     room = room_name(key, context.channels) if key else ""
     return name == session if session else place in f"{name} {room}".casefold()
 
@@ -164,9 +164,9 @@ async def read_page(
     await _known(context, key)
     if start is None:
         total = (await context.memory.load_history(str(key), max_messages=1)).total
-        start = total - within(limit)
+        start = total - capped_limit(limit)
     start = max(0, start)
-    page = await context.memory.load_segment(str(key), start=start, max_messages=within(limit))
+    page = await context.memory.load_segment(str(key), start=start, max_messages=capped_limit(limit))
     following = page.positions[-1] + 1 if page.positions else None
     return {
         "session": str(key),

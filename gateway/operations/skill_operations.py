@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from agent_core.skills.skill_source import FoundSkill, SkillFiles
 
 _NEEDS = ("home", "settings")
-_MOST_SCANNED_BYTES = 256 * 1024
+_MAX_SCANNED_BYTES = 256 * 1024
 """Of a file; a pattern lets nothing else run while it reads."""
-_MOST_SCANNED_FILES = 100
+_MAX_SCANNED_FILES = 100
 _PROGRAMS = (b"\x7fELF", b"MZ", b"PK\x03\x04", b"\x1f\x8b", b"\xca\xfe\xba\xbe", b"\xcf\xfa\xed\xfe")
 _Result = TypeVar("_Result")
 
@@ -237,7 +237,7 @@ def _view(files: SkillFiles, folder: str) -> dict[str, Any]:
 
     document = parse_skill(files[SKILL_FILE], folder)
     texts = {
-        name: decode_text(files[name][:_MOST_SCANNED_BYTES]) for name in files if b"\0" not in files[name]
+        name: decode_text(files[name][:_MAX_SCANNED_BYTES]) for name in files if b"\0" not in files[name]
     }
     return {
         "name": document.name,
@@ -260,9 +260,9 @@ def _suspicions(files: SkillFiles, texts: Mapping[str, str]) -> list[dict[str, A
 
     found: list[tuple[str, Suspicion]] = []
     for number, name in enumerate(sorted(files)):
-        scanned = number < _MOST_SCANNED_FILES and name in texts
+        scanned = number < _MAX_SCANNED_FILES and name in texts
         found += [(name, each) for each in find_suspicious(texts[name])] if scanned else []
-        if name in texts and not (scanned and len(files[name]) <= _MOST_SCANNED_BYTES):
+        if name in texts and not (scanned and len(files[name]) <= _MAX_SCANNED_BYTES):
             found.append((name, Suspicion(1, "was not looked at to its end", "")))
         if files[name].startswith(_PROGRAMS):
             found.append((name, Suspicion(1, "is a program or an archive, nobody can read it", "")))

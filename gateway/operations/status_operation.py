@@ -82,7 +82,7 @@ async def _stuck(context: OperationContext, *, reasons: bool) -> tuple[list[dict
     found: list[dict[str, Any]] = []
     told: set[int] = set()
     for what, inbox_id, row in troubles:
-        if isinstance(row, OutboxRow) and given_up_by_a_person(row):
+        if isinstance(row, OutboxRow) and is_dropped_by_person(row):
             continue
         decided = row.state is not OutboxState.UNKNOWN  # a person must say what became of it
         if decided and inbox_id is not None and (inbox_id in told or await _apologised(context, inbox_id)):
@@ -108,7 +108,7 @@ async def _trying(context: OperationContext) -> list[dict[str, Any]]:
     return found + [trouble("not sent yet", row.inbox_id, row) for row in unsent if row.error]
 
 
-def given_up_by_a_person(row: OutboxRow) -> bool:
-    """Return True if a person has dropped the message, so that nobody needs a notice."""
+def is_dropped_by_person(row: OutboxRow) -> bool:
+    """Return True if a person has dropped the message, so that no notice is needed."""
     why = row.error or ""
     return row.state is OutboxState.DEAD and (why in DROPPED_REASONS or why.startswith("rejected"))

@@ -103,7 +103,7 @@ async def make_console_link(context: OperationContext) -> dict[str, Any]:
 async def find_person(context: OperationContext, person: str) -> str:
     """Return the address of who is meant, as it is compared. Raises TokenRefused."""
     from gateway.routing.access import Role, normalise
-    from gateway.routing.let_in import load
+    from gateway.routing.admissions import load
 
     access = context.access
     await load(context.store, access)

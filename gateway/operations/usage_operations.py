@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from agent_core.operation import InChat, Who, operation
 from gateway.errors import NotFound
-from gateway.operations.operation_arguments import RequestInvalid, parse_session, within
+from gateway.operations.operation_arguments import RequestInvalid, capped_limit, parse_session
 from gateway.operations.operation_context import OperationContext
 from gateway.operations.render import chat_text, usage_text
 
 if TYPE_CHECKING:
-    from gateway.store.model import EffectReceipt, Spent, TurnCost
+    from gateway.store.model import EffectReceipt, TurnCost, UsageSum
     from gateway.store.stores import UsageStore
 
-_MOST_SESSIONS = 50
-_MOST_DAYS = 3660
+_MAX_SESSIONS = 50
+_MAX_DAYS = 3660
 
 
 @operation(
@@ -40,12 +40,12 @@ async def show_usage(
     # without calls have rows; by session, those beyond fifty are one row.
     from agent_core.models import Usage
     from gateway.budget.budget_policy import Amount, budget_state, day_of
-    from gateway.store.model import Spent
+    from gateway.store.model import UsageSum
 
     if context.costs is None:
         raise NotFound("no usage is recorded here")
-    if not 1 <= days <= _MOST_DAYS:
-        raise RequestInvalid(f"the days must be 1 to {_MOST_DAYS}, not {days}")
+    if not 1 <= days <= _MAX_DAYS:
+        raise RequestInvalid(f"the days must be 1 to {_MAX_DAYS}, not {days}")
     limits, now = context.costs.limits, context.costs.clock.now()
     known = [day_of(now - timedelta(days=ago), limits.zone) for ago in range(days)]
     since = min(known)
@@ -55,19 +55,21 @@ async def show_usage(
         rows = await context.costs.store.usage_since(since=since, by="session" if by == "person" else by)
     if by == "person":
         rows = await _by_person(context, rows)
-    told = [_row(row) for row in rows[: None if by == "day" else _MOST_SESSIONS]]
+    told = [_row(row) for row in rows[: None if by == "day" else _MAX_SESSIONS]]
     if by in ("session", "person"):
         told = [{**row, "session": row["name"]} for row in told]
     if by == "day":
         found = {row["name"]: row for row in told}
         nothing = Usage()
-        told = [found.get(name, _row(Spent(name, nothing, priced=True))) for name in sorted({*known, *found})]
-    elif len(rows) > _MOST_SESSIONS:
-        rest = rows[_MOST_SESSIONS:]
+        told = [
+            found.get(name, _row(UsageSum(name, nothing, priced=True))) for name in sorted({*known, *found})
+        ]
+    elif len(rows) > _MAX_SESSIONS:
+        rest = rows[_MAX_SESSIONS:]
         told.append({**_row(_sum(f"{len(rest)} others", rest)), "gathered": True})
     today = Amount.from_usage(await context.costs.store.usage_on(day_of(now, limits.zone)))
     purposes = await context.costs.store.usage_since(since=since, by="purpose")
-    dearest = [] if guest is not None else await context.costs.store.dearest_turns(since=since)
+    dearest = [] if guest is not None else await context.costs.store.costliest_turns(since=since)
     return {
         "days": days,
         "by": by,
@@ -80,24 +82,24 @@ async def show_usage(
     }
 
 
-async def _spent_by(session: str, store: UsageStore, days: int) -> list[Spent]:
+async def _spent_by(session: str, store: UsageStore, days: int) -> list[UsageSum]:
     """The costs of a conversation by day."""
-    from gateway.store.model import Spent
+    from gateway.store.model import UsageSum
 
     rows = [row for row in await store.rows(days=days) if row.session == session]
     return [
-        _sum(day, [Spent("", row.usage, priced=True) for row in rows if row.day == day])
+        _sum(day, [UsageSum("", row.usage, priced=True) for row in rows if row.day == day])
         for day in sorted({row.day for row in rows})
     ]
 
 
-async def _by_person(context: OperationContext, sessions: Sequence[Spent]) -> list[Spent]:
+async def _by_person(context: OperationContext, sessions: Sequence[UsageSum]) -> list[UsageSum]:
     from gateway.routing.access import normalise
     from gateway.store.shared import SHARED
 
     people = await context.store.inbox.newest_people({spent.name for spent in sessions})
-    owners = {channel: context.access.owner_on(channel) for channel, _ in people.values()}
-    found: dict[str, list[Spent]] = {}
+    owners = {channel: context.access.owner_addresses_on(channel) for channel, _ in people.values()}
+    found: dict[str, list[UsageSum]] = {}
     for spent in sessions:
         channel, name = people.get(spent.name, ("", spent.name))
         is_owner = spent.name == str(SHARED) or normalise(name) in owners.get(channel, ())
@@ -106,15 +108,15 @@ async def _by_person(context: OperationContext, sessions: Sequence[Spent]) -> li
     return sorted(sums, key=lambda one: -(one.usage.prompt_tokens + one.usage.completion_tokens))
 
 
-def _sum(name: str, rows: Sequence[Spent]) -> Spent:
+def _sum(name: str, rows: Sequence[UsageSum]) -> UsageSum:
     from agent_core.models import Usage
-    from gateway.store.model import Spent
+    from gateway.store.model import UsageSum
 
     usage = sum((row.usage for row in rows[1:]), rows[0].usage) if rows else Usage()
-    return Spent(name, usage, priced=all(row.priced for row in rows))
+    return UsageSum(name, usage, priced=all(row.priced for row in rows))
 
 
-def _row(spent: Spent) -> dict[str, Any]:
+def _row(spent: UsageSum) -> dict[str, Any]:
     numbers = spent.usage.model_dump(exclude={"model"})
     return {"name": spent.name, **numbers, "priced": spent.priced}
 
@@ -152,7 +154,7 @@ async def list_receipts(context: OperationContext, *, since: str = "7d", limit: 
     except ValueError as error:
         raise RequestInvalid(str(error)) from error
     if (guest := context.guest) is None:
-        rows = await context.store.receipts.newest(since=moment, limit=within(limit))
+        rows = await context.store.receipts.newest(since=moment, limit=capped_limit(limit))
     else:  # what others have had done may hold their words
         session, me = parse_session(guest.session), guest.place.person
         rows = await context.store.receipts.newest(since=moment, session=session, limit=_LOOKED_AT)

@@ -21,9 +21,9 @@ from channels.heartbeat.tick_schedule import Schedule
 from gateway.proactive.owner_notifier import OwnerNotifier
 from gateway.store.stores import StoreUnavailable
 
-_LOOK_EVERY_S = 60.0  # the clock may jump meanwhile
+_CHECK_EVERY_S = 60.0  # the clock may jump meanwhile
 _RETRY_S = 300.0
-_MOST_AT_ONCE = 20
+_MAX_AT_ONCE = 20
 _log = structlog.get_logger(__name__)
 
 
@@ -51,21 +51,21 @@ class AppointmentReminders:
         """Remind until cancelled. Raises nothing but cancellation."""
         while True:
             try:
-                await self.look_once()
-                wait_s = _LOOK_EVERY_S
+                await self.check_once()
+                wait_s = _CHECK_EVERY_S
             except (ToolError, StoreUnavailable) as error:
                 _log.warning("reminders.not_looked", error=str(error)[:200])
                 wait_s = _RETRY_S
             await anyio.sleep(wait_s)
 
-    async def look_once(self) -> None:
-        """Look if a check-in is due that has not looked. Raises `ToolError`, `StoreUnavailable`."""
+    async def check_once(self) -> None:
+        """Send the reminders of the current check-in, once. Raises `ToolError`, `StoreUnavailable`."""
         now = self._clock.now()
         tick, until = self._schedule.newest(now), self._schedule.next_run(now)
         if until is None or tick == self._looked_at or not self._schedule.is_open(now):
             return
         told = True
-        for each in (await self._upcoming(tick, until))[:_MOST_AT_ONCE]:
+        for each in (await self._upcoming(tick, until))[:_MAX_AT_ONCE]:
             told = await self._notify(each) and told
         if told:
             self._looked_at = tick

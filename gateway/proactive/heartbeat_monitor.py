@@ -25,11 +25,11 @@ from gateway.proactive.jobs.triggers import Cron, newest_due
 from gateway.proactive.owner_contact import Target
 from gateway.proactive.owner_notifier import OwnerNotifier
 from gateway.proactive.run_ledger import failing_since, resting_until
-from gateway.store.model import Collected, LedgerEntry, RunOutcome
+from gateway.store.model import CollectedAlert, LedgerEntry, RunOutcome
 from gateway.store.stores import JobStore, StoreUnavailable
 
 SAID_ALREADY = "said already"
-_LOOK_EVERY_S = 30.0
+_CHECK_EVERY_S = 30.0
 _PRUNE_EVERY_S = 6 * 3600.0
 _LOOKED_AT = 100
 _ENDED_AMONG = 500
@@ -81,11 +81,11 @@ class HeartbeatMonitor:
     async def pause(self) -> None:
         """Wait for the next look. After a sleep of the machine it starts over, as after a start."""
         began_at = self._clock.now()
-        await anyio.sleep(_LOOK_EVERY_S)
+        await anyio.sleep(_CHECK_EVERY_S)
         now = self._clock.now()
         # At short intervals the pause itself, and being late by a little, is no sleep.
-        slept = now - began_at - timedelta(seconds=_LOOK_EVERY_S)
-        if slept >= max(self._schedule.interval, timedelta(seconds=_LOOK_EVERY_S)):
+        slept = now - began_at - timedelta(seconds=_CHECK_EVERY_S)
+        if slept >= max(self._schedule.interval, timedelta(seconds=_CHECK_EVERY_S)):
             self._began_at = now
 
     async def check_once(self) -> None:
@@ -164,7 +164,7 @@ class HeartbeatMonitor:
 
     async def _look_for_signs_of_life(self, name: str) -> None:
         entries = await self._plans.ledger(name=name, limit=_LOOKED_AT)
-        since = alive_at(entries)
+        since = last_success_at(entries)
         now = self._clock.now()
         self._began_at = min(self._began_at, now)  # the clock was set back
         if since is None or since < self._began_at:
@@ -210,7 +210,7 @@ class HeartbeatMonitor:
             if due is not None:
                 await self._send_digest(channel, person, theirs, tick_name(due))
 
-    async def _send_digest(self, name: str, person: str, alerts: list[Collected], at: str) -> None:
+    async def _send_digest(self, name: str, person: str, alerts: list[CollectedAlert], at: str) -> None:
         target = await self._digest_target(name, person, at)
         if target is None:
             return  # at the next look
@@ -239,7 +239,7 @@ class HeartbeatMonitor:
     # ── what is shown ──
 
     async def state(self) -> dict[str, Any]:
-        """For ``status``: check-ins and digest, without texts and people. Raises `StoreUnavailable`."""
+        """Return the status of check-ins and digest, without texts and people. Raises `StoreUnavailable`."""
         if self._heartbeat is None:
             return {"enabled": False}
         entries = await self._plans.ledger(name=self._heartbeat, limit=_LOOKED_AT)
@@ -265,7 +265,7 @@ class HeartbeatMonitor:
         }
 
 
-def alive_at(entries: list[LedgerEntry]) -> datetime | None:
+def last_success_at(entries: list[LedgerEntry]) -> datetime | None:
     """Return when a check-in last succeeded, or None. ``entries`` are newest first. Pure."""
     for entry in entries:
         good = entry.outcome in (RunOutcome.SILENT, RunOutcome.DELIVERED, RunOutcome.COLLECTED)
@@ -291,7 +291,7 @@ def outcome_text(entries: list[LedgerEntry], instant: datetime) -> bool | None:
     return False if passed else None
 
 
-def digest_text(alerts: list[Collected], zone: tzinfo | None) -> str:
+def digest_text(alerts: list[CollectedAlert], zone: tzinfo | None) -> str:
     """Collected alerts as one text; pure."""
     if len(alerts) == 1:
         return alerts[0].text

@@ -48,7 +48,7 @@ _LOOKED_AT = 200
 _HOUR_S = 3600.0
 _LISTED = 20
 _A_ROOM = "a room"
-_LONGEST_NAME = 80
+_MAX_NAME = 80
 _NO_QUOTES = str.maketrans('“”"', "'''")
 _TOO_MANY = (
     "Nothing was sent: there were {count} messages to others or elsewhere {when}, which is the limit. "
@@ -93,7 +93,7 @@ class Messenger:
         channel = self._channels.get(name)
         if not isinstance(channel, SupportsDirectMessages):
             return None
-        mine = self._access.owner_on(name)
+        mine = self._access.owner_addresses_on(name)
         return name if mine and (not place or normalise(place) in mine) else None
 
     def language_of(self, to: str) -> str:
@@ -187,7 +187,7 @@ class Messenger:
         if len(meant) == 1:
             return meant[0]
         shown = sorted((each, known[each]) for each in meant or known)[:_LISTED]
-        names = {each: one_line(name, _LONGEST_NAME) for each, name in shown}
+        names = {each: one_line(name, _MAX_NAME) for each, name in shown}
         listed = ", ".join(f"{each} ({name})" if name else each for each, name in names.items())
         places = [(name, *each.partition(":")[::2]) for each, name in names.items()]
         others = [
@@ -211,7 +211,7 @@ class Messenger:
         """Return the owner's address on a channel: the wanted one, else the usual one."""
         if wanted:
             return wanted
-        mine = self._access.owner_on(name)
+        mine = self._access.owner_addresses_on(name)
         try:
             known = await self._contact.get()
         except StoreUnavailable as error:
@@ -221,7 +221,7 @@ class Messenger:
 
     def describe(self, recipient: str) -> str:
         """A room with the name that it has there; it follows the address, which nobody can choose freely."""
-        called = one_line(self._name_of(recipient), _LONGEST_NAME).translate(_NO_QUOTES)
+        called = one_line(self._name_of(recipient), _MAX_NAME).translate(_NO_QUOTES)
         return f"{recipient} (the room “{called}”)" if called else recipient
 
     def _name_of(self, recipient: str) -> str:
@@ -309,7 +309,7 @@ class Messenger:
     def mail_addresses(self, here: SessionKey) -> tuple[str, Sequence[str]]:
         """The address that replies to invitations come from (empty: none), and the owner's own."""
         name = self.mail_account(here)
-        return (self._channels[name].account, self._access.owner_on(name)) if name else ("", ())
+        return (self._channels[name].account, self._access.owner_addresses_on(name)) if name else ("", ())
 
     async def reply_to_invitation(
         self, here: SessionKey, turn: str, who: str, reply: InvitationReply, *, key: str, origins: Origins
@@ -374,7 +374,7 @@ class RunMessages:
 
     def __init__(self, messenger: Messenger, session: SessionKey, turn: str, who: str) -> None:
         self._messenger = messenger
-        self._who = one_line(who, _LONGEST_NAME)
+        self._who = one_line(who, _MAX_NAME)
         self._session = session
         self._turn = turn
 

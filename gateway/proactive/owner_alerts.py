@@ -33,17 +33,17 @@ from gateway.store.states import UNINVITED, InboxState
 from gateway.store.stores import InboxRow, Queue, StoreUnavailable
 from gateway.store.wakeups import Alert, Wakeups
 
-LOOK_EVERY_S = 600.0
+CHECK_EVERY_S = 600.0
 DIGEST_EVERY = timedelta(hours=24)
-ALERT_AGAIN_S = 3600.0
-EMAIL_AGAIN_S = 900.0
+ALERT_INTERVAL_S = 3600.0
+EMAIL_INTERVAL_S = 900.0
 """After an alert by mail the next ones are collected for so long, and are one mail."""
 MAX_ALERTS = 50
 MAX_LINES = 20
 MAX_ROWS = 500
 ASK_AGAIN_S = 60.0
 """If it cannot be said now where the owner reads alone."""
-_DIGEST_TOLD = "owner.quarantine_digest"
+_DIGEST_SENT = "owner.quarantine_digest"
 _ALERTS = "owner.alerts/"
 _LONGEST = 2000
 _TOPIC = "notes"
@@ -85,7 +85,7 @@ def history_set_aside(what: str) -> Alert:
 
 
 @for_owner
-def files_wait(why: str) -> Alert:
+def disk_alert(why: str) -> Alert:
     """Alert: the disk takes no files, so messages with files are not taken in."""
     return Alert(
         "files",
@@ -189,7 +189,7 @@ class OwnerAlerts:
         self._target = target
         self._notifier = notifier
         self._clock = clock
-        self.look_every_s = LOOK_EVERY_S
+        self.look_every_s = CHECK_EVERY_S
         self._email_again_at = -inf
         self._new: dict[str, Alert] = {}
         """What is not in the store yet, by what it is about."""
@@ -207,12 +207,12 @@ class OwnerAlerts:
     def alert(self, about: str, text: str, once: str = "") -> None:
         """Report something that needs a person, without secrets; at most hourly per ``about``."""
         now, what = self._clock.monotonic(), f"{about} {once}"
-        if now - self._sent_at.get(what, now - ALERT_AGAIN_S) < ALERT_AGAIN_S:
+        if now - self._sent_at.get(what, now - ALERT_INTERVAL_S) < ALERT_INTERVAL_S:
             return
         if about not in self._waiting() and len(self._new) >= MAX_ALERTS:
             _log.warning("owner.alert_dropped", about=about)
             return
-        self._sent_at = {each: at for each, at in self._sent_at.items() if now - at < ALERT_AGAIN_S}
+        self._sent_at = {each: at for each, at in self._sent_at.items() if now - at < ALERT_INTERVAL_S}
         self._sent_at[what] = now
         self._new[about] = Alert(about, text[:_LONGEST], once)
         self._news.set()
@@ -228,7 +228,7 @@ class OwnerAlerts:
             self._news.set()
 
     def state(self) -> dict[str, Any]:
-        """For ``status``: how many alerts wait, and why; no texts, no people."""
+        """Return the number of waiting alerts, and why they wait; no texts, no people."""
         waiting = len(self._waiting())
         return {"alerts_waiting": waiting, "why": self._why_not if waiting else ""}
 
@@ -293,7 +293,7 @@ class OwnerAlerts:
         if reached.target is None:
             return ASK_AGAIN_S
         if self._notifier.is_email_style(reached.target):
-            self._email_again_at = self._clock.monotonic() + EMAIL_AGAIN_S
+            self._email_again_at = self._clock.monotonic() + EMAIL_INTERVAL_S
         self._stored = await self._store.state.read_below(_ALERTS)
         return inf if not self._waiting() else max(self._email_again_at - self._clock.monotonic(), 0.0)
 
@@ -314,7 +314,7 @@ class OwnerAlerts:
                 await self._store.state.write(topic, self._stored[topic])
 
     async def _deliver_digest(self) -> None:
-        last_at, told = _read(await self._store.state.read(_DIGEST_TOLD))
+        last_at, told = _read(await self._store.state.read(_DIGEST_SENT))
         now = self._clock.now()
         if last_at is not None and timedelta(0) <= now - last_at < DIGEST_EVERY:
             return
@@ -326,7 +326,7 @@ class OwnerAlerts:
         once = ("quarantine digest", hashlib.sha256(json.dumps(ids).encode()).hexdigest())
         if (await self._notifier.notify(_TOPIC, _digest(waiting), once=once)).target is None:
             return
-        await self._store.state.write(_DIGEST_TOLD, json.dumps({"at": now.isoformat(), "ids": ids}))
+        await self._store.state.write(_DIGEST_SENT, json.dumps({"at": now.isoformat(), "ids": ids}))
         _log.info("owner.quarantine_notified", waiting=len(waiting))
 
 

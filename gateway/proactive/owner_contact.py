@@ -87,7 +87,7 @@ class OwnerContact:
         return self._known
 
     async def channel(self) -> str:
-        """By which of the channels the owner is written to, as far as is known; empty: by none."""
+        """Return the channel on which the owner is written to, as far as is known; empty: none."""
         known = await self.get()
         name = split_target(self.setting)[0] if self.setting else "" if known is None else known.channel
         if name in self.channels:
@@ -158,7 +158,7 @@ class OwnerContact:
             return ContactResult(why=f"the channel {name} cannot start a conversation")
         if self._access is not None and self._access.is_room(name, place):
             session = SessionKey(name, place)
-            for address in self._access.owner_on(name):
+            for address in self._access.owner_addresses_on(name):
                 if await channel.alone_with(session, address):
                     return ContactResult(Target(name, channel.account, session, address))
             return ContactResult(
@@ -194,7 +194,7 @@ class OwnerContact:
             channel = self.channels[name]
             if self._access is None or name in without or not isinstance(channel, SupportsDirectMessages):
                 continue
-            for address in self._access.owner_on(name):
+            for address in self._access.owner_addresses_on(name):
                 if person not in ("", address):
                     continue
                 try:

@@ -22,7 +22,7 @@ from agent_core.provenance import Origins, arriving, untrusted_origin
 from channels.base import LinkState
 from channels.split import message_parts
 from channels.status import ChannelStatus
-from gateway.proactive.jobs.job_permissions import OwnerAway
+from gateway.proactive.jobs.job_permissions import OwnerUnreachable
 from gateway.proactive.owner_contact import ContactResult, OwnerContact, Target
 from gateway.routing.conversations import Conversations
 from gateway.store.stores import NewOutbound, Queue
@@ -65,9 +65,9 @@ class OwnerNotifier:
         self._log(topic, reached)
         return reached
 
-    async def away(self, reached: ContactResult) -> OwnerAway:
-        """The error that says so, with the channel whose link is waited for. Raises `StoreUnavailable`."""
-        return OwnerAway(reached.why, await self.contact.channel())
+    async def unreachable_error(self, reached: ContactResult) -> OwnerUnreachable:
+        """Return the error, with the channel whose link it waits for. Raises `StoreUnavailable`."""
+        return OwnerUnreachable(reached.why, await self.contact.channel())
 
     def read_in(self, target: Target) -> SessionKey:
         """The session in whose history something stands that the owner is told."""

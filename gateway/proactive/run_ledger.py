@@ -8,7 +8,7 @@ from agent_core.models import Usage
 from gateway.store.model import LedgerEntry, RunOutcome
 from gateway.store.stores import Turn
 
-_LONGEST_REST = timedelta(hours=12)
+_MAX_REST = timedelta(hours=12)
 _REST_AFTER = 2
 
 
@@ -28,7 +28,7 @@ def resting_until(entries: list[LedgerEntry], now: datetime, interval: timedelta
     failed = failing_since(entries)
     if len(failed) < _REST_AFTER or failed[0].at is None:
         return None
-    rest = min(interval * 2 ** min(len(failed) - 1, 16), max(_LONGEST_REST, interval))
+    rest = min(interval * 2 ** min(len(failed) - 1, 16), max(_MAX_REST, interval))
     until = failed[0].at + rest
     # A failure in the future was noted by a clock that was wrong.
     return until if failed[0].at <= now < until else None

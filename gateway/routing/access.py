@@ -1,5 +1,5 @@
 """
-Who may talk to the bot, and as whom. Pure: by message, settings and admitted people (`Access.let_in`). Only a
+Who may talk to the bot, and as whom. Pure: by message, settings and admitted people (`Access.admit`). Only a
 verified address counts, never a name. The owner is known by an alias of the channel; all others need an entry
 in ``allow_from``. An alias of a kind means its first account and those that trust no further vouchers;
 elsewhere an address may be another person. Addresses are compared by `normalise` (`AddressRules`), which must
@@ -145,7 +145,7 @@ class Access:
         proven = message.sender.verified and not is_admitted(message) and not self.is_apart(message.channel)
         return self.household.rules(normalise(message.sender.address), proven=proven)
 
-    def memory_of(self, message: InboundMessage) -> str:
+    def memory_address(self, message: InboundMessage) -> str:
         """Return the address that names the memory of a sender: the first of theirs."""
         rules = self.rules(message)
         return message.sender.address if rules is None or not rules.addresses else rules.addresses[0]
@@ -174,7 +174,7 @@ class Access:
             and self.role(work.channel, work.sender, verified=work.verified) is Role.OWNER
         )
 
-    def owner_on(self, channel: str) -> list[str]:
+    def owner_addresses_on(self, channel: str) -> list[str]:
         """The owner's addresses on this channel."""
         return sorted({address for name, address in self._owner if name in self._names(channel)})
 
@@ -191,7 +191,7 @@ class Access:
         exact, extra = self._exact.get(channel, frozenset()), self._let_in.get(channel, frozenset())
         names = ["everybody"] if channel in self._everybody else []
         names += sorted(f"everybody of {server}" for _, server in self._servers.get(channel, ()))
-        mine = self.owner_on(channel)
+        mine = self.owner_addresses_on(channel)
         rows = [(address, Role.OWNER, False) for address in mine]
         rows += [(name, Role.ALLOWED, False) for name in names]
         return rows + [

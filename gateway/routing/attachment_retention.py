@@ -25,7 +25,7 @@ _FIRST_AFTER_S = 300.0
 _EVERY_S = 6 * 3600.0
 _AGAIN_S = 1800.0
 _LEASE = "attachments"
-_MOST_ROWS = 200_000
+_MAX_ROWS = 200_000
 _OVER_IN = frozenset({InboxState.SETTLED, InboxState.IGNORED})
 _NOT_NOW = (StoreUnavailable, StorageUnavailable, AttachmentsUnavailable, OSError)
 _log = structlog.get_logger(__name__)
@@ -97,10 +97,10 @@ class AttachmentSweeper:
     async def _open(self) -> set[str] | None:
         """Files of what is not over yet; None if there is too much of it to be sure."""
         waiting = [state for state in InboxState if state not in _OVER_IN]
-        inbox = await self._store.inbox.rows(states=waiting, limit=_MOST_ROWS)
+        inbox = await self._store.inbox.rows(states=waiting, limit=_MAX_ROWS)
         unsent = [state for state in OutboxState if state is not OutboxState.SENT]
-        outbox = await self._store.outbox.rows(states=unsent, limit=_MOST_ROWS)
-        if len(inbox) >= _MOST_ROWS or len(outbox) >= _MOST_ROWS:
+        outbox = await self._store.outbox.rows(states=unsent, limit=_MAX_ROWS)
+        if len(inbox) >= _MAX_ROWS or len(outbox) >= _MAX_ROWS:
             return None
         files = [file for row in inbox for file in row.message.attachments]
         files += [file for row in outbox for file in row.message.attachments]

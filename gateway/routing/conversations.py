@@ -41,7 +41,7 @@ class Conversations:
         )
         return SHARED if belongs else message.session
 
-    async def sort(self, inbox: InboxStore, channels: Collection[str]) -> int:
+    async def reassign_waiting(self, inbox: InboxStore, channels: Collection[str]) -> int:
         """
         Move waiting messages to their present session; return the number moved.
 
@@ -77,7 +77,7 @@ def scope_at(access: Access, session: SessionKey, place: str) -> str:
 
     What is said to one person alone is not shown to others who come later.
     """
-    mine = normalise(place) in access.owner_on(session.channel)
+    mine = normalise(place) in access.owner_addresses_on(session.channel)
     audience = Audience.GROUP if place.startswith(("!", "#")) and not mine else Audience.DIRECT
     apart = session.channel if access.is_apart(session.channel) else ""
     linked = access.household.rules(normalise(place)).addresses

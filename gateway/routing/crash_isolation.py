@@ -60,7 +60,7 @@ class CrashIsolation:
         """Return an outbox row's record if it was in flight at a death."""
         return self._sends.get(outbox_id)
 
-    def last_first(self, sessions: Sequence[tuple[SessionKey, float]]) -> list[tuple[SessionKey, float]]:
+    def suspects_last(self, sessions: Sequence[tuple[SessionKey, float]]) -> list[tuple[SessionKey, float]]:
         """
         Return sessions in the order in which they run: one that kills must not keep others from running.
 
@@ -68,12 +68,12 @@ class CrashIsolation:
         """
         return sorted(sessions, key=lambda one: self._sessions.get(one[0], -1))
 
-    def over(self, run_session: RunSession) -> RunSession:
+    def guard(self, run_session: RunSession) -> RunSession:
         """Return ``run_session`` with the gate before it."""
 
         async def run(session: SessionKey) -> float | None:
             alone = session in self._sessions
-            async with self.passing(alone=alone):
+            async with self.count_in_flight(alone=alone):
                 if self._stopped:
                     return None
                 if alone:
@@ -85,7 +85,7 @@ class CrashIsolation:
         return run
 
     @asynccontextmanager
-    async def passing(self, *, alone: bool) -> AsyncGenerator[None]:
+    async def count_in_flight(self, *, alone: bool) -> AsyncGenerator[None]:
         """Count the work inside as in flight, with others or ``alone``."""
         await self._enter(alone=alone)
         try:

@@ -31,7 +31,7 @@ from channels.base import (
 from channels.status import ChannelStatus
 from gateway.errors import describe
 from gateway.observability import metrics
-from gateway.observability.redaction import going_out, quiet
+from gateway.observability.redaction import outgoing_texts, quiet
 from gateway.observability.traces import note_outcome, trace_delivery
 from gateway.routing.conversations import Conversations
 from gateway.routing.crash_isolation import ALONE_AFTER, CRASH_APOLOGY, CrashIsolation, fatal
@@ -41,7 +41,7 @@ from gateway.store.wakeups import Wakeups
 
 _AT_ONCE = 8
 _LIMIT_S = 120.0
-_IDLE_LOOK_S = 30.0
+_IDLE_CHECK_S = 30.0
 _TRIES_AT_LEAST = 5
 _UNKNOWN_ERRORS_ALLOWED = 8
 _STORE_RETRY = BackoffPolicy(first_s=1.0, cap_s=10.0)
@@ -145,7 +145,7 @@ class Delivery:
         name, account = self._channel.name, self._channel.account
         room = _AT_ONCE - len(self._busy)
         if room <= 0 or self._closed_link:
-            return _IDLE_LOOK_S
+            return _IDLE_CHECK_S
         passed_over = tuple(self._busy | self._absent)
         rows = await self._store.outbox.next_sends(name, account, busy=passed_over, limit=room)
         for row in rows:
@@ -153,20 +153,20 @@ class Delivery:
                 self._busy.add(row.message.session)
                 senders.start_soon(self._send_guarded, row)
         if rows:
-            return _IDLE_LOOK_S
+            return _IDLE_CHECK_S
         due_s = await self._store.outbox.next_send_in(name, account, busy=tuple(self._busy | self._absent))
-        return _IDLE_LOOK_S if due_s is None else min(max(due_s, 0.05), _IDLE_LOOK_S)
+        return _IDLE_CHECK_S if due_s is None else min(max(due_s, 0.05), _IDLE_CHECK_S)
 
     async def _send_guarded(self, row: OutboxRow) -> None:
         try:
             with (
                 speaking(row.message.notes.language),
-                quiet(going_out(row.message)),
+                quiet(outgoing_texts(row.message)),
                 trace_delivery(row, self._channel.name),
                 structlog.contextvars.bound_contextvars(session=str(row.message.session)),
             ):
                 suspect = self._suspects.suspect_send(row.id)
-                async with self._suspects.passing(
+                async with self._suspects.count_in_flight(
                     alone=suspect is not None and suspect.record.deaths >= ALONE_AFTER
                 ):
                     await self._send(row, suspect)

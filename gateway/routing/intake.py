@@ -20,22 +20,22 @@ from agent_core.backoff import BackoffPolicy
 from agent_core.messages import Amendment, Audience, InboundMessage, MessageNotes, OutboundMessage, SessionKey
 from channels.base import Channel, LinkState
 from gateway.observability import metrics
-from gateway.routing import let_in
+from gateway.routing import admissions
 from gateway.routing.access import Access, Role
 from gateway.routing.conversations import Conversations
 from gateway.store.model import is_too_long
 from gateway.store.sql.amendments import AS_EDITED
 from gateway.store.sql.quarantine_after_restore import RESTORED
 from gateway.store.states import UNINVITED, IllegalMove, InboxState
-from gateway.store.stores import Accepted, Pending, Queue, Stopped, StoreUnavailable
+from gateway.store.stores import AcceptedBatch, Pending, Queue, StoppedTurn, StoreUnavailable
 
 _STORE_RETRY = BackoffPolicy(first_s=1.0, cap_s=10.0)
-LONGEST_TEXT = 200_000
+MAX_TEXT = 200_000
 """The characters of a message; a longer one is cut, with a note."""
 _NOT_ADDRESSED = "not_addressed"
 _log = structlog.get_logger(__name__)
 Report = Callable[[LinkState, str, Mapping[str, Any]], None]
-Hear = Callable[[Sequence[Pending]], Awaitable[list[Pending]]]
+DecideAnswers = Callable[[Sequence[Pending]], Awaitable[list[Pending]]]
 """Says what messages mean for questions that wait; what is no message for the model comes back as it is."""
 
 
@@ -140,8 +140,8 @@ class ChannelInbox:
         intake: AcceptGate,
         report: Report,
         commands: RecognisesCommands | None = None,
-        hear: Hear = _nothing_waits,
-        cut_off: Callable[[Stopped], None] = lambda _: None,
+        hear: DecideAnswers = _nothing_waits,
+        cut_off: Callable[[StoppedTurn], None] = lambda _: None,
     ) -> None:
         self._channel = channel.name
         self._account = channel.account
@@ -183,11 +183,11 @@ class ChannelInbox:
 
     async def _stored(
         self, batch: Sequence[Pending], positions: Mapping[str, str], changes: Sequence[Amendment]
-    ) -> Accepted:
+    ) -> AcceptedBatch:
         attempt = 0
         while True:
             try:
-                heard = await let_in.bound_batch(await self._hear(batch), self._store)
+                heard = await admissions.bound_batch(await self._hear(batch), self._store)
                 stopping = [*changes, *self._stops(heard)]
                 return await self._store.inbox.accept(
                     self._channel, self._account, heard, positions, stopping
@@ -219,7 +219,7 @@ class ChannelInbox:
         ):
             quarantine = RESTORED
         if quarantine == UNINVITED:
-            message = let_in.cut_message(message)
+            message = admissions.cut_message(message)
         open_now = ignore is None and quarantine is None
         return Pending(
             message,
@@ -247,10 +247,10 @@ class ChannelInbox:
         ]
 
     def _cut(self, text: str) -> str:
-        if len(text) <= LONGEST_TEXT:
+        if len(text) <= MAX_TEXT:
             return text
         note = f"\n\n[The rest of this message was left out: it had {len(text)} characters.]"
-        return text[:LONGEST_TEXT] + note
+        return text[:MAX_TEXT] + note
 
     async def position(self, name: str) -> str | None:
         """The committed position of this channel."""
@@ -263,7 +263,7 @@ class ChannelInbox:
                 await anyio.sleep(_STORE_RETRY.delay(attempt, random=random.random()))
 
     async def release_quarantine(self, reason: str, may: Callable[[InboundMessage], bool]) -> int:
-        """Release what was quarantined for a reason that has gone; see `channels.base.Inbox.let_in`."""
+        """Release what was quarantined for a reason that has gone; see `Inbox.release_quarantine`."""
         count, attempt = 0, 0
         while True:
             try:

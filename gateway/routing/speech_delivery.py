@@ -38,7 +38,7 @@ from gateway.store.states import IllegalMove, OutboxState
 from gateway.store.stores import NewOutbound, OutboxRow, Queue
 
 if TYPE_CHECKING:
-    from agent_core.media.speech import Speaks, Spoken
+    from agent_core.media.speech import SpeechPort, SpeechResult
 
 _LATE_AFTER = timedelta(minutes=10)
 """An answer that was read so long ago is not spoken any more."""
@@ -60,7 +60,7 @@ class SpeechState:
         self._not_spoken = 0
         self._trouble: str | None = None
 
-    def spoke(self) -> None:
+    def note_spoken(self) -> None:
         """Count a spoken answer; the last error is over."""
         self._spoken += 1
         self._trouble = None
@@ -90,7 +90,7 @@ class SpeechChannel:
         to: Channel,
         *,
         store: Queue,
-        voice: Callable[[], Speaks] | None,
+        voice: Callable[[], SpeechPort] | None,
         files: AttachmentStore,
         refusal: Refusal,
         paid: Paid,
@@ -106,7 +106,7 @@ class SpeechChannel:
         self._paid = paid
         self._counts = counts
         self._clock = clock
-        self._made: Bounded[str, Spoken] = Bounded(8)
+        self._made: Bounded[str, SpeechResult] = Bounded(8)
 
     async def run(self, inbox: Inbox) -> None:
         """Receive nothing."""
@@ -151,7 +151,7 @@ class SpeechChannel:
             await self._paid(message.session, message.text)
             raise
         self._made.pop(message.id, None)
-        self._counts.spoke()
+        self._counts.note_spoken()
         _log.info(
             "speech.made",
             channel=self._to.name,
@@ -161,7 +161,9 @@ class SpeechChannel:
         )
         return Receipt(passed_on.message.id)
 
-    async def _spoken(self, message: OutboundMessage, uncertain: Callable[[], Awaitable[None]]) -> Spoken:
+    async def _spoken(
+        self, message: OutboundMessage, uncertain: Callable[[], Awaitable[None]]
+    ) -> SpeechResult:
         """The sound of a text. While a full disk does not take it, it is kept here and not paid again."""
         await uncertain()
         spoken = self._made.get(message.id)
@@ -208,7 +210,7 @@ class SpeechChannel:
         return Receipt(f"{message.id} not spoken")
 
 
-def _sound_facts(spoken: Spoken) -> Speech:
+def _sound_facts(spoken: SpeechResult) -> Speech:
     """
     Return duration and waveform for a voice message; empty for any other file.
 
@@ -219,7 +221,7 @@ def _sound_facts(spoken: Spoken) -> Speech:
     return Speech(duration_ms=round(spoken.sound.duration_s * 1000), waveform=tuple(spoken.sound.waveform))
 
 
-def _caption(text: str, spoken: Spoken) -> str:
+def _caption(text: str, spoken: SpeechResult) -> str:
     begins = text if len(text) <= _QUOTED_CHARS else text[:_QUOTED_CHARS].rsplit(" ", 1)[0] + " …"
     seconds = 0 if spoken.sound is None else round(spoken.sound.duration_s)
     lasts = f" ({seconds // 60}:{seconds % 60:02d})" if seconds else ""

@@ -65,7 +65,7 @@ def _one_or_many(value: Any) -> str:
 
 
 class Accounts(BaseModel):
-    """The accounts of every kind of channel; `accounts_of` adds a field for each kind."""
+    """The accounts of every kind of channel; `accounts_model` adds a field for each kind."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
@@ -77,7 +77,7 @@ class Accounts(BaseModel):
         """The kind of channel, by name of the account."""
         return {name: kind for _, kind, name, _ in self._all()}
 
-    def apart(self) -> frozenset[str]:
+    def separate_accounts(self) -> frozenset[str]:
         """
         The accounts that take somebody's word for who people are whom the first account of the kind does not
         ask: another homeserver, or a mailbox that verifies less. There an address is not the same person.
@@ -136,7 +136,7 @@ class Accounts(BaseModel):
         return self
 
 
-def accounts_of(base: type[Accounts], plugins: Iterable[ChannelPlugin[Any]]) -> type[Accounts]:
+def accounts_model(base: type[Accounts], plugins: Iterable[ChannelPlugin[Any]]) -> type[Accounts]:
     """The model of these settings with a field for each kind of channel."""
     fields: dict[str, Any] = {}
     for plugin in plugins:
@@ -157,7 +157,7 @@ def accounts_of(base: type[Accounts], plugins: Iterable[ChannelPlugin[Any]]) -> 
     return create_model("ChannelSettings", __base__=base, __module__=__name__, __doc__=doc, **fields)
 
 
-class ChannelSettings(accounts_of(Accounts, channel_kinds().values()), Accounts):  # type: ignore[misc]
+class ChannelSettings(accounts_model(Accounts, channel_kinds().values()), Accounts):  # type: ignore[misc]
     """The channels on which people talk to the bot; a channel that is not mentioned does not exist."""
 
 
@@ -176,7 +176,7 @@ def access_of(settings: Settings, more: Mapping[str, Sequence[str]] | None = Non
         settings.owner.aliases,
         {**settings.allow_from(), **(more or {})},
         kinds=settings.channels.kinds(),
-        apart=settings.channels.apart(),
+        apart=settings.channels.separate_accounts(),
         own=own_addresses(settings).values(),
         household=household_of(settings.people, settings.language),
     )

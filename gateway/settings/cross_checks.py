@@ -120,7 +120,7 @@ def _people_and_rooms(data: Mapping[str, Any]) -> Iterator[tuple[KeyPath, Mappin
 
 
 def _target(data: Mapping[str, Any]) -> list[Problem]:
-    """Alerts of the heartbeat go to the owner, on a channel that is there."""
+    """Report a target of the heartbeat that is not the owner on a configured channel."""
     agents = data.get("agents")
     heartbeat = agents.get("heartbeat") if isinstance(agents, dict) else None
     target = heartbeat.get("target") if isinstance(heartbeat, dict) else None
@@ -138,7 +138,7 @@ def _target(data: Mapping[str, Any]) -> list[Problem]:
 def _apart(channels: Any) -> frozenset[str]:
     """The accounts on which an address of the kind is not the owner's; none as long as others are unsound."""
     try:
-        return ChannelSettings.model_validate(channels or {}).apart()
+        return ChannelSettings.model_validate(channels or {}).separate_accounts()
     except ValidationError:
         return frozenset()
 

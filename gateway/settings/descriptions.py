@@ -31,21 +31,21 @@ def setting_text(model: type[BaseModel], name: str) -> str:
     return model.model_fields[name].description or ""
 
 
-def bare(annotation: Any) -> Any:
+def plain_type(annotation: Any) -> Any:
     """The type without its annotations."""
     while get_origin(annotation) is Annotated:
         annotation = get_args(annotation)[0]
     return annotation
 
 
-def model_in(annotation: Any, *, held: bool = True) -> type[BaseModel] | None:
+def nested_model(annotation: Any, *, held: bool = True) -> type[BaseModel] | None:
     """The first model that an annotation allows: itself or, if ``held``, in a list or in a mapping."""
-    annotation = bare(annotation)
+    annotation = plain_type(annotation)
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     if get_origin(annotation) in ((Union, UnionType, tuple, list, dict) if held else (Union, UnionType)):
         parts = get_args(annotation)
-        return next((found for part in parts if (found := model_in(part, held=held))), None)
+        return next((found for part in parts if (found := nested_model(part, held=held))), None)
     return None
 
 

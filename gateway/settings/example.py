@@ -16,7 +16,7 @@ from pydantic import BaseModel, SecretStr
 from pydantic_core import PydanticUndefined
 
 from gateway.settings import Settings
-from gateway.settings.descriptions import bare, model_in, section_text, setting_text
+from gateway.settings.descriptions import nested_model, plain_type, section_text, setting_text
 from gateway.settings.source import KeyPath, show_path
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "config.example.yaml"
@@ -136,10 +136,10 @@ def _setting(model: type[BaseModel], path: KeyPath, *, indent: int, mark: str) -
     field = model.model_fields[name]
     if shown in _INSTEAD:
         mark = "# "
-    inner = model_in(field.annotation)
+    inner = nested_model(field.annotation)
     lines = _comment(setting_text(model, name), indent)
     if inner is not None and shown not in _SAMPLES:
-        is_list = get_origin(bare(field.annotation)) is tuple
+        is_list = get_origin(plain_type(field.annotation)) is tuple
         return lines + _section(inner, path, indent=indent, mark=mark, is_list=is_list)
     if shown in _ACTIVE and not mark:
         return [*lines, f"{' ' * indent}{_line(name, _ACTIVE[shown])}"]

@@ -14,7 +14,7 @@ from pydantic import BaseModel
 
 from gateway.routing.access import Alias
 from gateway.settings import Settings
-from gateway.settings.descriptions import bare, section_text, setting_text
+from gateway.settings.descriptions import plain_type, section_text, setting_text
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 _REFERENCE = {"$ref": "#/$defs/Reference"}
@@ -119,7 +119,7 @@ def _models(model: type[BaseModel], seen: set[type[BaseModel]]) -> set[type[Base
     seen.add(model)
     waiting = [field.annotation for field in model.model_fields.values()]
     while waiting:
-        kind = bare(waiting.pop())
+        kind = plain_type(waiting.pop())
         if isinstance(kind, type) and issubclass(kind, BaseModel):
             _models(kind, seen)
         else:

@@ -22,7 +22,7 @@ from gateway.settings import Settings, load_settings
 from gateway.settings.source import is_secret_name, read_source
 
 LAST_GOOD = "last-good.yaml"
-_MOST_LINES = 60
+_MAX_LINES = 60
 _KEY = re.compile(
     r"(?P<lead>(?P<indent>[\s-]*)(?:.*?[{,\s])??[\"']?)(?P<key>[A-Za-z0-9_-]+)(?P<colon>[\"']?\s*:\s*)"
 )
@@ -32,8 +32,8 @@ _ONLY_REFERENCE = re.compile(r"[\"']?\$\{[^}]*\}[\"']?\s*(?:[,}].*)?(?:#.*)?")
 
 
 @dataclass(frozen=True, slots=True)
-class Putback:
-    """The result of `put_back`: the written file, and where the previous one is (None: there was none)."""
+class RestoredConfig:
+    """The result of `restore`: the written file, and where the previous one is (None: there was none)."""
 
     config: Path
     broken: Path | None
@@ -64,8 +64,8 @@ def changes(config: Path, kept: Path) -> list[str]:
             continue
         found += [f"- line {number + 1}: {shown_before[number]}" for number in range(a, b)]
         found += [f"+ line {number + 1}: {shown_now[number]}" for number in range(c, d)]
-    more = len(found) - _MOST_LINES
-    return [*found[:_MOST_LINES], f"… and {more} lines more"] if more > 0 else found
+    more = len(found) - _MAX_LINES
+    return [*found[:_MAX_LINES], f"… and {more} lines more"] if more > 0 else found
 
 
 def shown_lines(config: Path, lines: Iterable[str]) -> list[str]:
@@ -101,7 +101,7 @@ def _is_masked(key: str) -> bool:
     return is_secret_name(key) or key in _SECRET_KEYS
 
 
-def last_good_there(kept: Path) -> None:
+def require_last_good(kept: Path) -> None:
     """Raise `NotFound` if nothing is kept that could be put back."""
     if not kept.exists():
         raise NotFound(
@@ -109,22 +109,22 @@ def last_good_there(kept: Path) -> None:
         )
 
 
-def restore(config: Path, kept: Path, *, now: datetime) -> Putback:
+def restore(config: Path, kept: Path, *, now: datetime) -> RestoredConfig:
     """Restore the last good ``config`` and keep the present. Raises NotFound, ConfigInvalid."""
-    last_good_there(kept)
+    require_last_good(kept)
     _still_good(config, kept)
     broken = None
     try:
         if config.exists():
             present = config.read_bytes()
             if present == kept.read_bytes():
-                return Putback(config, None)
+                return RestoredConfig(config, None)
             broken = _free(config, now)
             files.write_new(broken, present)
         files.replace(config, kept.read_bytes())
     except OSError as error:
         raise StateUnusable(f"{config} cannot be replaced: {error.strerror or error}") from error
-    return Putback(config, broken)
+    return RestoredConfig(config, broken)
 
 
 def _still_good(config: Path, kept: Path) -> None:

@@ -15,7 +15,7 @@ from pydantic_core import ErrorDetails
 
 from gateway.observability.redaction import Redactor
 from gateway.settings.accounts import AccountProblems
-from gateway.settings.descriptions import bare, model_in
+from gateway.settings.descriptions import nested_model, plain_type
 from gateway.settings.source import KeyPath, Problem, Source, is_secret_name, show_path
 from gateway.system.terminal_text import plain_line
 
@@ -126,7 +126,7 @@ def _meant(path: KeyPath, model: type[BaseModel]) -> str:
 def _model_at(model: type[BaseModel], path: KeyPath) -> type[BaseModel] | None:
     annotation: Any = model
     for part in path:
-        found = None if isinstance(part, int) else model_in(annotation, held=False)
+        found = None if isinstance(part, int) else nested_model(annotation, held=False)
         if found is not None:
             field = found.model_fields.get(str(part))
             if field is None:
@@ -138,12 +138,12 @@ def _model_at(model: type[BaseModel], path: KeyPath) -> type[BaseModel] | None:
             if not inner:
                 return None
             annotation = inner[-1]
-    return model_in(annotation, held=False)
+    return nested_model(annotation, held=False)
 
 
 def _list_in(annotation: Any) -> Any:
     """The list or mapping among what is allowed, if it is one of several things."""
-    annotation = bare(annotation)
+    annotation = plain_type(annotation)
     if get_origin(annotation) in (Union, UnionType):
         found = (_list_in(part) for part in get_args(annotation))
         return next((part for part in found if get_origin(part) in (tuple, list, dict)), annotation)

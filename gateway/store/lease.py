@@ -3,9 +3,9 @@ Takes, renews and releases the lease of a home whose database other machines als
 that expires by the server's clock; its holder measures it too, from before each renewal, on a clock that runs
 during sleep, so that it assumes an earlier end. Without renewal the process stops in order after ``lost_s``
 and ends at ``ended_s``, before ``ttl_s``; after a freeze `LeaseKeeper.check` ends it before anything else
-runs (`gateway.system.process_tuning`), and the database refuses late calls (`MaintenanceStore.work_under`).
-Each holder is new and has a new fence. A file of the home names its holders: whoever locks the home, on this
-machine and folder, knows that they are dead.
+runs (`gateway.system.process_tuning`), and the database refuses late calls
+(`MaintenanceStore.require_lease`). Each holder is new and has a new fence. A file of the home names its
+holders: whoever locks the home, on this machine and folder, knows that they are dead.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class LeaseLost(GatewayError):
 
 
 @contextmanager
-def lost_lease_speaks() -> Iterator[None]:
+def unwrap_lost_lease() -> Iterator[None]:
     """Replace a group of exceptions by the lost lease, or the refused database, in it: that is the reason."""
     try:
         yield
@@ -125,7 +125,7 @@ class Holders:
         self._write([*before, name][-_KEPT:])
         return name, before
 
-    def only(self, name: str) -> None:
+    def keep_only(self, name: str) -> None:
         """Record that no other holder has anything any more."""
         self._write([name])
 
@@ -219,8 +219,8 @@ class LeaseKeeper:
         """Take the lease. Raises LeaseTaken or StoreUnavailable."""
         if not await self._ask(self._named()):
             raise LeaseTaken(
-                f"another squidbot works on {self._where}, or did until a moment ago: {await self.other()}."
-                f" {_FOR_COMMANDS}",
+                f"another squidbot works on {self._where}, or did until a moment ago: "
+                f"{await self.other_holder()}. {_FOR_COMMANDS}",
                 path=self._where,
             )
 
@@ -237,7 +237,7 @@ class LeaseKeeper:
                     return True
                 await self._show()
                 if not standing_by.is_set():
-                    _log.info("lease.standing_by", path=self._where, daemon=await self.other())
+                    _log.info("lease.standing_by", path=self._where, daemon=await self.other_holder())
                     standing_by.set()
                 failing = False
             except StoreUnavailable as error:
@@ -260,9 +260,9 @@ class LeaseKeeper:
         )
         if fence is None:
             return False
-        self._holders.only(self._holder)
+        self._holders.keep_only(self._holder)
         self._fence = fence
-        self._store.work_under(DAEMON, holder=self._holder, fence=fence)
+        self._store.require_lease(DAEMON, holder=self._holder, fence=fence)
         self._renewed_at = began
         return True
 
@@ -369,7 +369,7 @@ class LeaseKeeper:
         )
 
     async def _taken_over(self) -> str:
-        return f"another squidbot has taken over {self._where} ({await self.other()})"
+        return f"another squidbot has taken over {self._where} ({await self.other_holder()})"
 
     def _silent(self) -> str:
         return (
@@ -377,7 +377,7 @@ class LeaseKeeper:
             " squidbot may work on it now, so this one ends; start it again"
         )
 
-    async def other(self) -> str:
+    async def other_holder(self) -> str:
         """Name the holder of the lease, if it is another one, in readable form."""
         with suppress(StoreUnavailable), anyio.move_on_after(self._times.retried_s):
             for lease in await self._store.leases():

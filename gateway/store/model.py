@@ -38,14 +38,14 @@ DELETED, STOPPED, LEFT = "deleted", "stopped", "left"
 """The verdicts on questions that ended undecided: with the request, by a stop, or with the bot's room."""
 EXPIRED = "expired"
 """The verdict on a question that nobody answered in time."""
-LONGEST_NAME = 1000
+MAX_NAME = 1000
 """The maximum length in bytes of a name from outside: an index of PostgreSQL takes 2,700 for all columns."""
-By = Literal["day", "purpose", "session", "model"]
+UsageGroup = Literal["day", "purpose", "session", "model"]
 
 
 def is_too_long(session: SessionKey) -> bool:
     """Return True if a conversation's name is too long to be stored; no server sends such a name."""
-    return len(str(session)) > LONGEST_NAME
+    return len(str(session)) > MAX_NAME
 
 
 SPEECH_CHANNEL = "speech"
@@ -96,7 +96,7 @@ class InboxRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Stopped:
+class StoppedTurn:
     """
     A running turn that has lost its rows: its handler must stop.
 
@@ -108,10 +108,10 @@ class Stopped:
     why: str
 
 
-class Accepted(list[InboxRow]):
+class AcceptedBatch(list[InboxRow]):
     """The new rows of a batch, in order and amended, and the running turns to stop."""
 
-    def __init__(self, rows: Iterable[InboxRow] = (), stopped: Iterable[Stopped] = ()) -> None:
+    def __init__(self, rows: Iterable[InboxRow] = (), stopped: Iterable[StoppedTurn] = ()) -> None:
         super().__init__(rows)
         self.stopped = tuple(stopped)
 
@@ -311,7 +311,7 @@ class Completion:
     purpose: Purpose = Purpose.CHAT
     others: Sequence[OtherHistory] = ()
     entry: LedgerEntry | None = None
-    collected: Sequence[Collected] = ()
+    collected: Sequence[CollectedAlert] = ()
     spent: Usage = field(default_factory=Usage)
     """All that the turn has cost since its last start; ``usage`` is the part that is not recorded yet."""
 
@@ -411,7 +411,7 @@ class LedgerEntry:
 
 
 @dataclass(frozen=True, slots=True)
-class Collected:
+class CollectedAlert:
     """An alert that waits for the digest to ``person`` on ``channel``; ``id`` is 0 before it is stored."""
 
     channel: str
@@ -469,7 +469,7 @@ class RunningTurn(NamedTuple):
     tool: str
 
 
-class Decided(NamedTuple):
+class QuestionDecision(NamedTuple):
     """The decision on a question, the conversation of its turn, and the tool in question."""
 
     session: SessionKey
@@ -478,7 +478,7 @@ class Decided(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Spent:
+class UsageSum:
     """Usage summed over one group (``name`` "" for an unknown model); ``priced``: completely."""
 
     name: str

@@ -99,7 +99,7 @@ def account_state_of(queue: Queue, key: StateKey) -> AccountState | None:
 
 
 @asynccontextmanager
-async def held_queue(queue: Queue, store: str | None, holders: Path) -> AsyncIterator[LeaseKeeper | None]:
+async def lock_queue(queue: Queue, store: str | None, holders: Path) -> AsyncIterator[LeaseKeeper | None]:
     """
     Keep every daemon from working on an open queue, under the home's lock.
 
@@ -115,8 +115,10 @@ async def held_queue(queue: Queue, store: str | None, holders: Path) -> AsyncIte
 
 
 @contextmanager
-def hold_sync(file: Path, store: str | None, holders: Path, clock: Clock) -> Iterator[LeaseKeeper | None]:
-    """Do what `held_queue` does, for a caller without an event loop; nothing is cancelled."""
+def lock_queue_sync(
+    file: Path, store: str | None, holders: Path, clock: Clock
+) -> Iterator[LeaseKeeper | None]:
+    """Do what `lock_queue` does, for a caller without an event loop; nothing is cancelled."""
     if store is None:
         yield None
         return
@@ -127,7 +129,7 @@ def hold_sync(file: Path, store: str | None, holders: Path, clock: Clock) -> Ite
     async def hold_lease() -> AsyncIterator[LeaseKeeper | None]:
         queue = await opened_queue(file, store, clock=clock)
         try:
-            async with held_queue(queue, store, holders) as lease:
+            async with lock_queue(queue, store, holders) as lease:
                 yield lease
         finally:
             await queue.aclose()

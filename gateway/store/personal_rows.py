@@ -67,7 +67,7 @@ def repeated_in_rows(place: QueuePlace, repeats: Callable[[Any], bool], theirs: 
         return count_repetitions(db, repeats, theirs)
 
 
-def table_troubles(place: ServerDatabase) -> list[Trouble]:
+def table_problems(place: ServerDatabase) -> list[Trouble]:
     """Report problems in the tables of histories and memory. Raises `StoreUnavailable`, `ConfigInvalid`."""
     with open_postgres():
         from gateway.store.postgres.histories.history_integrity import troubles  # noqa: PLC0415 - the default has no driver

@@ -25,7 +25,7 @@ from gateway.errors import ConfigInvalid
 from gateway.store.store_errors import StoreUnavailable
 
 _EVERY_S = 60.0
-_TOLD_FOR = timedelta(days=7)
+_KNOWN_FOR = timedelta(days=7)
 _GAP_FOR = timedelta(days=90)
 _log = structlog.get_logger(__name__)
 
@@ -108,7 +108,7 @@ def older_copy(mark: HighWaterMark | None, now: Extent) -> str | None:
 def warning_of(path: Path, now: datetime) -> str | None:
     """Return the check's warning about an older copy that was found in the last days."""
     mark = read_high_water_mark(path)
-    if mark is None or mark.older_since is None or now - mark.older_since > _TOLD_FOR:
+    if mark is None or mark.older_since is None or now - mark.older_since > _KNOWN_FOR:
         return None
     return f"{mark.told} (found on {mark.older_since:%Y-%m-%d %H:%M} UTC)"
 
@@ -152,8 +152,8 @@ class RollbackGuard:
             await anyio.sleep(_EVERY_S)
             await self.note()
 
-    async def stand_by(self) -> None:
-        """Do the same beside a process that has accepted the database; an older copy is left to `look`."""
+    async def check_as_standby(self) -> None:
+        """Record the extent while another process works; an older copy is left to `check`."""
         while True:
             with suppress(StoreUnavailable):
                 mark, extent = read_high_water_mark(self._path), await self._extent()
@@ -180,7 +180,7 @@ class RollbackGuard:
         self._write(mark)
         return mark
 
-    def may_be_answered(self, sent_at: datetime) -> bool:
+    def may_have_answered(self, sent_at: datetime) -> bool:
         """Return True if the gateway whose data is lost may have answered a message of this time."""
         own = self._mark.gap if self._mark is not None else None
         return any(gap is not None and gap.covers(sent_at) for gap in (own, self._gap))

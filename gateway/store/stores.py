@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol, Self
 
 from agent_core.memory_ports import MemoryPort, SearchIndexPort
 from gateway.store.model import (
-    Accepted,
+    AcceptedBatch,
     Completion,
     InboxRow,
     JournalLine,
@@ -24,7 +24,7 @@ from gateway.store.model import (
     OutboxRow,
     Pending,
     Step,
-    Stopped,
+    StoppedTurn,
     Suspect,
     Turn,
     UsageRow,
@@ -91,7 +91,7 @@ class MemoryInDatabase:
 
 
 __all__ = [
-    "Accepted",
+    "AcceptedBatch",
     "Completion",
     "GrantStore",
     "HistoryJournal",
@@ -113,7 +113,7 @@ __all__ = [
     "ReceiptStore",
     "StateStore",
     "Step",
-    "Stopped",
+    "StoppedTurn",
     "StoreCorrupt",
     "StoreStats",
     "StoreTooNew",

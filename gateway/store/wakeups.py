@@ -15,7 +15,7 @@ import structlog
 
 from agent_core.messages import SessionKey
 from channels.status import ChannelStatus
-from gateway.store.model import Stopped
+from gateway.store.model import StoppedTurn
 
 RunSession = Callable[[SessionKey], Awaitable[float | None]]
 """
@@ -92,7 +92,7 @@ class Wakeups:
         """
         A session has work to do. A turn that was given back at once (`TurnStore.release`) fires nothing.
         """
-        self.stopped = Signal[Stopped]()
+        self.stopped = Signal[StoppedTurn]()
         """A running turn has lost its messages."""
         self.outbox = Signal[str]()
         """The channel of this name may have something to send."""

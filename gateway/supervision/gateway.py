@@ -38,12 +38,12 @@ from gateway.proactive.jobs.scheduler import Scheduler
 from gateway.proactive.owner_alerts import OwnerAlerts
 from gateway.proactive.owner_contact import OwnerContact
 from gateway.proactive.owner_notifier import OwnerNotifier
-from gateway.routing import let_in
+from gateway.routing import admissions
 from gateway.routing.conversations import Conversations
 from gateway.routing.crash_isolation import CrashIsolation
 from gateway.routing.delivery import Delivery
 from gateway.routing.intake import AcceptGate
-from gateway.store.lease import LeaseKeeper, lost_lease_speaks
+from gateway.store.lease import LeaseKeeper, unwrap_lost_lease
 from gateway.store.states import BUDGET
 from gateway.store.stores import JobStore, Queue, StoreUnavailable
 from gateway.store.wakeups import Wakeups
@@ -100,7 +100,7 @@ class Proactive:
         return {} if self.heartbeat is None else {self.heartbeat.name: (self.heartbeat, "each")}
 
     async def state(self) -> dict[str, Any]:
-        """For ``status``: no texts, no people. Raises `StoreUnavailable`."""
+        """Return the status, without texts and people. Raises `StoreUnavailable`."""
         jobs = await self.plans.jobs()
         waiting = [job for job in jobs if job.state == "active" and job.next_at is not None]
         return {
@@ -203,14 +203,14 @@ class Gateway:
         self._stop = anyio.Event()
 
     @property
-    def stands_by(self) -> bool:
+    def is_standby(self) -> bool:
         """Return True if another process is the daemon of this home, or was until a moment ago."""
         return self.lease is not None and not self.lease.is_held
 
     @property
     def is_settled(self) -> bool:
         """Return True if the daemon is up, or stands by."""
-        return (self.settled if self.stands_by else self.started).is_set()
+        return (self.settled if self.is_standby else self.started).is_set()
 
     async def take_lease(self) -> None:
         """Become the daemon, or close; else `run` stands by. Raises LeaseTaken or StoreUnavailable."""
@@ -222,11 +222,12 @@ class Gateway:
                     await self._close()
                 raise
 
-    async def not_here(self) -> str:
+    async def standby_notice(self) -> str:
         """Return, while this process stands by, a sentence that says where the daemon runs; else nothing."""
         if self.lease is None or self.lease.is_held:
             return ""
-        return f"This machine stands by. The daemon runs elsewhere ({await self.lease.other()}): do it there."
+        holder = await self.lease.other_holder()
+        return f"This machine stands by. The daemon runs elsewhere ({holder}): do it there."
 
     @property
     def stopping(self) -> bool:
@@ -239,7 +240,7 @@ class Gateway:
 
     async def run(self) -> None:
         """Run until `stop`, or undrained until cancelled. Raises LeaseLost or ConfigInvalid."""
-        with lost_lease_speaks(), use_language(self._language):
+        with unwrap_lost_lease(), use_language(self._language):
             if not await self._has_lease():
                 return
             async with anyio.create_task_group() as keeping:
@@ -311,9 +312,9 @@ class Gateway:
             try:
                 await self._begin()
                 await self.store.maintenance.recover()
-                await let_in.load(self.store, self.conversations.access)
+                await admissions.load(self.store, self.conversations.access)
                 await self.store.maintenance.due_now(BUDGET)  # it may be another one
-                await self.conversations.sort(self.store.inbox, self.channels)
+                await self.conversations.reassign_waiting(self.store.inbox, self.channels)
                 await self.history.recover()
                 return await self._waiting()
             except StoreUnavailable as error:
@@ -328,7 +329,7 @@ class Gateway:
 
     async def _waiting(self) -> tuple[list[tuple[SessionKey, float]], dict[SessionKey, str]]:
         await self.suspects.load_suspects()
-        waiting = self.suspects.last_first(await self.store.turns.open_sessions())
+        waiting = self.suspects.suspects_last(await self.store.turns.open_sessions())
         return waiting, await self.store.turns.waiting_people()
 
     async def _wake(
@@ -344,8 +345,8 @@ class Gateway:
 
         async with anyio.create_task_group() as tasks:
             # Waiting for the gate is no part of a run that may take too long.
-            tasks.start_soon(self.out_of_band.run, lambda run: gate.over(watchdog.watch(run)))
-            await self.dispatcher.run(gate.over(watchdog.over(run_session)))
+            tasks.start_soon(self.out_of_band.run, lambda run: gate.guard(watchdog.watch(run)))
+            await self.dispatcher.run(gate.guard(watchdog.guard(run_session)))
         ended.set()
 
     async def _deliver(self, ended: anyio.Event) -> None:

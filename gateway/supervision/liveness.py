@@ -21,7 +21,7 @@ _STATUS_EVERY_S = 10.0
 _SHORTEST_S = 30.0
 
 
-def last_resort(notifier: Notifier, environ: Mapping[str, str] = os.environ) -> ProcessWatchdog:
+def environment_watchdog(notifier: Notifier, environ: Mapping[str, str] = os.environ) -> ProcessWatchdog:
     """Return the environment's process watchdog; None with a service manager or an invalid number."""
     asked = environ.get(WATCHDOG_VARIABLE, "")
     if notifier.watchdog_interval_s is not None or not asked.isascii() or not asked.isdigit() or asked == "0":
@@ -29,7 +29,7 @@ def last_resort(notifier: Notifier, environ: Mapping[str, str] = os.environ) -> 
     return ProcessWatchdog(max(float(asked), _SHORTEST_S))
 
 
-async def give_signs(
+async def report_liveness(
     notifier: Notifier,
     *,
     started: anyio.Event,

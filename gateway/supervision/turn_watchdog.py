@@ -1,9 +1,10 @@
 """
 The turn watchdog: notices turns that are stalled although the event loop runs. It wraps runs of sessions and
-of commands beside them, and checks every `LOOK_EVERY_S`: a run older than the configured limits allow, or a
-command's older than `BESIDE_S`, is a defect; if something is due, a place free and no run began, sessions are
-woken, and after `IDLE_S` the dispatcher counts as stalled. Time with a refusing disk or a stopped process
-does not count. Then `/livez` answers 503, and the service manager's watchdog restarts the process.
+of commands beside them, and checks every `CHECK_EVERY_S`: a run older than the configured limits allow, or a
+command's older than `COMMAND_LIMIT_S`, is a defect; if something is due, a place free and no run began,
+sessions are woken, and after `IDLE_S` the dispatcher counts as stalled. Time with a refusing disk or a
+stopped process does not count. Then `/livez` answers 503, and the service manager's watchdog restarts the
+process.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ from gateway.store.stores import StoreUnavailable
 from gateway.store.wakeups import RunSession
 from gateway.turns.dispatcher import SessionDispatcher
 
-LOOK_EVERY_S = 30.0
+CHECK_EVERY_S = 30.0
 IDLE_S = 300.0
-BESIDE_S = 300.0
+COMMAND_LIMIT_S = 300.0
 """How long what needs no model may take: it waits for the disk at most."""
 _log = structlog.get_logger(__name__)
 
@@ -59,7 +60,7 @@ class TurnWatchdog:
         background_s: float | None = None,
         clock: Clock,
         blocked: Callable[[], bool] = lambda: False,
-        look_every_s: float = LOOK_EVERY_S,
+        look_every_s: float = CHECK_EVERY_S,
     ) -> None:
         self._dispatcher = dispatcher
         self._open_sessions = open_sessions
@@ -76,7 +77,7 @@ class TurnWatchdog:
         self._reason: str | None = None
         self._stopping = False
 
-    def over(self, run_session: RunSession) -> RunSession:
+    def guard(self, run_session: RunSession) -> RunSession:
         """``run_session``, watched."""
 
         async def run(session: SessionKey) -> float | None:
@@ -88,7 +89,7 @@ class TurnWatchdog:
 
     def watch(self, run_session: RunSession) -> RunSession:
         """``run_session`` for out-of-band turns, watched."""
-        return self._watched(run_session, min(BESIDE_S, self._allowed_s), "command")
+        return self._watched(run_session, min(COMMAND_LIMIT_S, self._allowed_s), "command")
 
     def _watched(self, run_session: RunSession, allowed_s: float, what: str) -> RunSession:
         async def run(session: SessionKey) -> float | None:

@@ -16,8 +16,8 @@ from datetime import UTC, datetime, timedelta
 import structlog
 
 _LEFT_ALONE_S = 0.5
-_LONGEST_ANSWER_S = 1.0
-_TOLD_S = 5.0
+_MAX_ANSWER_S = 1.0
+_LOGGED_STEP_S = 5.0
 _log = structlog.get_logger(__name__)
 
 
@@ -46,12 +46,12 @@ class SystemClock:
         theirs = ask()
         took_s = self.now().timestamp() - asked_at
         ahead_s = theirs - (asked_at + took_s / 2)
-        if not 0 <= took_s <= _LONGEST_ANSWER_S or abs(ahead_s) <= max(_LEFT_ALONE_S, took_s):
+        if not 0 <= took_s <= _MAX_ANSWER_S or abs(ahead_s) <= max(_LEFT_ALONE_S, took_s):
             return theirs
         with self._correcting:
             is_first = self._correction is before
             if is_first:
                 self._correction = before + timedelta(seconds=ahead_s)
-        if is_first and abs(ahead_s) >= _TOLD_S:
+        if is_first and abs(ahead_s) >= _LOGGED_STEP_S:
             _log.warning("clock.corrected", by_s=round(ahead_s, 1), remedy="synchronise this machine's clock")
         return theirs

@@ -17,7 +17,7 @@ from agent_core.ports import Clock
 LINK_S = 120
 SESSION_S = 12 * 3600
 _MOST = 8
-"""So many links, and so many sessions, are valid at once; a further one ends the oldest."""
+"""The most valid links, and the most sessions; a further one ends the oldest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class ConsoleLogins:
         """Return True if `enter` would accept the token now."""
         return self._links.get(_digest(token), 0.0) > self._clock.monotonic()
 
-    def enter(self, token: str) -> str | None:
+    def log_in(self, token: str) -> str | None:
         """Use a link up; returns the secret of the new session, or None for a link that does not count."""
         valid = self.is_valid(token)
         self._links.pop(_digest(token), None)
@@ -73,7 +73,7 @@ class ConsoleLogins:
         session = self._sessions.get(_digest(secret))
         return session if session is not None and session.until > self._clock.monotonic() else None
 
-    def leave(self, secret: str) -> None:
+    def log_out(self, secret: str) -> None:
         """End a session."""
         self._sessions.pop(_digest(secret), None)
 

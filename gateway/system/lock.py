@@ -22,7 +22,7 @@ from gateway.system.restore_marker import check_no_restore_pending
 
 Purpose = Literal["daemon", "chat", "command"]
 _COMMAND_LIMIT_S = 60.0
-_LOOK_EVERY_S = 0.05
+_CHECK_EVERY_S = 0.05
 _GLANCE_S = 0.3
 
 
@@ -125,7 +125,7 @@ def _take(descriptor: int, folder: int) -> None:
             limit_s = _COMMAND_LIMIT_S if _holder_in(descriptor)[1] == "command" else _GLANCE_S
             if waited_s > limit_s:
                 raise
-        time.sleep(_LOOK_EVERY_S)
+        time.sleep(_CHECK_EVERY_S)
 
 
 def _holder_by_kernel(folder: int) -> int:

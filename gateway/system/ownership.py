@@ -17,7 +17,7 @@ from gateway.errors import StateUnusable
 SERVICES = Path("/var/lib/private")
 """Where systemd keeps the state of services whose user exists for the moment; nobody but root gets in."""
 
-_MOST_NESTED = 100
+_MAX_NESTED = 100
 _PEOPLE_S_OWN = "workspace"
 """What people put there may be links; root's commands replace files there and follow nothing."""
 
@@ -51,7 +51,7 @@ class Host:
 
     def hand_over(self) -> None:
         """Give root's files in the home to its owner, except links and hard links; ignores failures."""
-        deepest = str(self._root).count("/") + _MOST_NESTED
+        deepest = str(self._root).count("/") + _MAX_NESTED
         for folder, folders, files, descriptor in os.fwalk(self._root, follow_symlinks=False):
             if folder.count("/") > deepest:  # nothing of root's; a command of the assistant may have made it
                 folders.clear()

@@ -26,7 +26,7 @@ class _Selector(selectors.DefaultSelector):
         return found
 
 
-class WatchfulLoop(asyncio.SelectorEventLoop):
+class WakingLoop(asyncio.SelectorEventLoop):
     """Calls a function each time it returns from waiting, before everything else."""
 
     def __init__(self, *arguments: Any) -> None:
@@ -40,7 +40,7 @@ class WatchfulLoop(asyncio.SelectorEventLoop):
 
 def loop_for(store: str | None) -> dict[str, Any]:
     """The options for `anyio.run`: a process that shares a database must notice that it was frozen."""
-    return {} if store is None else {"loop_factory": WatchfulLoop}
+    return {} if store is None else {"loop_factory": WakingLoop}
 
 
 _M_TRIM_THRESHOLD = -1
@@ -52,7 +52,7 @@ _LARGE_BYTES = 128 * 1024
 _C = ctypes.CDLL(None)
 
 
-def share_one() -> bool:
+def use_one_arena() -> bool:
     """Use one malloc arena and return large blocks (mallopt(3)), before any thread; True if set."""
     try:
         mallopt = _C.mallopt

@@ -37,7 +37,7 @@ class Notifier:
         """Show a sentence in ``systemctl status``."""
         return self._send(f"STATUS={_line(text)}")
 
-    def still_starting(self, status: str, *, within_s: float) -> bool:
+    def extend_start(self, status: str, *, within_s: float) -> bool:
         """Promise to be ready, or to say this again, in that time (``EXTEND_TIMEOUT_USEC``)."""
         return self._send(f"EXTEND_TIMEOUT_USEC={round(within_s * 1e6)}\nSTATUS={_line(status)}")
 

@@ -30,16 +30,16 @@ from agent_core.messages import (
     SessionKey,
 )
 from agent_core.models import Message, Purpose, Session, TurnResult
-from agent_core.provenance import Origins, arriving, calling, describe, from_json, join_origins, to_json
+from agent_core.provenance import Origins, arriving, describe, from_json, join_origins, to_json, use_origins
 from agent_core.tools.effects import Effect
 from channels.base import ChannelError, ChannelUnavailable
 from channels.split import message_parts
 from gateway.budget.metering import UsageMeter
 from gateway.proactive.jobs.job_permissions import (
     PlaceUnknown,
+    current_role,
     direct_conversation,
     is_out_of_place,
-    role_now,
 )
 from gateway.proactive.jobs.scheduler import NOT_ALLOWED
 from gateway.proactive.run_ledger import ledger_entry
@@ -174,7 +174,9 @@ class BackgroundTurns:
     def _why_not(self, turn: Turn, order: Order) -> str:
         if not order.by_heartbeat:
             try:
-                role = role_now(self._access, self._channels.get(order.place.channel), _asking(turn, order))
+                role = current_role(
+                    self._access, self._channels.get(order.place.channel), _asking(turn, order)
+                )
             except ChannelUnavailable as error:
                 raise PlaceUnknown(str(error)) from error
             if role is Role.STRANGER:
@@ -195,7 +197,7 @@ class BackgroundTurns:
         else:
             receipt = _receipt(turn, order)
             await self._steps.record_step_start(turn, Step(0, "command", order.id, {}, None, receipt))
-            with calling(order.origins):
+            with use_origins(order.origins):
                 said = await command()
             took_s = self._clock.monotonic() - began
             noted = {
@@ -268,7 +270,7 @@ class BackgroundTurns:
         if order is not None and not order.by_heartbeat:
             why = _(
                 "the share of today's budget for jobs is spent. It continues {when}.",
-                when=self.deferral.opens(),
+                when=self.deferral.reopening_text(),
             )
             if isinstance(error, CreditSpent):
                 why = _(error.public)
@@ -370,7 +372,7 @@ class BackgroundTurns:
         if order.by_heartbeat:
             reached = await self._notifier.reach(f"alert {turn.id}", OutboundKind.ALERT)
             if reached.later and reached.target is None:
-                raise await self._notifier.away(reached)
+                raise await self._notifier.unreachable_error(reached)
             to = reached.target
             return (
                 None if to is None else _Where(to.channel, to.account, to.session, OutboundKind.ALERT, note)

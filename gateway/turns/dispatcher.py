@@ -24,14 +24,14 @@ from agent_core.session_runner import Behind, RunnerFull, SessionRunner
 from gateway.store.background_job_rows import is_background
 from gateway.store.wakeups import RunSession, Work
 
-Refill = Callable[[], Awaitable[Sequence[tuple[SessionKey, float]]]]
+LoadReadySessions = Callable[[], Awaitable[Sequence[tuple[SessionKey, float]]]]
 """Gives the sessions that have work and in how many seconds: `TurnStore.open_sessions`."""
 
 _FAILED = BackoffPolicy(first_s=1.0, cap_s=300.0, jitter=0.5)
 _DELAYS = 4
 _REFILL_EVERY_S = 5.0
 _log = structlog.get_logger(__name__)
-MOST_SESSIONS = 100_000
+MAX_SESSIONS = 100_000
 """The most waiting sessions."""
 
 
@@ -41,7 +41,7 @@ class SessionDispatcher:
 
     Args:
         concurrency: Sessions at once, plus one urgent.
-        refill: Returns the open sessions after drops: beyond `MOST_SESSIONS`, wake-ups are only counted.
+        refill: Returns the open sessions after drops: beyond `MAX_SESSIONS`, wake-ups are only counted.
         comes_first: True for urgent work.
         is_owner: True for the owner on a session's channel.
     """
@@ -50,13 +50,13 @@ class SessionDispatcher:
         self,
         *,
         concurrency: int = 16,
-        refill: Refill | None = None,
+        refill: LoadReadySessions | None = None,
         comes_first: Callable[[Work], bool] = lambda _: False,
         is_owner: Callable[[SessionKey, str], bool] = lambda _session, _person: False,
     ) -> None:
         self._comes_first = comes_first
         self._is_owner = is_owner
-        self._runner = SessionRunner(concurrency=concurrency, max_waiting=MOST_SESSIONS)
+        self._runner = SessionRunner(concurrency=concurrency, max_waiting=MAX_SESSIONS)
         self._concurrency = concurrency
         self._refill = refill
         self._run_session: RunSession | None = None
@@ -178,7 +178,7 @@ class SessionDispatcher:
     def _wake_at(self, session: SessionKey, due_at: float) -> None:
         dues = self._delays.get(session)
         if dues is None:
-            if len(self._delays) >= MOST_SESSIONS:
+            if len(self._delays) >= MAX_SESSIONS:
                 self._drop()
                 self._persons.pop(session, None)
                 return
@@ -225,8 +225,8 @@ class SessionDispatcher:
                 self.wake(session)
         return self._heap[0][0] - now if self._heap else math.inf
 
-    async def _try_refill(self, refill: Refill) -> None:
-        if self.waiting() * 2 > MOST_SESSIONS or self.count_delayed_sessions() * 2 > MOST_SESSIONS:
+    async def _try_refill(self, refill: LoadReadySessions) -> None:
+        if self.waiting() * 2 > MAX_SESSIONS or self.count_delayed_sessions() * 2 > MAX_SESSIONS:
             return
         self._overflowed = False
         try:

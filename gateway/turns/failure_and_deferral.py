@@ -72,7 +72,7 @@ class Deferral:
         _log.info("turn.waits", channel=turn.channel, wait_s=round(delay_s))
         return True
 
-    def opens(self) -> str:
+    def reopening_text(self) -> str:
         """The time when the next day's budget begins, in words."""
         return opens_at(self.clock.now(), self.limits)
 
@@ -87,7 +87,7 @@ class Deferral:
         return _(
             "My budget for today is spent, so I cannot answer this now. Your message waits, and so does "
             "what you write until then. I continue {opens}.",
-            opens=self.opens(),
+            opens=self.reopening_text(),
         )
 
     def owners_notice(self, error: BudgetSpent) -> tuple[str, tuple[str, str] | None]:
@@ -167,7 +167,7 @@ class TurnFailure:
 
     async def refuse_if_unsafe(self, turn: Turn, kind: TurnKind[Any]) -> bool:
         """Fail a turn that kills the process or cannot be read, and return True. Raises `LostTurn`."""
-        poison = poisonous(turn, self._suspects.turn_refusal(turn.id, self._policy.max_attempts))
+        poison = fatal_failure(turn, self._suspects.turn_refusal(turn.id, self._policy.max_attempts))
         if poison is not None:
             await kind.report_failure(turn, poison)
         return poison is not None
@@ -236,7 +236,7 @@ def decide_failure(error: Exception, turn: Turn, policy: TurnPolicy, *, jitter: 
     return TurnFailureText(delay_s, told.public, text)
 
 
-def poisonous(turn: Turn, fatal: str | None) -> TurnFailureText | None:
+def fatal_failure(turn: Turn, fatal: str | None) -> TurnFailureText | None:
     """
     The end of a turn that must not be tried: the process dies of it, or its channel could not read the
     message and says in ``context.unreadable`` what its sender is told. None: try it. Pure.
@@ -320,7 +320,7 @@ def notice_text(wait_s: float, now: datetime) -> str:
     )
 
 
-LOOK_EVERY_S = 30.0
+CHECK_EVERY_S = 30.0
 _RETRY = BackoffPolicy(first_s=0.5, cap_s=30.0)
 
 
@@ -360,7 +360,7 @@ class DeferralWakeups:
         failures = 0
         while True:
             self._news = anyio.Event()
-            wait_s = LOOK_EVERY_S
+            wait_s = CHECK_EVERY_S
             try:
                 await self.wake_due()
                 failures = 0

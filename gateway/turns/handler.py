@@ -25,7 +25,7 @@ from gateway.store.background_job_rows import is_background
 from gateway.store.shared import SHARED
 from gateway.store.sql.amendments import AS_EDITED
 from gateway.store.states import InboxState
-from gateway.store.stores import InboxStore, LostTurn, Stopped, StoreUnavailable, Turn
+from gateway.store.stores import InboxStore, LostTurn, StoppedTurn, StoreUnavailable, Turn
 from gateway.store.wakeups import Wakeups
 from gateway.turns.commands.new_conversation import NewConversation
 from gateway.turns.commit import STORE_RETRY, count_turn
@@ -67,10 +67,10 @@ class Batching:
         mode = self._modes.get(await self._next_channel(session))
         if mode is None:
             return 0
-        return 1 if mode == "each" or await self._conversations.waits(session) else self._merge
+        return 1 if mode == "each" or await self._conversations.is_pending(session) else self._merge
 
     async def _next_channel(self, session: SessionKey) -> str:
-        """By which channel the next message came; the owner's shared conversation has several."""
+        """Return the channel of the next message; the owner's shared conversation has several."""
         if session != SHARED:
             return session.channel
         waiting = await self._store.rows(states=[InboxState.READY], session=session, limit=1000)
@@ -103,7 +103,7 @@ class TurnHandler:
         self._blocked = 0
         wakeups.stopped.connect(self.stop)
 
-    def stop(self, stopped: Stopped) -> None:
+    def stop(self, stopped: StoppedTurn) -> None:
         """
         Cancel a turn whose messages were withdrawn; return at once.
 
@@ -169,7 +169,7 @@ class TurnHandler:
             await self._run_to_end(turn, run)
 
     async def _run_to_end(self, turn: Turn, run: _Run) -> None:
-        with self._model.speaking_in(turn), anyio.CancelScope() as run.scope:
+        with self._model.use_turn_language(turn), anyio.CancelScope() as run.scope:
             run.turn = turn.id
             if turn.id in run.stopped:
                 run.scope.cancel()

@@ -20,13 +20,13 @@ from agent_core.models import Message, Purpose, TurnResult
 from agent_core.ports import Clock
 from agent_core.provenance import join_origins
 from channels.heartbeat.config import HeartbeatConfig
-from channels.heartbeat.silence import URGENT, SilenceVerdict, fingerprint, judge
+from channels.heartbeat.silence import URGENT, SilenceVerdict, fingerprint, judge_silence
 from gateway.budget.metering import UsageMeter
 from gateway.proactive.heartbeat_monitor import SAID_ALREADY
 from gateway.proactive.owner_contact import Target
 from gateway.proactive.owner_notifier import OwnerNotifier, alert_line
 from gateway.proactive.run_ledger import failing_since, resting_until
-from gateway.store.model import Collected, LedgerEntry, RunOutcome
+from gateway.store.model import CollectedAlert, LedgerEntry, RunOutcome
 from gateway.store.stores import Completion, JobStore, Turn
 from gateway.turns.commit import TurnCommit
 from gateway.turns.turn_kinds import Plan, TurnFailureText, TurnPolicy
@@ -58,7 +58,11 @@ class HeartbeatTurns:
     clock: Clock
 
     async def plan(self, turn: Turn) -> HeartbeatPlan | None:
-        """Plan the question; None: resting, or alerts reach nobody. Raises StoreUnavailable or OwnerAway."""
+        """
+        Plan the question; None: resting, or alerts reach nobody.
+
+        Raises StoreUnavailable or OwnerUnreachable.
+        """
         began = self.clock.monotonic()
         message = turn.head.message
         if not message.context.forced and (resting := await self._resting(message.channel)):
@@ -66,7 +70,7 @@ class HeartbeatTurns:
             return None
         reached = await self.notifier.reach(f"alert {turn.id}")
         if reached.later and turn.first_deferred_s < self._patience_s:
-            raise await self.notifier.away(reached)
+            raise await self.notifier.unreachable_error(reached)
         if reached.target is None:
             await self._skip(turn, reached.why)
             return None
@@ -103,7 +107,7 @@ class HeartbeatTurns:
         await self._skip(turn, str(error))
 
     async def report_failure(self, turn: Turn, failure: TurnFailureText) -> None:
-        """Skip it silently: nobody asked for it. A model that says nothing has nothing to say."""
+        """Skip the check-in silently: nobody asked for it, and an empty answer has nothing to report."""
         if EMPTY_ANSWER in failure.public:
             entry = self._entry(turn, RunOutcome.SILENT, "empty")
             await self.turn_commit.complete(turn, Completion(purpose=Purpose.HEARTBEAT, entry=entry))
@@ -136,7 +140,7 @@ class HeartbeatTurns:
         return self._alert(turn, plan, result, verdict, entry)
 
     async def _judged(self, reply: str) -> SilenceVerdict:
-        verdict = judge(reply)
+        verdict = judge_silence(reply)
         hours = self.config.dedupe_hours
         if not verdict.text or not hours:
             return verdict
@@ -153,7 +157,7 @@ class HeartbeatTurns:
         own = _own_history(turn, result, verdict.text)
         # A digest is text: what comes with files is sent at once.
         if plan.digest and not verdict.urgent and not result.attachments:
-            waiting = Collected(target.channel, target.person, verdict.text, self.clock.now())
+            waiting = CollectedAlert(target.channel, target.person, verdict.text, self.clock.now())
             entry = replace(entry, outcome=RunOutcome.COLLECTED)
             return Completion(
                 history=own, usage=result.usage, purpose=Purpose.HEARTBEAT, entry=entry, collected=(waiting,)

@@ -29,13 +29,13 @@ from gateway.turns.model_choice import ModelChoice, choice_topic
 from gateway.turns.questions.server_questions import ServerQuestions
 from gateway.turns.questions.tool_questions import ApprovalPending
 from gateway.turns.step_journal import StoreStepJournal
-from gateway.turns.transcription import Hearing, Transcription
+from gateway.turns.transcription import TranscribedTurn, Transcription
 from gateway.turns.turn_kinds import Plan
-from gateway.turns.turn_rules import TurnRules, rules_of_turn, speaking_in
+from gateway.turns.turn_rules import TurnRules, rules_of_turn, use_turn_language
 from gateway.turns.user_input import trust_topic, trusted_before, user_input
 
 _NAMED = 30
-"""So many members of a room are named in a prompt."""
+"""The most members of a room named in a prompt."""
 _log = structlog.get_logger(__name__)
 
 ExtraTools = Callable[[Session, Sequence[InboundMessage]], Awaitable[Sequence[ToolPort]]]
@@ -68,9 +68,9 @@ class ModelRun:
         """The rules for the people of a turn and its room."""
         return rules_of_turn(turn, self._access, self._channels)
 
-    def speaking_in(self, turn: Turn) -> AbstractContextManager[None]:
+    def use_turn_language(self, turn: Turn) -> AbstractContextManager[None]:
         """Make the texts of the block in the language of a turn's people."""
-        return speaking_in(turn, self._access, self._channels)
+        return use_turn_language(turn, self._access, self._channels)
 
     async def begin(self, turn: Turn, purpose: Purpose) -> UsageMeter:
         """Begin to meter a run. Raises BudgetSpent (not with recorded steps) or StoreUnavailable."""
@@ -106,7 +106,7 @@ class ModelRun:
     ) -> TurnResult:
         """Listen to what was spoken, if anything was, and ask the model."""
         began_at = self._clock.now()
-        hearing = Hearing(plan.turn)
+        hearing = TranscribedTurn(plan.turn)
         if self.transcription is not None:
             hearing = await self.transcription.transcribe_turn(turn, plan.turn, steps, meter)
         asked = hearing.turn
@@ -115,7 +115,11 @@ class ModelRun:
         asks = user_input(asked, self._access, plan.purpose, plan.question, zone=self._consent.zone)
         if hearing.is_all:
             lines = history_of(
-                asks.session, asks.lines, hearing.note, began_at=began_at, ended_at=self._clock.now()
+                asks.session,
+                asks.lines,
+                hearing.note,
+                began_at=began_at,
+                ended_at=self._clock.now(),
             )
             return TurnResult(hearing.note, lines)
         topics = trust_topic(turn.session), choice_topic(asks.session.key)
@@ -136,7 +140,7 @@ class ModelRun:
                 session,
                 asks.text,
                 sink,
-                llm=meter.over(llm),
+                llm=meter.wrap(llm),
                 extra_tools=tools,
                 permits=rules.permits,
                 journal=StoreStepJournal(self._store, turn, steps, tools),

@@ -90,11 +90,11 @@ class MeteredConsolidation:
         self._clock = clock
 
     async def consolidate_if_due(self, session_id: str) -> ConsolidationResult:
-        """As `MemoryManager.consolidate_if_due`; what the budget refuses is deferred, and nothing is lost."""
+        """Consolidate as `MemoryManager` does; what the budget refuses is deferred, and nothing is lost."""
         owner = await self._manager.last_scope(session_id) == str(OWNER)
         meter = self._spending.meter(SessionKey.parse(session_id), Purpose.CONSOLIDATION, owner=owner)
         try:
-            with self._spending.paying(meter):
+            with self._spending.use_meter(meter):
                 done = await self._manager.consolidate_if_due(session_id)
         except Exception:
             metrics.CONSOLIDATIONS.labels("failed").inc()

@@ -34,12 +34,12 @@ from channels.base import Channel, ChannelUnavailable
 from channels.split import message_parts
 from gateway.budget.metering import UsageMeter
 from gateway.proactive.jobs.job_permissions import (
-    LEFT,
+    BOT_HAS_LEFT,
     PlaceUnknown,
+    current_role,
     direct_conversation,
     has_bot_left,
     is_out_of_place,
-    role_now,
 )
 from gateway.proactive.jobs.scheduler import NOT_ALLOWED
 from gateway.proactive.owner_contact import Target
@@ -154,7 +154,7 @@ class JobTurns:
         if newer and not (note.forced or note.report) and not await self._store.turns.steps(turn):
             return MERGED
         try:
-            role = role_now(self.access, channel, turn.head.message)
+            role = current_role(self.access, channel, turn.head.message)
         except ChannelUnavailable as error:
             raise PlaceUnknown(str(error)) from error
         return NOT_ALLOWED if role is Role.STRANGER else ""
@@ -182,7 +182,7 @@ class JobTurns:
             said += _("\n\n(The reminder {id} is paused until I am back where you asked for it.)", id=job.id)
         reason = await self._elsewhere(turn, said)
         if waits:
-            await self._store.jobs.set_job_state(job.id, JobState.PAUSED, job.next_at, note=LEFT)
+            await self._store.jobs.set_job_state(job.id, JobState.PAUSED, job.next_at, note=BOT_HAS_LEFT)
         return reason
 
     async def _pause(self, turn: Turn, job: Job, *, has_left_it: bool) -> None:
@@ -203,7 +203,7 @@ class JobTurns:
         )
         await self._elsewhere(turn, text)
         if again:
-            note = LEFT if has_left_it else ""
+            note = BOT_HAS_LEFT if has_left_it else ""
             await self._store.jobs.set_job_state(job.id, JobState.PAUSED, job.next_at, note=note)
 
     async def commit(self, turn: Turn, plan: _JobPlan, result: TurnResult, meter: UsageMeter) -> None:
@@ -287,7 +287,7 @@ class JobTurns:
 
 
 def _whom(message: InboundMessage) -> str:
-    """For whom a reminder in a group is, and from whom if that is not the same."""
+    """Name the recipients of a reminder in a group, and its author if they differ."""
     person, mentions = message.sender.address, message.notes.mentions
     if not mentions:
         return person

@@ -18,7 +18,7 @@ from gateway.observability.redaction import MASK, Redactor
 from gateway.routing.access import Access, Role
 from gateway.store.model import SPEECH_CHANNEL
 from gateway.store.stores import NewOutbound, Turn
-from gateway.turns.transcription import says_sound
+from gateway.turns.transcription import is_sound_type
 from gateway.turns.turn_kinds import Plan
 from gateway.turns.user_input import session_of
 
@@ -72,5 +72,5 @@ class SpokenAnswers:
 def _is_spoken(message: InboundMessage, channel: Channel) -> bool:
     """Return True if a message was spoken; in a mail every sound is a plain file."""
     if channel.capabilities.email_style:
-        return any(says_sound(file.media_type) for file in message.attachments)
+        return any(is_sound_type(file.media_type) for file in message.attachments)
     return bool(message.context.spoken) and not message.context.others_words

@@ -35,14 +35,14 @@ from gateway.store.stores import Queue, Step, Turn
 from gateway.turns.questions.question_text import quote
 
 if TYPE_CHECKING:
-    from agent_core.media.transcript import Clip, Transcribes, Transcript
+    from agent_core.media.transcript import Clip, Transcript, TranscriptionPort
     from agent_core.models import Usage
 
 STEP = "heard"
 """The kind of a step that is a transcript."""
 _AT_ONCE = 2
 _QUOTED_CHARS = 600
-_MOST_FILES = 20
+_MAX_FILES = 20
 _NAMED = 3
 _AWAY = gettext_noop("The speech recognition cannot be reached at the moment.")
 _TOO_MUCH = gettext_noop("this is more than I can listen to at once; please send it again later, or write")
@@ -69,7 +69,7 @@ class TranscriptionLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class Hearing:
+class TranscribedTurn:
     """
     The result of transcribing: the turn with transcripts (`MessageNotes.heard`), a ``note`` for the person.
 
@@ -90,7 +90,7 @@ def sound_files(message: InboundMessage) -> Sequence[Attachment]:
     return [
         file
         for file in message.attachments
-        if file.sha256 in recorded or (by_mail and says_sound(file.media_type))
+        if file.sha256 in recorded or (by_mail and is_sound_type(file.media_type))
     ]
 
 
@@ -102,28 +102,28 @@ class Transcription:
         store: Queue,
         attachments: AttachmentPort,
         *,
-        make: Callable[[], Transcribes],
+        make: Callable[[], TranscriptionPort],
         limits: TranscriptionLimits,
     ) -> None:
         self._store = store
         self._attachments = attachments
         self._make = make
         self._limits = limits
-        self._engine: Transcribes | None = None
+        self._engine: TranscriptionPort | None = None
         self._slots = anyio.CapacityLimiter(_AT_ONCE)
         self._for_others = anyio.CapacityLimiter(_AT_ONCE - 1)
         self._lately: Bounded[tuple[str, str], dict[str, Any]] = Bounded(8)
 
     async def transcribe_turn(
         self, turn: Turn, asked: Turn, steps: Sequence[Step], meter: UsageMeter
-    ) -> Hearing:
+    ) -> TranscribedTurn:
         """
         Return the turn ``asked`` with the transcripts of its sound files.
 
         Raises a temporary ModelError, BudgetSpent, LostTurn, StoreUnavailable or StorageUnavailable.
         """
         if not any(sound_files(row.message) for row in asked.rows):
-            return Hearing(asked)
+            return TranscribedTurn(asked)
         known = {step.digest: dict(step.result) for step in steps if step.kind == STEP and step.result}
         number = min((step.number for step in steps), default=0)
         until = anyio.current_time() + self._limits.longest_s
@@ -132,7 +132,7 @@ class Transcription:
             known = {**(row.message.notes.known_words or {}), **known}
             left_s, told = self._limits.seconds, []
             sounds = sound_files(row.message)
-            for file in sounds[:_MOST_FILES]:
+            for file in sounds[:_MAX_FILES]:
                 if file.sha256 not in known:
                     number = min(number, 0) - 1
                     known[file.sha256] = found = await self._transcribe_until(
@@ -146,8 +146,8 @@ class Transcription:
                 left_s -= seconds if seconds <= left_s else 0.0  # what is too long was not listened to
                 told.append(FileTranscript(name=file.name, **known[file.sha256]))
             told += [
-                FileTranscript(name=file.name, why_not=_(_TOO_MANY, n=_MOST_FILES))
-                for file in sounds[_MOST_FILES:]
+                FileTranscript(name=file.name, why_not=_(_TOO_MANY, n=_MAX_FILES))
+                for file in sounds[_MAX_FILES:]
             ]
             notes = replace(row.message.notes, heard=tuple(told))
             rows.append(replace(row, message=row.message.with_notes(notes)))
@@ -185,7 +185,7 @@ class Transcription:
         self, turn: Turn, file: Attachment, left_s: float, meter: UsageMeter
     ) -> dict[str, Any]:
         """Transcribe a file; return the words, or ``why_not``, as JSON."""
-        from agent_core.media.sound_file import NotASound  # noqa: PLC0415 - only where there is sound
+        from agent_core.media.sound_file import NotAudio  # noqa: PLC0415 - only where there is sound
         from agent_core.media.transcript import TranscriptionFailed  # noqa: PLC0415 - likewise
 
         seconds = 0.0
@@ -193,7 +193,7 @@ class Transcription:
             clip = await self._clip(file)
             seconds = clip.seconds
             transcript = await self._paid(self._short_enough(clip, left_s), meter)
-        except NotASound as error:
+        except NotAudio as error:
             why = _("it {problem}", problem=_(str(error)))
         except TranscriptionFailed as error:
             why = str(error)
@@ -266,12 +266,12 @@ class Transcription:
         return transcript
 
 
-def says_sound(media_type: str) -> bool:
+def is_sound_type(media_type: str) -> bool:
     """Return True if a media type is that of a sound."""
     return media_type.startswith("audio/") or media_type == "application/ogg"
 
 
-def _hearing(turn: Turn) -> Hearing:
+def _hearing(turn: Turn) -> TranscribedTurn:
     """Return the text about failed and uncertain transcriptions, and if it is the whole answer."""
     told = [one for row in turn.rows for one in row.message.notes.heard]
     failed = [one for one in told if one.why_not]
@@ -293,7 +293,7 @@ def _hearing(turn: Turn) -> Hearing:
     silent = not any(row.message.text.strip() or row.message.background for row in turn.rows)
     titled = any((row.message.context.subject or "").strip() for row in turn.rows)
     is_all = bool(failed) and len(failed) == files and silent and not titled
-    return Hearing(turn, "\n\n".join(lines), is_all)
+    return TranscribedTurn(turn, "\n\n".join(lines), is_all)
 
 
 def _names(files: Sequence[str]) -> str:

@@ -68,7 +68,7 @@ def rules_of_turn(turn: Turn, access: Access, channels: Mapping[str, Channel]) -
 
 
 @contextmanager
-def speaking_in(turn: Turn, access: Access, channels: Mapping[str, Channel]) -> Iterator[None]:
+def use_turn_language(turn: Turn, access: Access, channels: Mapping[str, Channel]) -> Iterator[None]:
     """Make the texts in the language of a turn's people. Whoever woke the turn may speak another one."""
     language = rules_of_turn(turn, access, channels).language
     with use_language(access.household.language), speaking(language):

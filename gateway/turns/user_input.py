@@ -21,7 +21,7 @@ from agent_core.messages import (
 )
 from agent_core.models import Message, Purpose, Session
 from agent_core.prompt import (
-    ASKED_AGAIN,
+    ASKED_AGAIN_PREFIX,
     attachment_lines,
     background_text,
     email_text,
@@ -61,7 +61,7 @@ def user_input(
 
 
 def may_be_silent(turn: Turn) -> bool:
-    """Say if no message of a turn names the bot, and none is asked anew, whose earlier answer would stay."""
+    """Return True if no message names the bot, and none is asked again, whose earlier answer would stay."""
     return all(
         row.message.kind == "message"
         and row.message.context.not_named
@@ -110,7 +110,7 @@ def _about_files(message: InboundMessage) -> str:
     return "\n".join(filter(None, (*heard, attachment_lines(message.attachments))))
 
 
-def used_before(messages: Sequence[InboundMessage]) -> dict[str, int]:
+def earlier_tool_uses(messages: Sequence[InboundMessage]) -> dict[str, int]:
     """Return how often which tool was used for messages; those of one turn all tell of the same uses."""
     used: dict[str, int] = {}
     for each in messages:
@@ -121,12 +121,12 @@ def used_before(messages: Sequence[InboundMessage]) -> dict[str, int]:
 
 def _done_before(messages: Sequence[InboundMessage]) -> str:
     """Describe for a model the effects of a withdrawn answer; empty if it had none."""
-    used = used_before([each for each in messages if each.kind == "message"])
+    used = earlier_tool_uses([each for each in messages if each.kind == "message"])
     if not used:
         return ""
     tools = ", ".join(f"{tool} ({count}×)" for tool, count in sorted(used.items()))
     return (
-        f"{ASKED_AGAIN}What was done for it stays: {tools}. Do none of that again unless it must be "
+        f"{ASKED_AGAIN_PREFIX}What was done for it stays: {tools}. Do none of that again unless it must be "
         "repeated; otherwise say that it was done.]"
     )
 
@@ -142,7 +142,7 @@ def session_of(turn: Turn, access: Access, purpose: Purpose) -> Session:
         turn.session if order is None else order.place,
         audience,
         sender_is_owner=all(role is Role.OWNER for role in roles),
-        sender_address=access.memory_of(messages[-1]),
+        sender_address=access.memory_address(messages[-1]),
         sender_verified=all(message.sender.verified for message in messages),
         account=turn.channel if access.is_apart(turn.channel) else "",
     )

@@ -20,7 +20,7 @@ from tests.bench.table import Figure, share
 
 CROWD = 20
 WAITING = 1_000
-_LOOK_EVERY_S = 0.01
+_CHECK_EVERY_S = 0.01
 _LIMIT_S = 60.0
 
 
@@ -136,7 +136,7 @@ def _until_answered(mailbox: imaplib.IMAP4_SSL, ids: Sequence[str], *, limit_s: 
                 answered = re.search(rb"<[^>]*>", part[1])
                 if answered and answered[0].decode() in wanted:
                     seen.setdefault(answered[0].decode(), now)
-        time.sleep(_LOOK_EVERY_S)
+        time.sleep(_CHECK_EVERY_S)
     return seen
 
 
@@ -147,7 +147,7 @@ def _ask(rig: Rig, mailbox: imaplib.IMAP4_SSL, address: str, subject: str) -> fl
     while _count(mailbox) == before:
         if time.perf_counter() - begun > _LIMIT_S:
             raise RuntimeError(f"{address} did not answer")
-        time.sleep(_LOOK_EVERY_S)
+        time.sleep(_CHECK_EVERY_S)
     return (time.perf_counter() - begun) * 1000
 
 

@@ -46,7 +46,7 @@ _HEADLINES: Mapping[str, Sequence[str]] = {
 }
 """By measurement, how the names of the figures that the page shows begin."""
 
-_MOST_KINDS = 8
+_MAX_KINDS = 8
 """So many kinds of kills are named; the rest is one number."""
 
 
@@ -80,9 +80,9 @@ def section(bench: Mapping[str, Any], kill: Mapping[str, Any] | None, soak: Mapp
         lines += map(_row, rows)
     if kill is not None:
         hits = [f"{count:,} {what}" for what, count in kill["hits"].items()]
-        if len(hits) > _MOST_KINDS:
-            others = sum(list(kill["hits"].values())[_MOST_KINDS:])
-            hits[_MOST_KINDS:] = [f"and {others:,} of {len(hits) - _MOST_KINDS} other kinds"]
+        if len(hits) > _MAX_KINDS:
+            others = sum(list(kill["hits"].values())[_MAX_KINDS:])
+            hits[_MAX_KINDS:] = [f"and {others:,} of {len(hits) - _MAX_KINDS} other kinds"]
         lines += [
             "",
             (

@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 
 from agent_core.messages import Amendment, Attachment, LineNote, MessageContext, Sender, SessionKey
-from gateway.store.model import Accepted, EffectReceipt, Turn
+from gateway.store.model import AcceptedBatch, EffectReceipt, Turn
 from gateway.store.states import InboxState, OutboxState
 from gateway.store.stores import LostTurn, Queue
 from tests.clock import ManualClock
@@ -39,7 +39,7 @@ def replace(native_id: str, text: str, *, sender: str = ALICE) -> Amendment:
     return Amendment(kind="replace", native_id=native_id, sender=sender, text=text)
 
 
-async def amend(store: Queue, *amendments: Amendment) -> Accepted:
+async def amend(store: Queue, *amendments: Amendment) -> AcceptedBatch:
     return await store.inbox.accept("matrix", BOT, [], {}, amendments)
 
 
@@ -49,7 +49,7 @@ async def claim_and_answer(store: Queue) -> Turn:
     return turn
 
 
-async def stop(store: Queue, native_id: str = "!stop", session: SessionKey = ROOM) -> Accepted:
+async def stop(store: Queue, native_id: str = "!stop", session: SessionKey = ROOM) -> AcceptedBatch:
     asked = Amendment(kind="stop", native_id=native_id, session=session)
     batch = [pending(native_id, session=session, text="!stop")]
     return await store.inbox.accept("matrix", BOT, batch, {}, [asked])

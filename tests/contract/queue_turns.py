@@ -309,18 +309,18 @@ class TurnsContract:
             await store.turns.complete(await claim(store), reply("x", spent=spent))
         await accept(store, "free")
         await store.turns.complete(await claim(store), reply("x"))
-        found = await store.usage.dearest_turns(since="2026-01-01", limit=20)
+        found = await store.usage.costliest_turns(since="2026-01-01", limit=20)
         assert [each.usage.prompt_tokens for each in found] == list(range(12, 2, -1))
         assert {each.session for each in found} == {str(ROOM)}
         assert {each.accepted_at for each in found} == {EPOCH}
         clock.advance(86_400)
         await accept(store, "dear")
         await store.turns.complete(await claim(store), reply("x", spent=Usage(calls=3, cost_usd=0.5)))
-        assert [each.usage.calls for each in await store.usage.dearest_turns(since="2026-01-02")] == [3]
+        assert [each.usage.calls for each in await store.usage.costliest_turns(since="2026-01-02")] == [3]
         assert [
-            each.usage.calls for each in await store.usage.dearest_turns(since="2026-01-01", limit=2)
+            each.usage.calls for each in await store.usage.costliest_turns(since="2026-01-01", limit=2)
         ] == [3, 1]
         clock.advance(86_400 * 92)
         await accept(store, "late")
         await store.turns.complete(await claim(store), reply("x", spent=Usage(calls=1, cost_usd=0.1)))
-        assert len(await store.usage.dearest_turns(since="2026-01-01")) == 1
+        assert len(await store.usage.costliest_turns(since="2026-01-01")) == 1

@@ -322,7 +322,7 @@ def dear(number: int) -> Any:
 
 async def both_kept(ran: Ran) -> None:
     assert ran.failed == 0, ran.both
-    assert len(await ran.queue.usage.dearest_turns(since="2026-01-01")) == 2
+    assert len(await ran.queue.usage.costliest_turns(since="2026-01-01")) == 2
 
 
 def completed(queue: Queue, turn: Any) -> Any:

@@ -13,7 +13,7 @@ import obstore
 import obstore.exceptions
 import pytest
 
-from channels.attachments import StorageAway, object_storage
+from channels.attachments import StorageUnreachable, object_storage
 from tests.contract.attachment_places import any_storage, path_of, put, read, storage_maker  # noqa: F401
 
 
@@ -179,14 +179,14 @@ def test_a_removal_that_is_carried_out_later_than_it_is_answered(make, tmp_path,
 
     with monkeypatch.context() as patched:
         patched.setattr(obstore, "delete", delete)
-        with pytest.raises(StorageAway):
+        with pytest.raises(StorageUnreachable):
             sweeper.remove(listed)
     assert saver._is_being_removed(listed.path)
     if not stays:
         obstore.delete(sweeper._store(), sweeper._note(listed.path))
     monkeypatch.setattr(object_storage, "_REMOVING_WAIT_S", 0.3)
     if stays:
-        with pytest.raises(StorageAway, match="is removing this file right now"):
+        with pytest.raises(StorageUnreachable, match="is removing this file right now"):
             put(saver, b"again", tmp_path)
     else:
         put(saver, b"again", tmp_path)
@@ -208,7 +208,7 @@ def test_a_removal_is_repeated_only_if_it_was_not_done(
     monkeypatch.setattr(object_storage, "_DELETE_AGAIN_S", 0.0)
     storage = object_server.storage(tmp_path.name, url=gate.url, limit_s=3)
     gate.way = way
-    with pytest.raises(StorageAway):
+    with pytest.raises(StorageUnreachable):
         storage.unmark("somebody", "a.bin")
     assert gate.asked.total() == tries
     gate.asked.clear()
@@ -233,7 +233,7 @@ def test_whoever_has_seen_a_note_writes_again_when_it_is_gone(make, tmp_path, mo
     """Whichever look sees that it is gone."""
     one, writes, seen = make("s3"), [], list(looks)
     real = one._write
-    monkeypatch.setattr(object_storage, "_REMOVING_LOOK_S", 0.0)
+    monkeypatch.setattr(object_storage, "_REMOVAL_CHECK_S", 0.0)
     monkeypatch.setattr(one, "_write", lambda *given: writes.append(1) or real(*given))
     monkeypatch.setattr(one, "_is_being_removed", lambda _: seen.pop(0))
     assert put(one, b"x", tmp_path)

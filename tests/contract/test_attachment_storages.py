@@ -15,11 +15,11 @@ import pytest
 from channels.attachments import (
     AttachmentDamaged,
     AttachmentGone,
-    AttachmentsAway,
     AttachmentStore,
+    AttachmentsUnreachable,
     Damaged,
     LocalFiles,
-    StorageAway,
+    StorageUnreachable,
     StoredFile,
 )
 from channels.attachments.storage_choice import place_problem, storage_at
@@ -93,7 +93,7 @@ def test_a_store_without_conditional_writes(object_server, gate, tmp_path):
     assert read(second, b"content") == b"content"
     gate.way = "failing"  # the control: that says nothing about conditions
     other = object_server.storage(tmp_path.name, url=gate.url, limit_s=3)
-    with pytest.raises(StorageAway):
+    with pytest.raises(StorageUnreachable):
         other.mark("a" * 32, "two.bin")
     gate.way = "open"
     assert other._knows_conditions
@@ -251,12 +251,12 @@ async def test_a_store_that_is_away_is_temporary(behind, gate, way, caplog):
     kept = await behind.save("a", "", b"first")
     gate.way = way
     gate.asked.clear()
-    with pytest.raises(AttachmentsAway) as away:
+    with pytest.raises(AttachmentsUnreachable) as away:
         await behind.save("b", "", b"second")
     assert away.value.temporary
     with pytest.raises(OSError) as unread:
         await behind.read(kept, max_bytes=10)
-    assert isinstance(unread.value, StorageAway)
+    assert isinstance(unread.value, StorageUnreachable)
     state = behind.state()["attachments"]
     assert state["away"]
     for text in (str(away.value), str(unread.value), state["away"], caplog.text):
@@ -299,7 +299,7 @@ async def test_a_body_that_breaks_off_is_temporary(behind, gate):
     """A connection that is lost in the middle is tried again; it says nothing about the file."""
     kept = await behind.save("a", "", os.urandom(100_000))
     gate.way = "broken"
-    with pytest.raises(StorageAway):
+    with pytest.raises(StorageUnreachable):
         await behind.read(kept, max_bytes=100_000)
 
 
@@ -345,7 +345,7 @@ def test_a_bucket_that_does_not_exist_is_no_missing_file(object_server):
         wrong.probe,
         wrong.prepare,
     ):
-        with pytest.raises(StorageAway, match="does not exist"):
+        with pytest.raises(StorageUnreachable, match="does not exist"):
             call()
 
 
@@ -361,7 +361,7 @@ def test_a_shared_folder_that_is_not_mounted_is_away(tmp_path):
         storage.probe,
         storage.prepare,
     ):
-        with pytest.raises(StorageAway, match="mounted"):
+        with pytest.raises(StorageUnreachable, match="mounted"):
             call()
     assert list((tmp_path / "mnt").iterdir()) == []
 
@@ -370,7 +370,7 @@ def test_errors_say_nothing_of_the_servers_words(object_server, gate, tmp_path):
     """What a server says of itself stays out of logs and of what people read."""
     gate.way = "refusing"
     storage = object_server.storage("x", url=gate.url, limit_s=1)
-    with pytest.raises(StorageAway) as refused:
+    with pytest.raises(StorageUnreachable) as refused:
         storage.probe()
     assert (
         refused.value.strerror == "the object store s3://files/x does not accept the credentials (status 403)"

@@ -17,7 +17,7 @@ from agent_core.storage.search_index.index_rows import line_time
 from agent_core.storage.search_index.word_splitting import Filters, parse_query
 from gateway.store.postgres.histories import database_search as search_module
 from gateway.store.postgres.histories.database_memory import PostgresMemory, PostgresSearch
-from gateway.store.postgres.histories.database_search import Searching
+from gateway.store.postgres.histories.database_search import ScopeSearch
 from gateway.store.postgres.postgres_queue import HOME, PostgresQueue, migrate
 from gateway.store.sql.engine import ConnectionPort, Cursor, Parameters
 from tests.clock import EPOCH, ManualClock
@@ -134,7 +134,7 @@ async def test_a_search_uses_the_index(postgres: PostgresServer, tables: str) ->
                     asked.extend(line for (line,) in db.execute(f"EXPLAIN {text}", parameters))
                     return db.execute(text, parameters)
 
-            Searching(Explaining(), HOME, "owner", Filters()).candidates(parse_query("number7"))  # type: ignore[arg-type]
+            ScopeSearch(Explaining(), HOME, "owner", Filters()).candidates(parse_query("number7"))  # type: ignore[arg-type]
 
         await queue.database.writer.call("analyze", lambda db: db.execute("ANALYZE all_history"), locks=())
         await queue.database.reader.call("explain", explained)
@@ -156,7 +156,7 @@ async def test_the_newest_lines_are_looked_through_first(
             for n, text in enumerate(told)
         ]
         await memory.append_message(A, *lines)
-        monkeypatch.setattr(search_module, "MOST_POSTINGS", 20)
+        monkeypatch.setattr(search_module, "MAX_POSTINGS", 20)
         asked = 0
 
         def candidates(db: ConnectionPort) -> list[Any]:
@@ -167,7 +167,7 @@ async def test_the_newest_lines_are_looked_through_first(
                     return db.execute(text, parameters)
 
             return [
-                Searching(Counting(), HOME, "owner", Filters(since_ms)).candidates(parse_query(query))  # type: ignore[arg-type]
+                ScopeSearch(Counting(), HOME, "owner", Filters(since_ms)).candidates(parse_query(query))  # type: ignore[arg-type]
                 for query in queries
                 for since_ms in (0, line_time(lines[len(lines) // 2].timestamp))
             ]

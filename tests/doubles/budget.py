@@ -52,7 +52,7 @@ class Costly:
 async def say(llm: Costly, spending: Metering, *, owner: bool = True) -> None:
     meter = spending.meter(ROOM, Purpose.CHAT, owner=owner)
     try:
-        async for _ in await meter.over(llm).chat(ASKED, []):
+        async for _ in await meter.wrap(llm).chat(ASKED, []):
             pass
     finally:
         await meter.end()

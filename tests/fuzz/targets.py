@@ -26,7 +26,7 @@ from channels.email.parse.dsn import in_words, read_report
 from channels.email.parse.mail_addresses import AddressInvalid, find_in_order, normalise, parse_mailboxes
 from channels.email.parse.mail_threads import is_own_id
 from channels.email.parse.mime import CONTROL, ambiguous_header, parse_headers
-from channels.email.parse.reply_stripping import divide
+from channels.email.parse.reply_stripping import split_quotes
 from channels.email.parse.unreadable import headers_of
 from channels.email.receive.mail_intake import MailIntake, OwnCopy, read_arrival
 from channels.email.reply_limits import AnswerLimiter
@@ -104,7 +104,7 @@ def mail(data: bytes) -> None:
     arrival = read_arrival(1, NOW, data, whole=True)
     intake = MailIntake("email", CONFIG, AnswerLimiter(MailAnswerLimits()))
     intake.open_question(arrival)
-    taken = intake.take(arrival, uidvalidity=1)
+    taken = intake.convert(arrival, uidvalidity=1)
     if isinstance(taken, OwnCopy):
         return
     type(taken).model_validate_json(taken.model_dump_json())
@@ -136,7 +136,7 @@ def signatures(data: bytes) -> None:
 def quoting(data: bytes) -> None:
     """What is left of a reply is a part of it, line by line."""
     text = data.decode("utf-8", "replace")
-    found = divide(text, [text[: len(text) // 2]])
+    found = split_quotes(text, [text[: len(text) // 2]])
     lines = {line.strip() for line in text.splitlines()}
     for left in (found.new, found.rest):
         assert all(line.strip() in lines or not line.strip() for line in left.splitlines())
@@ -171,7 +171,7 @@ def outlines(data: bytes) -> None:
 
 def prompts(data: bytes) -> None:
     """A mail in the prompt stands in one fence, whatever is in it."""
-    taken = MailIntake("email", CONFIG, AnswerLimiter(MailAnswerLimits())).take(
+    taken = MailIntake("email", CONFIG, AnswerLimiter(MailAnswerLimits())).convert(
         read_arrival(1, NOW, PROOF + data, whole=True), uidvalidity=1
     )
     if isinstance(taken, OwnCopy):

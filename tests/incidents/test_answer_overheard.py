@@ -41,7 +41,7 @@ async def sent(
     server.on("GET", r"/members", HttpAnswer(200, {"chunk": people}))
     server.on("GET", r"/state/m\.room\.encryption", HttpAnswer(404, {"errcode": "M_NOT_FOUND"}))
     rooms = Rooms(BOT)
-    rooms.promise_direct(ROOM, ALICE)
+    rooms.mark_direct(ROOM, ALICE)
     room: dict[str, Any] = {"state": {"events": [member(BOT), member(ALICE)]}}
     if known:
         room = {

@@ -34,7 +34,7 @@ def answer_to(sender: str, place: str) -> tuple[InboundMessage, str, str]:
     )
     config = email_config(allow_from=ALLOWED)
     intake = MailIntake("email", config, AnswerLimiter(MailAnswerLimits()), is_owner=OWNER.__eq__)
-    message = intake.take(read_arrival(1, NOW, raw.encode(), whole=True), uidvalidity=1)
+    message = intake.convert(read_arrival(1, NOW, raw.encode(), whole=True), uidvalidity=1)
     assert isinstance(message, InboundMessage)
     new = NewOutbound("email", "bot@mail.test", message.session, "hello", context=message.context)
     [(outbound, _)] = new_outbox([new], secret="s", origin="o", now=NOW.timestamp())

@@ -140,7 +140,7 @@ class TestSync:
         rooms = Rooms(BOT)
         here = {"state": {"events": [member(OWNER), member(BOT)]}, "timeline": {"events": []}}
         here |= {"summary": {"m.joined_member_count": 2, "m.invited_member_count": 0}}
-        rooms.promise_direct(MINE, OWNER)
+        rooms.mark_direct(MINE, OWNER)
         rooms.update({"rooms": {"join": {MINE: here}}})
         assert rooms.is_direct(MINE, OWNER)
         rooms.update({"rooms": {"join": {MINE: None}}})
@@ -251,7 +251,7 @@ class TestEncryption:
 
         assert given == [[OWNER, BOT]]
         rooms = Rooms(BOT)
-        rooms.promise_direct(THEIRS, OWNER)
+        rooms.mark_direct(THEIRS, OWNER)
         rooms.update({"rooms": {"join": {THEIRS: {}}}})
         rooms.get(THEIRS).members([member(OWNER), member(BOT)])
         assert rooms.is_direct(THEIRS, OWNER)

@@ -40,7 +40,7 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         "gateway.turns.failure_and_deferral._MODEL_RETRY", BackoffPolicy(first_s=300.0, cap_s=300.0)
     )
-    monkeypatch.setattr("gateway.proactive.jobs.scheduler._LOOK_EVERY_S", 300.0)
+    monkeypatch.setattr("gateway.proactive.jobs.scheduler._CHECK_EVERY_S", 300.0)
 
 
 class Forgetful(LoopbackChannel):
@@ -226,7 +226,7 @@ async def test_the_clock_is_set_while_questions_wait_for_the_budget(
     jump: timedelta, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On another day they are answered within one look at the clock; on the same day they are looked at again."""
-    monkeypatch.setattr("gateway.turns.failure_and_deferral.LOOK_EVERY_S", 0.2)
+    monkeypatch.setattr("gateway.turns.failure_and_deferral.CHECK_EVERY_S", 0.2)
     clock = Jumping()
     _, there = house(tmp_path, settings=spent(1), clock=clock)
     async with there as one:

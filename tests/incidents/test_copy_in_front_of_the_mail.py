@@ -27,7 +27,7 @@ TOLD = b"Authentication-Results: mail.test; dkim=pass header.d=mail.test\r\n"
 def taken(raw: bytes) -> InboundMessage:
     intake = MailIntake("email", email_config(allow_from=["*@mail.test"]), AnswerLimiter(MailAnswerLimits()))
     arrival = read_arrival(1, datetime(2026, 1, 1, tzinfo=UTC), TOLD + raw, whole=True)
-    message = intake.take(arrival, uidvalidity=1)
+    message = intake.convert(arrival, uidvalidity=1)
     assert not isinstance(message, OwnCopy)
     assert message.sender.verified
     return message

@@ -22,7 +22,7 @@ import pytest
 
 from gateway.cli.backup import _done, _looked, _story, _summary
 from gateway.errors import GatewayError
-from gateway.operations.backup.archive import BackupRefused, look_into
+from gateway.operations.backup.archive import BackupRefused, verify_backup
 from gateway.operations.backup.create import HEAD_NAME, MANIFEST_NAME
 from gateway.operations.backup.restore import restore
 from gateway.store.sqlite.sqlite_queue import SqliteQueue
@@ -210,7 +210,7 @@ def test_a_listing_of_what_is_not_there_takes_no_memory(database, tmp_path):
     tracemalloc.start()
     try:
         with pytest.raises(BackupRefused, match="lists more than it contains"):
-            look_into(crafted)
+            verify_backup(crafted)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()

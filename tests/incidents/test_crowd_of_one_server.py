@@ -130,7 +130,7 @@ class Keys:
     def __init__(self):
         self.known, self.asked = set(), []
 
-    def knows(self, person):
+    def is_known(self, person):
         return person in self.known
 
     async def learn_devices(self, people):
@@ -148,7 +148,7 @@ async def test_devices_of_a_crowd_whose_server_hangs():
 
     async def met(*people):
         begun = anyio.current_time()
-        await reading.meet([{"type": "m.room.encrypted", "sender": one} for one in people])
+        await reading.learn_senders([{"type": "m.room.encrypted", "sender": one} for one in people])
         return anyio.current_time() - begun
 
     assert await met(*[f"@u{n}:evil.test" for n in range(30)], CAROL) == pytest.approx(10, abs=0.1)

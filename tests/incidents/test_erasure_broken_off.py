@@ -7,7 +7,7 @@ from structlog.testing import capture_logs
 
 from agent_core.storage.layout import Layout
 from gateway.app.daemon import log_interrupted_erasures
-from gateway.cli.check import check_data
+from gateway.cli.check.all_checks import check_data
 from gateway.operations.privacy.person_erasure import forget_person
 from gateway.settings import load_settings
 from gateway.system.home import Home

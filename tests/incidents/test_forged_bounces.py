@@ -71,7 +71,7 @@ async def test_five_forged_bounces(
     About the guest's own mails or in somebody else's name: everybody is answered all the time.
     """
     # That a mail did not arrive is an alert, too; by mail the next one would wait for a quarter of an hour.
-    monkeypatch.setattr("gateway.proactive.owner_alerts.EMAIL_AGAIN_S", 0.5)
+    monkeypatch.setattr("gateway.proactive.owner_alerts.EMAIL_INTERVAL_S", 0.5)
     number = 0 if whose == "guest" else 1
     bot, owner = mail_server.address(f"bot{number}"), mail_server.address(f"owner{number}")
     addresses = {name: mail_server.address(f"{name}{number}") for name in ("guest", "friend")}

@@ -10,7 +10,7 @@ import pytest
 from agent_core.provenance import Trust, person, trust_of, untrusted_origin
 from agent_core.storage.layout import Layout
 from agent_core.tools.files.change_journal import ChangeJournal
-from agent_core.tools.files.journaled_files import By, JournaledFiles
+from agent_core.tools.files.journaled_files import ChangeAuthor, JournaledFiles
 from agent_core.tools.files.roots import Roots
 from gateway.operations.privacy.inventory import people
 from gateway.operations.privacy.person_erasure import forget_person
@@ -41,13 +41,15 @@ class Files:
             place,
             lambda _: text.encode(),
             kind=kind,
-            by=By(by[0], by[1], f"{len(self.journal.changes())}.{path}", origins),
+            by=ChangeAuthor(by[0], by[1], f"{len(self.journal.changes())}.{path}", origins),
         )
 
     def move(self, path, to, by):
         roots = self.journaled.roots
         return self.journaled.move(
-            roots.place(path, write=True), roots.place(to, write=True), by=By(by[0], by[1], path + to)
+            roots.place(path, write=True),
+            roots.place(to, write=True),
+            by=ChangeAuthor(by[0], by[1], path + to),
         )
 
     def holding(self, text):

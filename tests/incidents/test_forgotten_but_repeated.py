@@ -9,7 +9,7 @@ from agent_core.prompt import background_text
 from agent_core.storage.jsonl_memory import JsonlMemory
 from agent_core.storage.layout import Layout
 from gateway.operations.privacy.person_erasure import forget_person
-from gateway.operations.privacy.repetition_report import Words
+from gateway.operations.privacy.repetition_report import IdentifyingWords
 from tests.home_world import ALICE, BOB, ROOM, fill, tree
 from tests.integration.test_person_data import NOW, bob, holding
 
@@ -116,6 +116,6 @@ async def test_words_that_others_said_there_are_not_the_persons(home):
 )
 def test_what_is_recognised(said, repeated, is_found):
     """Runs of six words, all of a short message, and rare words; nothing shorter."""
-    words = Words()
+    words = IdentifyingWords()
     words.add(said)
-    assert words.are_in(repeated) is is_found
+    assert words.occur_in(repeated) is is_found

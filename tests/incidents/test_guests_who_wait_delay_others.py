@@ -18,7 +18,7 @@ NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 def place(it: AnswerLimiter, name: str, sender: str, *, minute: float = 0) -> float | None:
     """How many hours a mail waits."""
-    found = it.place(name, sender=sender, at=NOON + timedelta(minutes=minute))
+    found = it.reserve(name, sender=sender, at=NOON + timedelta(minutes=minute))
     return found and found.wait_s / 3600
 
 
@@ -51,7 +51,7 @@ def test_in_no_hour_more_than_the_limits() -> None:
     for number in range(400):
         minute += chance.random() * 12
         sender = f"s{chance.randrange(8)}"
-        found = it.place(str(number), sender=sender, at=NOON + timedelta(minutes=minute))
+        found = it.reserve(str(number), sender=sender, at=NOON + timedelta(minutes=minute))
         if found is not None:
             due.append((NOON.timestamp() + minute * 60 + found.wait_s, sender))
     assert len(due) > 200

@@ -13,7 +13,7 @@ import pytest
 from agent_core.messages import SessionKey
 from agent_core.models import Message
 from agent_core.storage.jsonl_memory import JsonlMemory
-from gateway.cli.check import check_data
+from gateway.cli.check.all_checks import check_data
 from gateway.system.home import Home
 from tests.clock import ManualClock
 from tests.proactive_world import ANN, house

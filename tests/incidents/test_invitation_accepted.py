@@ -30,7 +30,7 @@ def taken(method: str, text: str = ""):
         f"{words}--b\r\nContent-Type: text/calendar; method={method}\r\n\r\n{event}--b--\r\n"
     ).encode()
     arrival = read_arrival(1, datetime.now(UTC), raw, whole=True)
-    found = MailIntake("email", CONFIG, AnswerLimiter(CONFIG.limits)).take(arrival, uidvalidity=1)
+    found = MailIntake("email", CONFIG, AnswerLimiter(CONFIG.limits)).convert(arrival, uidvalidity=1)
     assert not isinstance(found, OwnCopy)
     assert found.sender.verified
     return found

@@ -12,7 +12,7 @@ import pytest
 
 from agent_core.messages import MessageContext, MessageNotes, SessionKey
 from agent_core.models import Purpose
-from agent_core.provenance import Origins, Trust, calling, person, trust_of, untrusted_origin
+from agent_core.provenance import Origins, Trust, person, trust_of, untrusted_origin, use_origins
 from agent_core.tools.schedule_tool import ScheduleTool
 from gateway.proactive.jobs.config import ScheduleConfig
 from gateway.proactive.jobs.job_service import JobPlace, JobService, SessionJobs
@@ -55,7 +55,7 @@ async def test_its_run_has_the_origins_of_the_call_that_made_it(origins: Origins
     plans = Plans()
     desk = JobService(plans, ScheduleConfig(), zone="UTC", clock=ManualClock())  # type: ignore[arg-type]
     place = JobPlace(PLACE, "@bot:hs.test", ANN, context=MessageContext(others_words=True), persons=[ANN])
-    with calling(origins):
+    with use_origins(origins):
         await desk.add(place, TriggerRequest(in_minutes=5), text="run it", kind=JobKind.ASK)
     (job,) = plans.kept
     assert context_or_empty(dump_context(job.context)) == job.context

@@ -28,7 +28,7 @@ async def test_who_comes_in_meanwhile_reads_nothing(monkeypatch, tmp_path, joine
     server.on("GET", r"/members", lambda *_, **__: HttpAnswer(200, {"chunk": list(people)}))
     server.on("GET", r"/state/m\.room\.encryption", HttpAnswer(404, {"errcode": "M_NOT_FOUND"}))
     rooms = Rooms(BOT)
-    rooms.promise_direct(ROOM, ALICE)
+    rooms.mark_direct(ROOM, ALICE)
     rooms.update({"rooms": {"join": {ROOM: {"state": {"events": list(people)}}}}})
 
     def slow(message, *args, **rest):

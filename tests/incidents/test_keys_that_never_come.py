@@ -103,11 +103,11 @@ async def test_what_cannot_be_read_yet_stands_in_nobody_s_way(keys_go_on_coming)
     for _ in range(3):
         if keys_go_on_coming:
             reading.receive({})
-        found += [event["event_id"] for _, event, _ in await reading.late()]
+        found += [event["event_id"] for _, event, _ in await reading.late_messages()]
 
     assert found == ["$119"]
     asked = len(server.calls)
-    assert await reading.late() == []
+    assert await reading.late_messages() == []
     assert keys_go_on_coming or len(server.calls) == asked
 
 
@@ -140,11 +140,11 @@ async def test_others_late_messages_hold_nobody_up(owner):
     for number in range(120):
         reading._waiting.add(ROOM, f"${number}", "s", sender=NIA if number == 119 else MALLORY, now=0.0)
     reading.receive({})
-    first = [event["event_id"] for _, event, _ in await reading.late()]
+    first = [event["event_id"] for _, event, _ in await reading.late_messages()]
     assert 1 <= len(first) < 10
     assert reading.has_more
     assert ("$119" in first) == (owner == NIA)
-    assert len(await reading.late()) >= 1
+    assert len(await reading.late_messages()) >= 1
     assert asked < 20
 
 
@@ -156,9 +156,9 @@ async def test_what_the_server_does_not_give_is_not_asked_for_at_once():
     reading = Decryption(server, None, Keys(), others, ManualClock(), user_id="@bot:hs.test", rules=ANYBODY)
     reading._waiting.add(ROOM, "$1", "s", sender=NIA, now=0.0)
     reading.receive({})
-    assert await reading.late() == []
+    assert await reading.late_messages() == []
     assert not reading.has_more
     server.on(
         "GET", "/event/", HttpAnswer(200, {"event_id": "$1", "sender": NIA, "type": "m.room.encrypted"})
     )
-    assert len(await reading.late()) == 1
+    assert len(await reading.late_messages()) == 1

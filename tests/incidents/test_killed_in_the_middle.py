@@ -18,7 +18,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from gateway.cli.check import check_data
+from gateway.cli.check.all_checks import check_data
 from gateway.system.home import Home
 from tests.home_world import ALICE, fill
 
@@ -30,7 +30,7 @@ from pathlib import Path
 import anyio
 from agent_core.storage.layout import Layout
 from agent_core.storage.search_index import SearchIndex
-from gateway.cli.check import check_data
+from gateway.cli.check.all_checks import check_data
 from gateway.system.home import Home
 operation, like, folder, step = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]), int(sys.argv[4])
 left = 0

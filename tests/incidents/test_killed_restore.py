@@ -18,7 +18,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from gateway.cli.check import check_data
+from gateway.cli.check.all_checks import check_data
 from gateway.errors import AlreadyRunning
 from gateway.operations.backup.restore import finish_restore, restore
 from gateway.system.home import Home

@@ -124,7 +124,7 @@ class Clock:
         return self.joinings.stamp(ROOM, self.now)
 
     def comes(self, *, before="invite", membership="join", person=CAROL):
-        self.joinings.saw(ROOM, member(person, membership, before=before), self.now)
+        self.joinings.note_membership(ROOM, member(person, membership, before=before), self.now)
 
     def since(self, person=CAROL):
         return self.joinings.visible_from(ROOM, person)
@@ -240,7 +240,7 @@ def test_talk_stays_for_those_who_have_heard_it():
     place = (ROOM, "")
     for number, words in enumerate(["before", "after"]):
         if words == "after":
-            talk.came(ROOM, CAROL)
+            talk.note_join(ROOM, CAROL)
         talk.remember(place, f"${number}", Background(kind="talk", sender=ALICE, text=words))
 
     assert [line.text for line in talk.lines_for(place, CAROL, keep=False)] == ["after"]

@@ -120,7 +120,7 @@ NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 def ask(it: AnswerLimiter, name: object, *, minute: float = 0, sender: str = "a") -> AnswerSlot | None:
     at = NOON + timedelta(minutes=minute)
-    return it.place(str(name), sender=sender, at=at)
+    return it.reserve(str(name), sender=sender, at=at)
 
 
 def waits(it: AnswerLimiter, count: int, **more: Any) -> list[float]:
@@ -206,7 +206,7 @@ def contexts(it: MailIntake, sender: str, count: int) -> list[MessageContext]:
     found = []
     for number in range(count):
         raw = f"From: {sender}\r\nTo: bot@mail.test\r\nMessage-ID: <{number}@p.test>\r\n\r\nhi\r\n".encode()
-        taken = it.take(read_arrival(number, NOON, raw, whole=True), uidvalidity=1)
+        taken = it.convert(read_arrival(number, NOON, raw, whole=True), uidvalidity=1)
         found.append(taken.context)  # type: ignore[union-attr]
     return found
 
@@ -232,7 +232,7 @@ def test_the_wait_is_counted_from_acceptance(minutes: int, left: float) -> None:
     """A clock that goes back does not make it longer."""
     it = intake(Path("unused"), [])
     raw = b"From: x@p.test\r\nTo: bot@mail.test\r\n\r\nhi\r\n"
-    message: Any = it.take(read_arrival(1, NOON, raw, whole=True), uidvalidity=1)
+    message: Any = it.convert(read_arrival(1, NOON, raw, whole=True), uidvalidity=1)
     message = message.with_context(MessageContext(wait_s=600.0))
     row = InboxRow(1, message, InboxState.READY, 0, 0, NOON, None, None)
     assert left_s(row, NOON + timedelta(minutes=minutes)) == left

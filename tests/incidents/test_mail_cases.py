@@ -47,7 +47,7 @@ def received(name: str) -> InboundMessage:
     raw = b"Authentication-Results: mail.test; dmarc=pass header.from=mail.test\n" + raw
     arrival = read_arrival(1, NOW, raw, whole=True)
     intake = MailIntake("email", CONFIG, AnswerLimiter(CONFIG.limits))
-    message = intake.take(arrival, uidvalidity=1)
+    message = intake.convert(arrival, uidvalidity=1)
     assert not isinstance(message, OwnCopy)
     if EXPECTED[name].get("reply"):
         message = intake.answering(message, arrival, SENT, formatted=True)
@@ -90,7 +90,7 @@ def taken(head: str, body: str = "Hello", **settings: Any) -> InboundMessage:
         f"To: bot@mail.test\r\n{head}\r\n\r\n{body}"
     ).encode()
     intake = MailIntake("email", CONFIG, AnswerLimiter(CONFIG.limits), **settings)
-    found = intake.take(read_arrival(1, NOW, raw, whole=True), uidvalidity=1)
+    found = intake.convert(read_arrival(1, NOW, raw, whole=True), uidvalidity=1)
     assert isinstance(found, InboundMessage)
     return found
 

@@ -14,7 +14,7 @@ import pytest
 
 from channels.email.imap.imap_connect import Timing
 from channels.email.receive import mail_receiver as receiving
-from channels.email.receive.mail_fetching import MOST_WITHHELD, Withheld
+from channels.email.receive.mail_fetching import MAX_WITHHELD, WithheldMails
 from tests.clock import EPOCH, LoopClock
 from tests.doubles.accounts import email_channel
 from tests.doubles.imap_server import fake_imap
@@ -169,7 +169,7 @@ async def test_one_that_was_deleted_is_nothing_to_tell(tmp_path: Path) -> None:
 
 async def test_a_server_that_hands_out_nothing_is_down(tmp_path: Path) -> None:
     """The link waits then; nothing is passed over, and all comes in the end."""
-    many = MOST_WITHHELD + 50
+    many = MAX_WITHHELD + 50
     house = Harness(tmp_path, *range(1, many + 1))
     house.store.withheld = dict.fromkeys(range(1, many + 1), "no")
     await house.start()
@@ -207,11 +207,11 @@ async def test_a_mail_whose_reading_takes_too_long_is_read_once_more(
 
 def test_a_clock_that_was_put_back_makes_it_due() -> None:
     """Otherwise it would wait until the clock was there again."""
-    withheld = Withheld()
+    withheld = WithheldMails()
     withheld.add(1, EPOCH + timedelta(days=400))
     assert withheld.begin(EPOCH) == [1]
-    assert Withheld(withheld.as_value()).next_s(EPOCH) is not None
-    assert Withheld("rubbish").begin(EPOCH) == []
+    assert WithheldMails(withheld.as_value()).next_s(EPOCH) is not None
+    assert WithheldMails("rubbish").begin(EPOCH) == []
 
 
 async def test_what_was_set_aside_is_known_from_the_position_alone(tmp_path: Path) -> None:

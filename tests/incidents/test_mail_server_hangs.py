@@ -11,7 +11,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from agent_core.oauth import ProviderAway
+from agent_core.oauth import ProviderUnreachable
 from agent_core.oauth_http import HttpProvider
 from channels.base import ChannelUnavailable, DeliveryUncertain
 from tests.clock import LoopClock
@@ -127,7 +127,7 @@ async def test_a_token_provider_that_hangs() -> None:
     url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/token"
     try:
         since = asyncio.get_running_loop().time()
-        with pytest.raises(ProviderAway):
+        with pytest.raises(ProviderUnreachable):
             await HttpProvider()(url, {"refresh_token": "x"})
         assert asyncio.get_running_loop().time() - since < LATEST_S
     finally:

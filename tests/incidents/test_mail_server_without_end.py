@@ -20,7 +20,7 @@ from tests.unit.channels.email.test_submission import Post, submit
 
 pytestmark = pytest.mark.virtual_time
 PIECE = b"x" * 100_000
-MOST_SENT = 400
+MAX_SENT = 400
 """Pieces: what the limit lets through, and what sockets hold beside it."""
 
 
@@ -57,7 +57,7 @@ async def drips_in_the_greeting(server: Dialogue) -> None:
 
 
 async def floods_the_greeting(server: Dialogue) -> None:
-    for _ in range(MOST_SENT):
+    for _ in range(MAX_SENT):
         await server.raw(PIECE)
     raise AssertionError("all of it was taken")
 
@@ -99,5 +99,5 @@ async def test_a_mail_is_not_submitted_for_ever(at: str, line: bytes, pause_s: f
     async with asyncio.timeout(3_600):
         with pytest.raises(ChannelUnavailable):
             await submit(post)
-    assert post.sent < MOST_SENT * len(PIECE)
+    assert post.sent < MAX_SENT * len(PIECE)
     assert not post.uncertain_before

@@ -38,7 +38,7 @@ def mail(sender: str, *fields: str) -> InboundMessage:
     ]
     raw = "\r\n".join([*lines, "", "what do you know?"]).encode()
     intake = MailIntake("email", config, AnswerLimiter(MailAnswerLimits()), is_owner="alice@mail.test".__eq__)
-    message = intake.take(read_arrival(1, NOW, raw, whole=True), uidvalidity=1)
+    message = intake.convert(read_arrival(1, NOW, raw, whole=True), uidvalidity=1)
     assert not isinstance(message, OwnCopy)
     assert message.addressed
     return message

@@ -26,7 +26,7 @@ def taken(*, sender: str = "alice@mail.test", text: bytes = b"", whole: bool = F
         f"From: {sender}\r\nTo: bot@mail.test\r\nSubject: Which one?\r\n\r\n"
     )
     arrival = read_arrival(1, NOW, header.encode() + text, whole=whole)
-    message = MailIntake("email", config, AnswerLimiter(MailAnswerLimits())).take(arrival, uidvalidity=1)
+    message = MailIntake("email", config, AnswerLimiter(MailAnswerLimits())).convert(arrival, uidvalidity=1)
     assert not isinstance(message, OwnCopy)
     return message
 

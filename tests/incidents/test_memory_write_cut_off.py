@@ -61,7 +61,7 @@ async def test_who_is_acquitted_while_waiting_just_runs() -> None:
         await anyio.sleep(0)
         ran.append(session)
 
-    run = gate.over(run_session)
+    run = gate.guard(run_session)
     async with anyio.create_task_group() as tasks:
         for session in sessions:
             tasks.start_soon(run, session)

@@ -15,7 +15,7 @@ import pytest
 from agent_core.messages import Amendment
 from channels.base import ChannelMisconfigured, ChannelUnavailable
 from channels.matrix.crypto.undecryptable import PATIENCE_S, WAITING
-from channels.matrix.events.edits import Early
+from channels.matrix.events.edits import EarlyEdits
 from channels.matrix.receive.decryption import Decryption
 from tests.clock import LoopClock
 from tests.doubles.homeserver import ANYBODY
@@ -120,7 +120,7 @@ def edit(number, sender):
 @pytest.mark.parametrize("owner", [NIA, "@else:hs.test"])
 def test_edits_of_one_person_push_out_their_own(owner):
     """Known as the owner or not, and the newest of the flood are kept."""
-    early = Early(lambda person: person == owner)
+    early = EarlyEdits(lambda person: person == owner)
     early.keep(GOOD, edit(0, NIA))
     for number in range(1000):
         early.keep(SLOW, edit(number, MALLORY))
@@ -133,7 +133,7 @@ def test_edits_of_one_person_push_out_their_own(owner):
 def test_edits_of_a_crowd_do_not_push_out_the_owner_s():
     """The control: another's are among those that go."""
     for owner, kept in [(NIA, "meant"), ("@else:hs.test", None)]:
-        early = Early(lambda person, owner=owner: person == owner)
+        early = EarlyEdits(lambda person, owner=owner: person == owner)
         early.keep(GOOD, edit(0, NIA))
         for number in range(1000):
             early.keep(SLOW, edit(0, f"@{number}:evil.test"))

@@ -17,7 +17,7 @@ from agent_core.models import Message, Purpose
 from agent_core.provenance import Trust, trust_of
 from channels.email.config import MailAnswerLimits
 from channels.email.parse.mail_threads import message_id_of
-from channels.email.receive.mail_attachments import Keeper
+from channels.email.receive.mail_attachments import MailAttachmentKeeper
 from channels.email.receive.mail_intake import MailIntake, OwnCopy, read_arrival
 from channels.email.reply_limits import AnswerLimiter
 from gateway.routing.access import Access, Alias
@@ -67,10 +67,10 @@ async def mail(body: str, *fields: str, to: str = "bot@mail.test") -> InboundMes
     ]
     raw = "\r\n".join([*lines, "", body]).encode()
     arrival = read_arrival(1, datetime(2026, 1, 1, tzinfo=UTC), raw, whole=True)
-    message = MailIntake("email", CONFIG, AnswerLimiter(MailAnswerLimits())).take(arrival, uidvalidity=1)
+    message = MailIntake("email", CONFIG, AnswerLimiter(MailAnswerLimits())).convert(arrival, uidvalidity=1)
     assert not isinstance(message, OwnCopy)
     assert message.addressed
-    return await Keeper(CONFIG, None, lambda _: True).keep(message, arrival.mail)
+    return await MailAttachmentKeeper(CONFIG, None, lambda _: True).keep(message, arrival.mail)
 
 
 async def done_with(message: InboundMessage, *before: Message) -> tuple[list[str], tuple[Message, ...]]:

@@ -42,7 +42,7 @@ def intake(limiter: AnswerLimiter, *, owner: bool) -> MailIntake:
 
 def taken(reader: MailIntake, number: int, at: datetime, *more: str) -> InboundMessage:
     arrival = read_arrival(number, at, mail(number, at, *more), whole=True)
-    found = reader.take(arrival, uidvalidity=1, now=at)
+    found = reader.convert(arrival, uidvalidity=1, now=at)
     assert isinstance(found, InboundMessage)
     return found
 

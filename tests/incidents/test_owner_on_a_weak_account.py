@@ -67,14 +67,17 @@ def load(tmp_path: Path) -> Callable[..., Settings]:
 def access_of(settings: Settings) -> Access:
     channels = settings.channels
     return Access(
-        settings.owner.aliases, settings.allow_from(), kinds=channels.kinds(), apart=channels.apart()
+        settings.owner.aliases,
+        settings.allow_from(),
+        kinds=channels.kinds(),
+        apart=channels.separate_accounts(),
     )
 
 
 def is_owner(settings: Settings, channel: str, address: str) -> bool:
     access = access_of(settings)
     known = access.role(channel, address, verified=True) is Role.OWNER
-    assert (address in access.owner_on(channel)) == known
+    assert (address in access.owner_addresses_on(channel)) == known
     return known
 
 

@@ -31,7 +31,7 @@ def limiter() -> AnswerLimiter:
 def place(it: AnswerLimiter, name: str, *, came: float, taken: float) -> AnswerSlot | None:
     """Minutes after noon."""
     at, now = (NOON + timedelta(minutes=minutes) for minutes in (came, taken))
-    return it.place(name, sender="a", at=at, now=now)
+    return it.reserve(name, sender="a", at=at, now=now)
 
 
 def waits(found: AnswerSlot | None) -> float:

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 
 from agent_core.messages import InboundMessage
 from channels.email.config import MailAnswerLimits
-from channels.email.receive.mail_intake import MOST_UNPROVEN, MailIntake, OwnCopy, read_arrival
+from channels.email.receive.mail_intake import MAX_UNPROVEN, MailIntake, OwnCopy, read_arrival
 from channels.email.reply_limits import AnswerLimiter
 from gateway.routing.access import Access, Alias, Role
 from gateway.routing.intake import admission
@@ -38,7 +38,7 @@ class Desk:
         """Why the next mail is ignored, and why it is kept."""
         self.count += 1
         raw = f"From: {sender}\r\nTo: bot@mail.test\r\nMessage-ID: <{self.count}@x.test>\r\n\r\nhello\r\n"
-        message = self.intake.take(read_arrival(self.count, NOW, raw.encode(), whole=True), uidvalidity=1)
+        message = self.intake.convert(read_arrival(self.count, NOW, raw.encode(), whole=True), uidvalidity=1)
         assert not isinstance(message, OwnCopy)
         assert isinstance(message, InboundMessage)
         return admission(message, self.access)
@@ -93,10 +93,10 @@ def test_a_mail_of_nobody_fills_no_disk() -> None:
             f"{told}From: alice@mail.test\r\nTo: bot@mail.test\r\nMessage-ID: <{number}@x.test>\r\n\r\n"
             + "hello\r\n" * 20_000
         )
-        message = desk.intake.take(read_arrival(number, NOW, raw.encode(), whole=True), uidvalidity=1)
+        message = desk.intake.convert(read_arrival(number, NOW, raw.encode(), whole=True), uidvalidity=1)
         assert isinstance(message, InboundMessage)
         assert message.text.startswith("hello\nhello")
         sizes.append(len(message.text))
         assert ("was not kept" in message.text) is not bool(told)
-    assert sizes[0] < MOST_UNPROVEN + 200
+    assert sizes[0] < MAX_UNPROVEN + 200
     assert sizes[1] > 100_000

@@ -13,7 +13,7 @@ import secrets
 import anyio
 import pytest
 
-from channels.matrix.crypto.key_types import NotMeant
+from channels.matrix.crypto.key_types import MustBeUnencrypted
 from channels.matrix.crypto.olm_machine import decrypted_event
 from channels.matrix.crypto.undecryptable import UndecryptableEvents
 from channels.matrix.events.edits import Senders, redacts
@@ -96,7 +96,7 @@ def test_what_means_something_inside_of_an_encrypted_event(kind):
     if kind in MEANT:
         assert decrypted_event(ROOM, event, event["content"], inner)["type"] == kind
     else:
-        with pytest.raises(NotMeant, match=kind):
+        with pytest.raises(MustBeUnencrypted, match=kind):
             decrypted_event(ROOM, event, event["content"], inner)
 
 

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from agent_core.messages import Audience, InboundMessage
-from channels.matrix.events.inbound_events import Me, read_event
+from channels.matrix.events.inbound_events import BotIdentity, read_event
 from channels.matrix.rooms.room_state import Rooms
 from tests.clock import EPOCH
 from tests.doubles.homeserver import member, text
 
 BOT, ALICE, BOB, ROOM = "@bot:hs.test", "@alice:hs.test", "@bob:hs.test", "!r:hs.test"
-ME = Me(channel="matrix", user_id=BOT, group_policy="open")
+ME = BotIdentity(channel="matrix", user_id=BOT, group_policy="open")
 
 
 def setting(kind: str, **content: str) -> dict[str, Any]:
@@ -48,7 +48,7 @@ def test_a_room_is_private_for_the_one_it_was_made_for_alone(how: str) -> None:
     for person, audience in ((BOB, Audience.DIRECT), (ALICE, Audience.GROUP)):
         rooms = alone_with(person)
         if how == "invitation":
-            rooms.promise_direct(ROOM, BOB)
+            rooms.mark_direct(ROOM, BOB)
         else:
             content = {"type": "m.direct", "content": {BOB: [ROOM], ALICE: ["!other:hs.test"]}}
             rooms.update({"account_data": {"events": [content]}})
@@ -69,7 +69,7 @@ def test_a_room_is_private_for_the_one_it_was_made_for_alone(how: str) -> None:
 def test_where_everybody_can_look_in_nothing_is_private(door: dict[str, Any], audience: Audience) -> None:
     """A room that can be read or entered uninvited is a group, even with two members."""
     rooms = alone_with(ALICE, door)
-    rooms.promise_direct(ROOM, ALICE)
+    rooms.mark_direct(ROOM, ALICE)
 
     assert said_by(ALICE, rooms).audience is audience
 
@@ -77,8 +77,8 @@ def test_where_everybody_can_look_in_nothing_is_private(door: dict[str, Any], au
 def test_nobody_goes_on_with_a_conversation_that_was_another_s() -> None:
     """Alice leaves her room to Bob: what he says there begins a session of its own."""
     hers = alone_with(ALICE)
-    hers.promise_direct(ROOM, ALICE)
+    hers.mark_direct(ROOM, ALICE)
     his = alone_with(BOB)
-    his.promise_direct(ROOM, ALICE)
+    his.mark_direct(ROOM, ALICE)
 
     assert said_by(BOB, his).session != said_by(ALICE, hers).session

@@ -9,14 +9,14 @@ import pytest
 
 from agent_core.messages import Audience, InboundMessage
 from channels.matrix.config import MatrixConfig
-from channels.matrix.events.inbound_events import Me, read_event
+from channels.matrix.events.inbound_events import BotIdentity, read_event
 from channels.matrix.events.room_policy import RoomRules
 from channels.matrix.rooms.room_state import Rooms
 from tests.clock import EPOCH
 from tests.doubles.homeserver import member, text
 
 BOT, ALICE, BOB, ROOM = "@bot:hs.test", "@alice:hs.test", "@bob:hs.test", "!r:hs.test"
-ME = Me(channel="matrix", user_id=BOT)
+ME = BotIdentity(channel="matrix", user_id=BOT)
 
 
 def room_with(*members, count):
@@ -37,7 +37,7 @@ def said(rooms, me=ME, sender=ALICE):
 @pytest.mark.parametrize("policy", ["mention", "allowlist", "open"])
 def test_the_only_other_person_needs_no_mention(policy):
     """Whatever the policy for groups is; whose memory is used stays as it is."""
-    me = Me(channel="matrix", user_id=BOT, group_policy=policy)
+    me = BotIdentity(channel="matrix", user_id=BOT, group_policy=policy)
     message = said(room_with(member(ALICE), count=2), me)
 
     assert message.addressed
@@ -80,7 +80,7 @@ def test_a_room_that_is_switched_off_stays_so():
 
 def test_members_are_asked_for_where_it_can_matter():
     """After a restart the server counts nobody: a room in which two others are known is none of two."""
-    assert room_with(member(ALICE), count=None).lacks_members(ROOM)
-    assert room_with(count=None).lacks_members(ROOM)
-    assert not room_with(member(ALICE), member(BOB), count=None).lacks_members(ROOM)
-    assert not room_with(member(ALICE), count=2).lacks_members(ROOM)
+    assert room_with(member(ALICE), count=None).is_size_unknown(ROOM)
+    assert room_with(count=None).is_size_unknown(ROOM)
+    assert not room_with(member(ALICE), member(BOB), count=None).is_size_unknown(ROOM)
+    assert not room_with(member(ALICE), count=2).is_size_unknown(ROOM)

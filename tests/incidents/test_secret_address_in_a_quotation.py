@@ -44,7 +44,7 @@ def test_it_stands_nowhere(spelled: str) -> None:
         "--b--\r\n"
     ).encode()
     arrival = read_arrival(1, datetime.now(UTC), raw, whole=True)
-    message = MailIntake("email", config, AnswerLimiter(config.limits)).take(arrival, uidvalidity=1)
+    message = MailIntake("email", config, AnswerLimiter(config.limits)).convert(arrival, uidvalidity=1)
     assert not isinstance(message, OwnCopy)
     assert message.sender.verified
     assert message.context.cc == ("bob@mail.test",)

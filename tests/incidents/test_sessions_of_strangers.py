@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from channels.matrix.crypto.cross_signing import Identities
-from channels.matrix.crypto.fair_shares import beyond_shares
+from channels.matrix.crypto.fair_shares import excess_items
 from tests.incidents.test_thousands_of_devices import BOT, OWNER, ROOM, Person, private_olm, signed
 
 private_identities = import_module("channels.matrix.crypto.cross_signing")
@@ -92,7 +92,7 @@ def kept(bot):
 
 def test_strangers_sessions_give_way_to_nobody_elses(bot, monkeypatch):
     """To neither those of a known device, nor those of a device that is still to be learned, of another server."""
-    monkeypatch.setattr(private_store, "MOST_UNKNOWN", 20)
+    monkeypatch.setattr(private_store, "MAX_UNKNOWN", 20)
     known, new = Writer(OWNER, bot).begin(), Writer("@friend:hs.test", bot).begin()
     bot.learn_devices(OWNER, known.devices)
     bot.receive([known.key(), new.key()])
@@ -151,8 +151,8 @@ def test_the_account_is_written_once_for_all_that_came(bot, tmp_path, monkeypatc
 
 def test_room_keys_are_bounded(bot, monkeypatch):
     """Of whoever has most the oldest goes; somebody with one keeps it."""
-    monkeypatch.setattr(private_store, "MOST_KEYS", 30)
-    monkeypatch.setattr(private_store, "_LOOK_AFTER", 5)
+    monkeypatch.setattr(private_store, "MAX_KEYS", 30)
+    monkeypatch.setattr(private_store, "_COUNT_AFTER", 5)
     owner, group = Writer(OWNER, bot).begin(), vodozemac.GroupSession()
     bot.receive([owner.key(group)])
     evil = Writer(EVIL, bot).begin()
@@ -170,7 +170,7 @@ items = some.lists(some.sampled_from(["@a:x", "@b:x", "@c:y", "@d:z", "@e:z"]), 
 def test_shares_are_fair(people, at_most):
     """No more than there is room for; who has less than an equal share gives nothing away."""
     numbered = list(enumerate(people))
-    gone = beyond_shares(numbered, at_most)
+    gone = excess_items(numbered, at_most)
     left = [one for one in numbered if one not in gone]
 
     assert len(left) <= at_most or len(people) <= at_most
@@ -185,7 +185,7 @@ def test_shares_are_fair(people, at_most):
 
 def test_devices_that_come_and_go_leave_nothing(bot, tmp_path, monkeypatch):
     """A list names other devices each time, with long names: what it names now is kept, without the names."""
-    monkeypatch.setattr(private_store, "MOST_UNKNOWN", 10)
+    monkeypatch.setattr(private_store, "MAX_UNKNOWN", 10)
     owner = Person(OWNER, 1)
     bot.learn_devices(OWNER, owner.devices())
     for _ in range(6):

@@ -103,7 +103,7 @@ async def taken(raw: bytes, **changes: object) -> InboundMessage:
     arrival = read_arrival(1, NOW, raw, whole=True)
     open_for = intake.open_question(arrival)
     by_us = await prover.find(raw, open_for) if open_for and config.dkim == "verify" else Verification()
-    message = intake.take(arrival, uidvalidity=1, verification=by_us.by, doubt=by_us.lacks)
+    message = intake.convert(arrival, uidvalidity=1, verification=by_us.by, doubt=by_us.lacks)
     assert not isinstance(message, OwnCopy)
     return message
 

@@ -15,7 +15,7 @@ import anyio
 import pytest
 
 from channels.email.imap.imap_connect import Timing
-from channels.email.receive.verification_queue import MOST_OF_DOMAIN, TOO_MUCH
+from channels.email.receive.verification_queue import MAX_OF_DOMAIN, TOO_MUCH
 from channels.email.trust.dns import NoSuchName
 from tests.clock import LoopClock
 from tests.doubles import mailbox
@@ -174,7 +174,7 @@ async def test_an_end_while_they_wait(tmp_path: Path, monkeypatch: pytest.Monkey
 async def test_what_waits_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Beyond a hundred of one domain nobody is asked any more; a person judges."""
     world = Scenario(tmp_path, monkeypatch, Dns(1e6))
-    count = MOST_OF_DOMAIN + 20
+    count = MAX_OF_DOMAIN + 20
     async with world.running():
         pass
     world.put(*(mail(number, GUEST) for number in range(count)), mail(count, FRIEND))

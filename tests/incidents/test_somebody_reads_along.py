@@ -29,7 +29,7 @@ def taken(header: bytes | str, **changes: object) -> InboundMessage:
     header = header if isinstance(header, bytes) else header.encode()
     raw = HEAD.encode() + header + b"\r\n\r\nwhat did I tell you?\r\n"
     intake = MailIntake("email", config, AnswerLimiter(MailAnswerLimits()))
-    message = intake.take(read_arrival(1, NOW, raw, whole=True), uidvalidity=1)
+    message = intake.convert(read_arrival(1, NOW, raw, whole=True), uidvalidity=1)
     assert not isinstance(message, OwnCopy)
     assert message.addressed
     assert message.sender.verified

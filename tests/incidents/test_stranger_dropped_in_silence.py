@@ -13,7 +13,7 @@ import pytest
 
 from agent_core.messages import Audience, Sender, SessionKey
 from gateway.operations.operation_context import OperationContext
-from gateway.routing import let_in
+from gateway.routing import admissions
 from gateway.routing.access import Access, Alias, is_admitted
 from gateway.routing.conversations import Conversations
 from gateway.routing.intake import AcceptGate, ChannelInbox
@@ -86,7 +86,7 @@ async def test_a_proven_stranger_is_kept_and_a_forged_one_is_not(house: Harness)
 async def test_to_let_somebody_in_answers_what_was_kept(house: Harness) -> None:
     """Of that person alone, as of an allowed person; and the next mail needs no decision, over a restart too."""
     await house.inbox.accept([mail("a"), mail("b", EVE)])
-    done = await let_in.admit_person(house.store, house.access, "Carol@Else.Test")
+    done = await admissions.admit_person(house.store, house.access, "Carol@Else.Test")
     assert (done.address, list(done.channels), done.messages) == (CAROL, ["email"], 1)
     await house.inbox.accept([mail("c")])
     assert await house.states() == {
@@ -96,23 +96,23 @@ async def test_to_let_somebody_in_answers_what_was_kept(house: Harness) -> None:
     }
     (row,) = [row for row in await house.store.inbox.rows() if row.message.native_id == "a"]
     assert not is_admitted(row.message)
-    assert (await let_in.admit_person(house.store, house.access, CAROL)).messages == 0, (
+    assert (await admissions.admit_person(house.store, house.access, CAROL)).messages == 0, (
         "a command that is repeated"
     )
 
     again = access()
     assert not again.decide(mail("d")).allowed
-    await let_in.load(house.store, again)
+    await admissions.load(house.store, again)
     assert again.decide(mail("d")).allowed
-    await let_in.shut_out(house.store, again, CAROL)
+    await admissions.revoke_admission(house.store, again, CAROL)
     assert not again.decide(mail("d")).allowed
-    assert (await let_in.shut_out(house.store, again, CAROL)).problem
-    assert (await let_in.admit_person(house.store, again, "@x:hs.test")).problem
+    assert (await admissions.revoke_admission(house.store, again, CAROL)).problem
+    assert (await admissions.admit_person(house.store, again, "@x:hs.test")).problem
 
 
 async def test_who_may_write_already_is_not_let_in_again(house: Harness) -> None:
     """Otherwise "may write to me now" would be said of the owner's own mail that proves nothing."""
-    done = await let_in.admit_person(house.store, house.access, ALICE)
+    done = await admissions.admit_person(house.store, house.access, ALICE)
     assert (list(done.channels), done.problem.partition(";")[0]) == ([], "may write to me already")
     assert done.problem.endswith("under its name, as m7")
     assert await house.store.state.read("let-in:email") is None
@@ -134,8 +134,8 @@ async def test_what_is_kept_is_bounded(house: Harness) -> None:
     await house.inbox.accept([mail(f"b{number}", f"p{number}@evil.test") for number in range(120)])
     await house.inbox.accept([mail("owner", ALICE)])
     states = await house.states()
-    assert sum(states[f"a{number}"][0] == "quarantined" for number in range(8)) == let_in.MOST_OF_ONE
-    assert sum(state == ("quarantined", UNINVITED) for state in states.values()) == let_in.MOST_KEPT
+    assert sum(states[f"a{number}"][0] == "quarantined" for number in range(8)) == admissions.MAX_OF_ONE
+    assert sum(state == ("quarantined", UNINVITED) for state in states.values()) == admissions.MAX_KEPT
     assert states["owner"] == ("ready", None)
     rows = await house.store.inbox.quarantined_as(UNINVITED)
     assert max(len(row.message.text) for row in rows) < 21_000
@@ -180,7 +180,7 @@ async def test_an_invitation_waits_for_the_owner_and_is_not_answered(house: Harn
     (row,) = await house.store.inbox.quarantined_as(UNINVITED)
     with pytest.raises(IllegalMove):
         await house.store.inbox.admit(row.id)
-    done = await let_in.admit_person(house.store, house.access, CAROL)
+    done = await admissions.admit_person(house.store, house.access, CAROL)
     assert (done.messages, done.invitations) == (0, 1)
     assert (await house.states())["invitation:!a:1"][0] == "ignored"
 
@@ -210,9 +210,9 @@ async def test_what_people_say_to_each_other_in_a_room_is_not_kept(tmp_path: Pat
             "m": "ignored",
             "d": "quarantined",
         }
-        assert [row.message.native_id for row in rows if let_in.was_refused(row, matrix)] == ["d", "m"]
+        assert [row.message.native_id for row in rows if admissions.was_refused(row, matrix)] == ["d", "m"]
         matrix = Access([Alias("matrix", "@a:hs.test")], {"matrix": ("@s:hs.test",)})
-        refused = [row.message.native_id for row in rows if let_in.was_refused(row, matrix)]
+        refused = [row.message.native_id for row in rows if admissions.was_refused(row, matrix)]
         assert refused == ["d"], "what was only listed is not, once its sender may write; the other is kept"
 
 
@@ -236,10 +236,10 @@ async def test_each_way_of_being_refused_leaves_a_trace_and_robots_only_a_count(
 async def test_who_is_forgotten_is_not_let_in_any_more(house: Harness) -> None:
     """And nothing that was kept of them is there."""
     await house.inbox.accept([mail("a")])
-    await let_in.admit_person(house.store, house.access, EVE)
-    await let_in.admit_person(house.store, house.access, CAROL)
+    await admissions.admit_person(house.store, house.access, EVE)
+    await admissions.admit_person(house.store, house.access, CAROL)
     await erased(house.store, "Carol@else.test")
     again = access()
-    await let_in.load(house.store, again)
+    await admissions.load(house.store, again)
     assert [again.decide(mail("x", who)).allowed for who in (CAROL, EVE)] == [False, True]
     assert all(row.message.sender.address != CAROL for row in await house.store.inbox.rows())

@@ -15,7 +15,7 @@ import pytest
 import vodozemac
 
 from channels.matrix.client.homeserver import HttpAnswer
-from channels.matrix.crypto.cross_signing import canonical
+from channels.matrix.crypto.cross_signing import canonical_json
 from channels.matrix.crypto.devices import AT_ONCE
 from channels.matrix.crypto.encryption_engine import EncryptionEngine
 from tests.clock import ManualClock
@@ -26,7 +26,7 @@ private_olm = import_module("channels.matrix.crypto.olm_machine")
 
 
 def signed(account, user_id, name, value):
-    signature = account.sign(canonical(value)).to_base64()
+    signature = account.sign(canonical_json(value)).to_base64()
     return {**value, "signatures": {user_id: {f"ed25519:{name}": signature}}}
 
 
@@ -69,7 +69,7 @@ def machine(tmp_path):
 
 def test_some_devices_of_a_person_count(machine, monkeypatch):
     """Those that are known stay known, whatever the server puts in front of them; a few are all of them."""
-    monkeypatch.setattr(private_olm, "MOST_DEVICES", 5)
+    monkeypatch.setattr(private_olm, "MAX_DEVICES", 5)
     first, crowd = Person(CROWD, 4), Person(CROWD, 12, "A")
     machine.learn_devices(CROWD, first.devices())
     assert {one.device_id for one in machine.devices_of([CROWD])} == {"D0", "D1", "D2", "D3"}
@@ -132,7 +132,7 @@ async def test_a_crowd_of_devices_is_learned_a_few_at_a_time(machine, tmp_path):
     identity = {"user_id": CROWD, "keys": {f"ed25519:{own}": own}}
     devices = crowd.devices()
     for device in devices.values():
-        theirs = signer.sign(canonical(device)).to_base64()
+        theirs = signer.sign(canonical_json(device)).to_base64()
         device["signatures"][CROWD][f"ed25519:{own}"] = theirs
     answer = {
         "device_keys": {CROWD: devices},
@@ -175,8 +175,8 @@ async def test_a_crowd_of_devices_is_learned_a_few_at_a_time(machine, tmp_path):
         if kind == "others":
             pieces.append(0)
     assert max(pieces) <= 30
-    assert sum(count for kind, count in work if kind == "learn") == private_olm.MOST_DEVICES
-    assert sum(count for kind, count in work if kind == "check") == private_olm.MOST_DEVICES + 1
+    assert sum(count for kind, count in work if kind == "learn") == private_olm.MAX_DEVICES
+    assert sum(count for kind, count in work if kind == "check") == private_olm.MAX_DEVICES + 1
     kept = machine.devices_of([CROWD])
     assert all(crypto.identities.is_signed(CROWD, one.device_id) for one in kept)
 

@@ -20,7 +20,7 @@ import anyio
 import pytest
 from anyio import to_thread
 
-from agent_core.oauth import OAuthTokens, ProviderAway, TokenStore
+from agent_core.oauth import OAuthTokens, ProviderUnreachable, TokenStore
 from agent_core.oauth_http import MAX_ANSWER_BYTES, HttpProvider
 from channels.base import ChannelAuthFailed, ChannelUnavailable
 from channels.email.config import OAuth
@@ -156,7 +156,7 @@ async def test_nonsense_is_a_temporary_failure(nonsense: bytes) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(nonsense), nonsense))
 
     async with rotating(say) as provider:
-        with pytest.raises(ProviderAway):
+        with pytest.raises(ProviderUnreachable):
             OAuthTokens().renew_from(await HttpProvider()(provider.url, {"refresh_token": "x"}), 0)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from agent_core.messages import SessionKey
 from agent_core.provenance import since, untrusted_origin
 from gateway.store.stores import Turn
-from gateway.turns.commands.asked import CommandContext
+from gateway.turns.commands.chat_command_context import CommandContext
 from gateway.turns.commands.command_parsing import Command
 from gateway.turns.commands.trust_command import TrustCommand
 from tests.clock import EPOCH, ManualClock

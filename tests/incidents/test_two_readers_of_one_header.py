@@ -26,7 +26,7 @@ def taken(raw: str) -> tuple[str, bool, bool]:
     """Who the sender is taken for, whether that is proven, and whether the mail is to be answered."""
     config = email_config()
     intake = MailIntake("email", config, AnswerLimiter(MailAnswerLimits()))
-    message = intake.take(read_arrival(1, NOW, raw.encode(), whole=True), uidvalidity=1)
+    message = intake.convert(read_arrival(1, NOW, raw.encode(), whole=True), uidvalidity=1)
     assert not isinstance(message, OwnCopy)
     return message.sender.address, message.sender.verified, message.addressed
 

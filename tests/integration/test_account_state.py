@@ -9,7 +9,7 @@ import anyio
 import psycopg
 import pytest
 
-from agent_core.state_folder import DiskFolder, StateAway
+from agent_core.state_folder import DiskFolder, StateUnreachable
 from channels.base import ChannelUnavailable
 from channels.email.config import OAuth
 from channels.email.mail_credentials import TokenCredentials, token_store
@@ -20,7 +20,7 @@ from gateway.app import Overrides, build
 from gateway.errors import ConfigInvalid
 from gateway.operations.migration import migrate_operation
 from gateway.settings import Settings
-from gateway.store.lease import LeaseTimes, lost_lease_speaks
+from gateway.store.lease import LeaseTimes, unwrap_lost_lease
 from gateway.store.opening import open_postgres
 from gateway.store.postgres.account_documents import AccountState, DatabaseFolder
 from gateway.store.postgres.postgres_queue import PostgresQueue
@@ -116,11 +116,11 @@ async def test_who_is_behind_writes_nothing_and_the_control_does_damage(url: str
         new = machine(folder(state, tmp_path / "b"))
         room_keys(new, 1)
         there, before = rows(new), rows(old)
-        with pytest.raises(StateAway, match="another squidbot"):
+        with pytest.raises(StateUnreachable, match="another squidbot"):
             room_keys(old, 1)
         assert rows(old) == before
         assert old.is_stale
-        with pytest.raises(StateAway, match="opened again"):
+        with pytest.raises(StateUnreachable, match="opened again"):
             room_keys(old, 1)
         old.close()
         again = machine(folder(state, tmp_path / "a"))
@@ -157,7 +157,7 @@ async def test_whoever_has_lost_the_lease_writes_nothing(url: str, tmp_path: Pat
             lambda: place.remove("session.json"),
             lambda: place.claim("session.json", for_s=1),
         ):
-            with pytest.raises(StateAway):
+            with pytest.raises(StateUnreachable):
                 refused()
         taken = folder(other, tmp_path / "b")
         assert taken.read("session.json") == b"of the first"
@@ -175,10 +175,10 @@ async def test_a_commit_whose_answer_is_lost_is_found_again(url: str, tmp_path: 
 
         def lost(self, *args, **more):
             save(self, *args, **more)
-            raise StateAway("the answer was lost")
+            raise StateUnreachable("the answer was lost")
 
         monkeypatch.setattr(DatabaseFolder, "save", lost)
-        with pytest.raises(StateAway):
+        with pytest.raises(StateUnreachable):
             room_keys(made, 1)
         assert len(made.room_keys) == 0
         made.close()
@@ -404,7 +404,7 @@ async def test_two_new_machines_with_different_accounts_at_once(url: str, tmp_pa
     one, another = "@club:hs.test", "@another:hs.test"
     async with state_at(url, tmp_path / "key"):
         pass
-    with pytest.raises(ConfigInvalid, match="the account club is"), lost_lease_speaks():
+    with pytest.raises(ConfigInvalid, match="the account club is"), unwrap_lost_lease():
         async with anyio.create_task_group() as tasks:
             settings = Settings.model_validate({"gateway": {"store": url, "state_key": KEY}})
             built = [

@@ -27,7 +27,7 @@ def calendar(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CalendarServe
 @pytest.fixture(autouse=True)
 def looks(monkeypatch: pytest.MonkeyPatch, calendar: CalendarServer) -> list[str]:
     """What each look that was made came to; an empty calendar."""
-    found, look = [], AppointmentReminders.look_once
+    found, look = [], AppointmentReminders.check_once
 
     async def looked(self: AppointmentReminders) -> None:
         try:
@@ -37,8 +37,8 @@ def looks(monkeypatch: pytest.MonkeyPatch, calendar: CalendarServer) -> list[str
             raise
         found.append("")
 
-    monkeypatch.setattr(AppointmentReminders, "look_once", looked)
-    monkeypatch.setattr(appointment_reminders, "_LOOK_EVERY_S", 0.05)
+    monkeypatch.setattr(AppointmentReminders, "check_once", looked)
+    monkeypatch.setattr(appointment_reminders, "_CHECK_EVERY_S", 0.05)
     monkeypatch.setattr(appointment_reminders, "_RETRY_S", 0.05)
     for name in calendar.names():
         calendar.request("DELETE", f"{calendar.home}main/{name}")

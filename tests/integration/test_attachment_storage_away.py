@@ -14,7 +14,7 @@ import pytest
 
 from agent_core.storage.layout import Layout
 from agent_core.storage.session_files import named_in_files
-from channels.attachments import PATH, AttachmentStore, StorageAway
+from channels.attachments import PATH, AttachmentStore, StorageUnreachable
 from channels.attachments.file_storage import LocalFiles
 from channels.base import ChannelUnavailable
 from channels.matrix.receive import deferred_reading, downloads
@@ -208,7 +208,10 @@ async def test_one_process_sweeps_for_all(object_server: ObjectServer, tmp_path:
         first, second = sweeper(), sweeper()
         orphan = await store.save("a", "", b"nobody names it")
         clock.advance(ORPHAN_AFTER_S + 60)
-        real, storage.list_files = storage.list_files, lambda: (_ for _ in ()).throw(StorageAway("gone"))
+        real, storage.list_files = (
+            storage.list_files,
+            lambda: (_ for _ in ()).throw(StorageUnreachable("gone")),
+        )
         with pytest.raises(ChannelUnavailable):
             await first.sweep_alone()
         storage.list_files = real
@@ -276,7 +279,7 @@ async def test_a_persons_objects_are_exported_and_forgotten(elsewhere, gate: Gat
         export_person(layout, database, bob, tmp_path / "out", now=EPOCH, storage=storage)
     assert not (tmp_path / "out").exists()
     before = database.read_bytes()
-    with pytest.raises(StorageAway):
+    with pytest.raises(StorageUnreachable):
         forget_person(layout, database, bob, now=EPOCH, storage=storage)
     assert database.read_bytes() == before
     gate.way = "open"

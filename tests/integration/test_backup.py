@@ -19,7 +19,7 @@ from agent_core.messages import InboundMessage, Sender
 from agent_core.models import Message
 from agent_core.storage.jsonl_memory import JsonlMemory
 from gateway.errors import AlreadyRunning
-from gateway.operations.backup.contents import Choice, known_backups, note_backup
+from gateway.operations.backup.contents import BackupSelection, known_backups, note_backup
 from gateway.operations.backup.create import (
     BackupFailed,
     BackupSource,
@@ -145,7 +145,7 @@ async def test_a_running_daemon_is_copied_at_one_moment(tmp_path):
                 before = answered
                 while answered < before + 10:
                     await anyio.sleep(0.001)
-                choice = Choice(root, root / "workspace")
+                choice = BackupSelection(root, root / "workspace")
                 source = BackupSource(choice, lambda folder=answer: folder)
                 done = await anyio.to_thread.run_sync(
                     lambda source=source, number=number: make_backup(
@@ -222,7 +222,7 @@ async def test_nothing_is_answered_twice_after_a_restore(filled, tmp_path):
             inbox = ChannelInbox(
                 SimpleNamespace(name="matrix", account=BOT), store=store,
                 conversations=Conversations(Access((), {"matrix": ("@alice:hs.test",)})),
-                intake=AcceptGate(keeper.may_be_answered), report=lambda *_: None,
+                intake=AcceptGate(keeper.may_have_answered), report=lambda *_: None,
             )  # fmt: skip
             for name, at in (("$gap", 2), ("$later", 10)):
                 message = InboundMessage(

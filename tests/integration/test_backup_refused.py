@@ -11,7 +11,7 @@ from contextlib import closing
 
 import pytest
 
-from gateway.operations.backup.archive import BackupRefused, look_into
+from gateway.operations.backup.archive import BackupRefused, verify_backup
 from gateway.operations.backup.archive_encryption import (
     BackupDamaged,
     DecryptingReader,
@@ -37,17 +37,17 @@ async def test_the_right_passphrase_opens_it_and_no_other(filled, tmp_path):
     done = await made(filled, tmp_path, passphrase="open sesame", log_n=CHEAP)
     raw = done.path.read_bytes()
     assert b"tea" not in raw
-    assert look_into(done.path, passphrase="open sesame").files
+    assert verify_backup(done.path, passphrase="open sesame").files
     with pytest.raises(WrongPassphrase):
-        look_into(done.path, passphrase="open sesam")
+        verify_backup(done.path, passphrase="open sesam")
     with pytest.raises(BackupRefused, match="encrypted"):
-        look_into(done.path)
+        verify_backup(done.path)
     for number, broken in enumerate(
         (raw[:-1], raw[:-20], raw[:200], raw[:100] + bytes([raw[100] ^ 1]) + raw[101:], raw + b"\0" * 40)
     ):
         (tmp_path / f"broken{number}").write_bytes(broken)
         with pytest.raises(BackupDamaged):
-            look_into(tmp_path / f"broken{number}", passphrase="open sesame")
+            verify_backup(tmp_path / f"broken{number}", passphrase="open sesame")
 
 
 def test_chunks_cannot_be_moved_or_left_out():
@@ -107,9 +107,9 @@ def test_names_and_kinds_that_no_backup_has_are_refused(tmp_path, name, more):
     data = b"1\n0\n512\n" if "pax_headers" in more else b""
     path = forged(tmp_path / "x.tar.gz", (name, data, more))
     with pytest.raises(BackupRefused, match=r"does not belong in a backup|not a file|damaged"):
-        look_into(path)
+        verify_backup(path)
     fine = forged(tmp_path / "y.tar.gz", ("home/workspace/fine", b"", {}), ("home/gateway.db", b"", {}))
-    assert "workspace/fine" in look_into(fine).files
+    assert "workspace/fine" in verify_backup(fine).files
     assert not (tmp_path / "evil").exists()
 
 
@@ -118,10 +118,10 @@ def test_bombs_are_refused(tmp_path):
     path = forged(tmp_path / "x.tar.gz", ("home/workspace/zeros", b"\0" * 5_000_000, {}))
     assert path.stat().st_size < 50_000
     with pytest.raises(BackupRefused, match="does not fit here"):
-        look_into(path, most_bytes=1_000_000)
+        verify_backup(path, most_bytes=1_000_000)
     long = forged(tmp_path / "y.tar.gz", ("home/workspace/" + "d/" * 100_000 + "x", b"", {}))
     with pytest.raises(BackupRefused, match="too long"):
-        look_into(long)
+        verify_backup(long)
 
 
 async def test_a_backup_of_a_later_version_is_refused(filled, tmp_path):

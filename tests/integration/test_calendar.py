@@ -9,7 +9,7 @@ import pytest
 
 from agent_core.provenance import Trust, trust_of
 from devservers.calendars import CalendarServer
-from gateway.cli.check import _check_calendars
+from gateway.cli.check.all_checks import _check_calendars
 from gateway.cli.check.check_report import CheckReport, FindingLevel
 from gateway.settings import Settings
 from tests.calendar_world import Calendars, calendars_at, card, event, ids_in, settings_for, started, task

@@ -12,8 +12,8 @@ from pathlib import Path
 import anyio
 import pytest
 
-from gateway.cli.check import check_data
-from gateway.operations.backup.archive import look_into
+from gateway.cli.check.all_checks import check_data
+from gateway.operations.backup.archive import verify_backup
 from gateway.operations.backup.create import backup_name
 from gateway.operations.backup.restore import restore
 from gateway.system.home import Home
@@ -76,7 +76,7 @@ def test_a_backup(home, tmp_path):
     assert (done[0], done[1], done[-1]) == (True, True, False)
     for path in folder.iterdir():
         assert path.name.endswith(".tar.gz"), "nothing half-made stays"
-        assert look_into(path).files
+        assert verify_backup(path).files
     assert before.items() <= tree(home).items()
     assert state_of(home)[0] == 0, state_of(home)[1]
 

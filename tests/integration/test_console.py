@@ -21,7 +21,7 @@ from gateway.app.daemon import make_operations
 from gateway.operations.http import console as console_package
 from gateway.operations.http.console.console_server import Console
 from gateway.operations.http.console.console_views import ACTIONS, VIEWS
-from gateway.operations.http.console.streams import MOST_STREAMS, ChangeStreams
+from gateway.operations.http.console.streams import MAX_STREAMS, ChangeStreams
 from gateway.operations.http.health import Health, serve
 from gateway.operations.http.samples import DayHistory
 from gateway.operations.operation_context import OperationContext
@@ -98,10 +98,12 @@ async def looking(
     streams = ChangeStreams(one.built.wakeups.changes())
     day = DayHistory(one.built.store.maintenance.stats, one.built.clock)
 
-    async def not_here() -> str:
+    async def standby_notice() -> str:
         return browser.elsewhere
 
-    app = health.app(host="127.0.0.1", more=Console(operations, logins, not_here, day, streams).routes())
+    app = health.app(
+        host="127.0.0.1", more=Console(operations, logins, standby_notice, day, streams).routes()
+    )
     jar = aiohttp.CookieJar(unsafe=True)
     async with (
         serve(app, host="127.0.0.1", port=0) as port,
@@ -393,10 +395,10 @@ async def test_a_page_that_stays_open_and_pages_that_are_closed_leave_nothing_be
         tasks = len(asyncio.all_tasks())
         for _ in range(7):
             open_ones = [
-                await browser.client.get(f"{browser.url}/console/changes") for _ in range(MOST_STREAMS + 3)
+                await browser.client.get(f"{browser.url}/console/changes") for _ in range(MAX_STREAMS + 3)
             ]
             with anyio.fail_after(60):
-                while browser.streams.count != MOST_STREAMS:
+                while browser.streams.count != MAX_STREAMS:
                     await anyio.sleep(0.02)
             for each in open_ones:
                 each.close()

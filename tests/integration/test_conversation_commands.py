@@ -377,7 +377,7 @@ class TestExport:
             threads.append(threading.current_thread())
             return as_markdown(*given, **named)
 
-        monkeypatch.setattr("gateway.turns.commands.conversation_commands._MOST_CHARS", 30)
+        monkeypatch.setattr("gateway.turns.commands.conversation_commands._MAX_CHARS", 30)
         monkeypatch.setattr("gateway.turns.commands.conversation_commands.as_markdown", noted)
         async with talking(tmp_path, Mind()) as one:
             await asked(one, "the heron is ill again")

@@ -145,7 +145,7 @@ async def test_a_taught_id_counts_for_its_recipient_alone(
         async def anybody(*_: object) -> bool:
             return True
 
-        monkeypatch.setattr("channels.email.receive.repeats.Repeats.was_written_to", anybody)
+        monkeypatch.setattr("channels.email.receive.repeats.Repeats.has_written_to", anybody)
     async with bot.running() as channel:
         session = await channel.direct_session("mallory@mail.test", topic="notes")
         answer = answer_to(_first(await _asked(bot)), "a note").model_copy(update={"session": session})

@@ -19,7 +19,7 @@ from agent_core.models import Message, ModelChunk, ToolDefinition
 from channels.base import ChannelUnavailable, DeliveryFailed
 from gateway.observability.logs import configure_logs
 from gateway.observability.logs.log_lines import LineFilter, parse_line
-from gateway.observability.redaction import going_out, quiet, redact_quotes
+from gateway.observability.redaction import outgoing_texts, quiet, redact_quotes
 from tests.integration.gateway_world import world
 
 BODY = "c4nary-of-a-body"
@@ -175,7 +175,7 @@ def test_subject_and_quotation_of_a_mail_are_texts_too():
         context={"subject": "the surprise party", "quoted": {"text": "is the cake ordered", "date": "today"}},
     )
     refusal = "554 spam from bot@example.org: Re: the surprise party / > is the cake ordered"
-    with quiet(going_out(message)):
+    with quiet(outgoing_texts(message)):
         assert redact_quotes({"error": refusal})["error"] == "554 spam from bot@example.org: Re: […] / > […]"
     with quiet([message.text]):
         assert redact_quotes({"error": refusal})["error"] == refusal

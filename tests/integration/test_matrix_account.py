@@ -15,8 +15,8 @@ from channels.base import ChannelAuthFailed, LinkState
 from channels.matrix.crypto.account_check import encryption_findings
 from devservers import MatrixPeer
 from devservers.rest import request_json
-from gateway.cli.check import CheckReport, FindingLevel, check_channel
-from gateway.cli.check.login_checks import report_findings
+from gateway.cli.check.check_report import CheckReport, FindingLevel
+from gateway.cli.check.login_checks import check_channel, report_findings
 from gateway.system.clock import SystemClock
 from tests.command_line import squidbot
 from tests.daemon import Daemon, matrix_settings

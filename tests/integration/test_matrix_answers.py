@@ -224,7 +224,7 @@ async def test_a_person_is_reached_in_a_room_of_two(make_bot, alice, encrypted):
     assert directs.body == {alice.user_id: [room]}
     assert session == question.session == SessionKey("matrix", room)
     assert question.context.route["direct"]
-    assert state.good is encrypted
+    assert state.is_success is encrypted
 
 
 async def test_a_room_that_was_lost_on_the_way_is_found(make_bot, alice):

@@ -37,7 +37,7 @@ _ROOT = Path(__file__).resolve().parents[2]
 @pytest.fixture(autouse=True)
 def _by_signals_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """An answer wakes whoever waits for it: nobody looks for it."""
-    monkeypatch.setattr(server_questions, "_LOOK_EVERY_S", 3600)
+    monkeypatch.setattr(server_questions, "_CHECK_EVERY_S", 3600)
 
 
 def form(**properties: Any) -> str:
@@ -148,7 +148,7 @@ async def test_a_word_answers_a_closed_question(
 
 async def test_a_signal_that_is_lost_costs_some_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(OpenQuestions, "_wake", lambda *_: None)
-    monkeypatch.setattr(server_questions, "_LOOK_EVERY_S", 0.2)
+    monkeypatch.setattr(server_questions, "_CHECK_EVERY_S", 0.2)
     async with house(tmp_path / "home", Caller(), bad=asking(tmp_path)) as one:
         one.server.say(ANN, "please bad__echo")
         _, name = await question(one)

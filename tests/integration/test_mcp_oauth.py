@@ -19,7 +19,7 @@ import pytest
 from aiohttp import web
 
 from agent_core import oauth_login
-from agent_core.oauth import OAuthTokens, ProviderAway
+from agent_core.oauth import OAuthTokens, ProviderUnreachable
 from agent_core.tools.mcp.config import McpServerSettings
 from agent_core.tools.mcp.mcp_logins import LoginFile
 from agent_core.tools.mcp.server_connection import ServerUnavailable
@@ -377,7 +377,7 @@ async def test_one_address_at_home_does_not_make_a_server_be_at_home(oauth, monk
         with pytest.raises(ServerUnavailable, match="without encryption"):
             await logged_in(oauth, one, client_id="squid")
         moved = replace(at_home, url=f"{one.url}/mcp")
-        with pytest.raises(ProviderAway, match="without encryption"):
+        with pytest.raises(ProviderUnreachable, match="without encryption"):
             await oauth.renew_login(moved)
         assert (one.refreshed, len(one.given)) == (0, 1)
 

@@ -192,7 +192,7 @@ async def test_a_disk_that_is_full_when_the_summary_is_saved_costs_one_call(smal
 async def test_a_check_in_remembers_like_a_conversation(tmp_path: Path) -> None:
     """The heartbeat's run has ``memory_write`` for the owner's document, named after its own session."""
 
-    class Keeper(Obedient):
+    class MailAttachmentKeeper(Obedient):
         async def _answer(self, messages: list[Message], tools: set[str]) -> AsyncIterator[ModelChunk]:
             wanted = "buy milk" in messages[-1].content
             if wanted and "memory_write" in tools and "bought" not in messages[0].content:
@@ -211,7 +211,7 @@ async def test_a_check_in_remembers_like_a_conversation(tmp_path: Path) -> None:
         name="matrix",
         settings={"owner": {"aliases": [Alias("matrix", "ann")]}},
         heartbeat=lambda log: HeartbeatChannel(schedule, checklist=checklist, clock=clock, log=log),
-        models={"demo": Keeper()},
+        models={"demo": MailAttachmentKeeper()},
         allow_from={"matrix": ("*",)},
     ) as there:
         await there.asked("hello")

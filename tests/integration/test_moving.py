@@ -233,7 +233,7 @@ async def test_a_move_back_that_fails_leaves_the_database_as_it_was(url: str, tm
         migrate_operation.move_to_embedded(home, home.root / "workspace", url, ManualClock())
     await (await opened_queue(home.database, url, clock=ManualClock())).aclose()
     with monkeypatch.context() as patched, pytest.raises(OSError, match="No space"):
-        patched.setattr(migrate_operation, "carry_in", full)
+        patched.setattr(migrate_operation, "move_into_home", full)
         migrate_operation.move_to_embedded(home, home.root / "workspace", url, ManualClock())
     with pytest.raises(ConfigInvalid, match="has not ended"):
         await opened_queue(home.database, url, clock=ManualClock())

@@ -14,14 +14,14 @@ import pytest
 
 from agent_core.errors import StorageUnavailable
 from gateway.app.daemon import _Ending, _restart_for_erasures
-from gateway.app.erasures import carry_out_requests
+from gateway.app.erasures import run_erasure_requests
 from gateway.operations.privacy import person_erasure
 from gateway.operations.privacy.erasure_requests import (
     ErasureRequest,
     add_request,
-    coming_night,
     due_requests,
     next_due,
+    next_night,
 )
 from gateway.settings import Settings
 from gateway.system.home import Home
@@ -142,7 +142,7 @@ def stored(root: Path) -> str:
 async def carry_out(root: Path) -> None:
     from anyio import to_thread
 
-    await to_thread.run_sync(carry_out_requests, Settings.model_validate({"people": PEOPLE}), Home(root))
+    await to_thread.run_sync(run_erasure_requests, Settings.model_validate({"people": PEOPLE}), Home(root))
 
 
 async def test_the_next_start_after_its_time_forgets(tmp_path: Path) -> None:
@@ -201,9 +201,9 @@ async def test_the_owner_hears_of_one_that_failed(tmp_path: Path) -> None:
 def test_a_request_waits_for_the_night(tmp_path: Path) -> None:
     (tmp_path / "state").mkdir()
     now = datetime(2026, 11, 30, 3, 0, tzinfo=UTC)
-    assert coming_night(now, UTC) == now.replace(hour=4)
-    assert coming_night(now.replace(hour=4), UTC) == now.replace(day=1, month=12, hour=4)
-    due = coming_night(now, UTC)
+    assert next_night(now, UTC) == now.replace(hour=4)
+    assert next_night(now.replace(hour=4), UTC) == now.replace(day=1, month=12, hour=4)
+    due = next_night(now, UTC)
     add_request(tmp_path, ErasureRequest([BOB], "a", due.isoformat()))
     add_request(tmp_path, ErasureRequest([CID], "b", (due + timedelta(days=1)).isoformat()))
     assert [one.addresses for one in due_requests(tmp_path, due)] == [(BOB,)]

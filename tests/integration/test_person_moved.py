@@ -14,7 +14,8 @@ from agent_core.models import MemoryScope, ScopeKind
 from agent_core.storage.jsonl_memory import JsonlMemory
 from agent_core.storage.layout import Layout
 from gateway.app.daemon import log_interrupted_erasures
-from gateway.cli.check import CheckReport, _check_home, check_data
+from gateway.cli.check.all_checks import _check_home, check_data
+from gateway.cli.check.check_report import CheckReport
 from gateway.errors import NotFound, StateUnusable
 from gateway.operations.privacy import moved_person
 from gateway.operations.privacy.inventory import Person, PersonUnclear

@@ -168,7 +168,7 @@ async def test_an_undo_that_is_refused_does_not_keep_the_server_busy(
 ):
     """A disk may be full for hours; the control asks again at once."""
     if not pauses:
-        monkeypatch.setattr(pool, "REPEATED_AFTER_S", 0.0)
+        monkeypatch.setattr(pool, "RETRY_UNDO_S", 0.0)
     tries = 0
 
     def refused(db: object, value: object) -> None:
@@ -253,7 +253,7 @@ async def test_a_server_that_took_over_cannot_say_so_the_claim_is_undone(
 
 async def test_a_caller_does_not_wait_for_ever(house: Harness, cuts: Cuts, monkeypatch: pytest.MonkeyPatch):
     """After a while they are told that nobody knows, and what was committed is told when the server is back."""
-    monkeypatch.setattr(pool, "TOLD_WITHIN_S", 0.1)
+    monkeypatch.setattr(pool, "NOTIFIED_WITHIN_S", 0.1)
     cuts.left, cuts.away = [True], 10_000
     with anyio.fail_after(60):
         with pytest.raises(StoreUnavailable):

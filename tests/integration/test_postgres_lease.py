@@ -143,8 +143,8 @@ async def test_a_second_machine_stands_by_until_the_first_one_ends(url: str, tmp
             await first.started.wait()
             tasks.start_soon(second.run)
             await second.settled.wait()
-        assert second.stands_by and not first.stands_by and not second.started.is_set()
-        assert await second.not_here() and not await first.not_here()
+        assert second.is_standby and not first.is_standby and not second.started.is_set()
+        assert await second.standby_notice() and not await first.standby_notice()
         [held] = await queue.maintenance.leases()
         report = await second.status.read()
         assert report["standing_by"] and {one["does"] for one in report["machines"]} == {
@@ -159,7 +159,7 @@ async def test_a_second_machine_stands_by_until_the_first_one_ends(url: str, tmp
             given_back_at = anyio.current_time()
             await second.started.wait()
         assert anyio.current_time() - given_back_at < 10  # two seconds on a quiet machine
-        assert not second.stands_by and (await second.status.read())["channels"]
+        assert not second.is_standby and (await second.status.read())["channels"]
         second.stop()
     async with opened(url) as queue:
         assert await queue.maintenance.leases() == []
@@ -315,7 +315,7 @@ async def test_others_go_on_while_one_waits_to_be_alone_with_what_a_frozen_proce
     """They have turns between its tries, long before the server lets go of that. The control waits as any call does."""
     monkeypatch.setitem(_LIMITS, "idle_in_transaction_session_timeout", "12s")
     if control:
-        monkeypatch.setattr(postgres_connection, "ALONE_WAITS_S", 5)
+        monkeypatch.setattr(postgres_connection, "EXCLUSIVE_WAIT_S", 5)
     async with opened(url) as joining, opened(url) as living:
         with closing(connect(url)) as db:
             Transaction(db, 1).execute("SELECT 1")  # and then it stands still

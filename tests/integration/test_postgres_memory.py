@@ -22,7 +22,7 @@ from gateway.operations.privacy.inventory import people
 from gateway.operations.privacy.person_erasure import MARKER, forget_person
 from gateway.routing.attachment_retention import ORPHAN_AFTER_S, AttachmentSweeper
 from gateway.store.opening import memory_in_database
-from gateway.store.personal_rows import table_troubles
+from gateway.store.personal_rows import table_problems
 from gateway.store.place import ServerDatabase, place_of_queue
 from gateway.store.postgres.postgres_queue import PostgresQueue, migrate
 from gateway.store.sql import outbox_statements
@@ -274,7 +274,7 @@ async def test_a_person_is_exported_and_forgotten(url: str, tmp_path: Path) -> N
             await search.search(SearchRequest(ROOMS, "canary"))
         ).hits
     assert not forget_person(layout, place, bob, now=EPOCH).counts["lines"]
-    assert not [one for one in table_troubles(ServerDatabase(url)) if one.serious]
+    assert not [one for one in table_problems(ServerDatabase(url)) if one.serious]
 
 
 # ── files of messages ──
@@ -306,7 +306,7 @@ async def test_damage_is_told(url: str, postgres: PostgresServer) -> None:
     """Lines, records, versions and words that are not what they should be; nothing before that."""
     await planted(url)
     place = ServerDatabase(url)
-    assert table_troubles(place) == []
+    assert table_problems(place) == []
     with postgres.admin(url.rpartition("/")[2]) as db:
         where = f"session = '{ROOM}' AND seq"
         db.execute(f"UPDATE squidbot.all_history SET line = 'no line' WHERE {where} = 1")
@@ -315,7 +315,7 @@ async def test_damage_is_told(url: str, postgres: PostgresServer) -> None:
         db.execute(f"DELETE FROM squidbot.all_history WHERE session = '{DIRECT}' AND seq = 1")
         db.execute(f"UPDATE squidbot.all_consolidation SET record = '{{' WHERE session = '{ROOM}'")
         db.execute(f"UPDATE squidbot.all_memory SET line = '' WHERE scope = '{BOBS}' AND version = 2")
-    told = [f"{one.part}: {one.text}" for one in table_troubles(place)]
+    told = [f"{one.part}: {one.text}" for one in table_problems(place)]
     assert told == [
         f"histories: {ROOM}: lines 4 to 4 are missing",
         f"histories: {ROOM}: 1 lines cannot be read: 1",

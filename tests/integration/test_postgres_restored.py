@@ -15,7 +15,7 @@ from gateway.app import Overrides, build
 from gateway.errors import ConfigInvalid
 from gateway.operations.inbox_operations import restored
 from gateway.settings import Settings
-from gateway.store.lease import lost_lease_speaks
+from gateway.store.lease import unwrap_lost_lease
 from gateway.store.postgres import restore_detection as recognising
 from gateway.store.postgres.postgres_queue import PostgresQueue, migrate
 from gateway.store.rollback_guard import Extent, Gap, HighWaterMark, read_high_water_mark
@@ -78,7 +78,7 @@ async def runs(url: str, home: Home) -> None:
     """A start of a daemon, and its end."""
     settings = Settings.model_validate({"gateway": {"store": url, "state_key": "a-key-of-the-tests-for-it"}})
     built = await build(settings, home, Overrides())
-    with lost_lease_speaks():
+    with unwrap_lost_lease():
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(built.run)
             with anyio.fail_after(60):

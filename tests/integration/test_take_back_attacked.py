@@ -11,7 +11,7 @@ from agent_core.messages import Audience, InboundMessage, MessageContext, Sender
 from agent_core.models import ToolResult
 from gateway.routing.access import is_admitted
 from gateway.store.states import InboxState
-from gateway.turns.commands.retry_and_undo import TakeBack
+from gateway.turns.commands.retry_and_undo import RetryAndUndo
 from tests.doubles.agent import StreamingModel, call
 from tests.inbound import inbound
 from tests.integration.command_world import ANN, BOB, DM, Mind, asked, settled, talking, texts
@@ -60,14 +60,14 @@ class TestAmongOthers:
 class TestTwoDevices:
     async def test_one_question_is_asked_anew_and_the_one_before_it_stays(self, tmp_path, monkeypatch):
         """The second `!retry` was accepted before the first was done."""
-        mind, retry, other_device = Mind(), TakeBack.retry, [2]
+        mind, retry, other_device = Mind(), RetryAndUndo.retry, [2]
 
-        async def late(self: TakeBack, given: Any) -> Any:
+        async def late(self: RetryAndUndo, given: Any) -> Any:
             if other_device:
                 await one.hand_over(_said("!retry", other_device.pop()))
             return await retry(self, given)
 
-        monkeypatch.setattr(TakeBack, "retry", late)
+        monkeypatch.setattr(RetryAndUndo, "retry", late)
         async with talking(tmp_path, mind) as one:
             await asked(one, "alpha")
             await asked(one, "beta")
@@ -83,15 +83,15 @@ class TestTwoDevices:
 class TestLater:
     async def test_what_was_said_after_the_command_stays(self, tmp_path, monkeypatch):
         """The command failed, newer questions were answered, and then the operator has it tried again."""
-        mind, undo, failures = Mind(), TakeBack.undo, [1]
+        mind, undo, failures = Mind(), RetryAndUndo.undo, [1]
 
-        async def failing(self: TakeBack, given: Any) -> Any:
+        async def failing(self: RetryAndUndo, given: Any) -> Any:
             if failures:
                 failures.pop()
                 raise RuntimeError("defect")
             return await undo(self, given)
 
-        monkeypatch.setattr(TakeBack, "undo", failing)
+        monkeypatch.setattr(RetryAndUndo, "undo", failing)
         async with talking(tmp_path, mind) as one:
             await asked(one, "alpha")
             await asked(one, "beta")

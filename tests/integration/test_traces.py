@@ -24,7 +24,7 @@ SECRET = "hunter2-hunter2-hunter2"
 WORDS = "the walrus is called Gustav"
 
 
-class Keeper:
+class MailAttachmentKeeper:
     """A tool with an effect, and so with a receipt; it may fail."""
 
     name, description, effect = "keep", "Keeps.", Effect.PERSIST
@@ -62,7 +62,7 @@ def traced(collector, *, contents=False):
 
 async def ask(tmp_path, text=WORDS, *, tool=None, person="@ann:hs.test"):
     """One answered question."""
-    tool = tool or Keeper()
+    tool = tool or MailAttachmentKeeper()
     async with world(tmp_path, name="matrix", settings=OWNER, models={"demo": Keen()}, tools=[tool]) as one:
         said = (await one.asked(text, person=person)).text
     return said, tool
@@ -116,7 +116,7 @@ async def test_contents_only_if_asked_for_and_without_secrets(tmp_path):
 async def test_origins_and_results_are_told_by_their_kinds(tmp_path):
     """Another person asks, and a tool shows a page: kinds and trust are told, and never who or where."""
 
-    class Reader(Keeper):
+    class Reader(MailAttachmentKeeper):
         effect = Effect.READ
 
         async def execute(self, what=""):

@@ -30,7 +30,7 @@ from channels.base import Redelivery
 from gateway.app import Overrides, build
 from gateway.errors import GatewayError
 from gateway.settings import Settings
-from gateway.store.lease import LeaseLost, LeaseTimes, lost_lease_speaks
+from gateway.store.lease import LeaseLost, LeaseTimes, unwrap_lost_lease
 from gateway.store.stores import Queue, StoreUnavailable
 from gateway.supervision.gateway import Gateway
 from gateway.system.home import open_home
@@ -215,7 +215,7 @@ async def _live(run: Run) -> int:
             lease=_lease(run),
         ),
     )
-    with lost_lease_speaks():
+    with unwrap_lost_lease():
         await _run(run, built, server)
     return 0
 

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from agent_core.state_folder import StateAway
+from agent_core.state_folder import StateUnreachable
 from gateway import cli
 from gateway.app import Overrides, daemon
 from gateway.store.lease import LeaseTimes
@@ -73,7 +73,7 @@ def stop_in_the_middle(trigger: Path) -> None:
                 self._state._reach._needs = None
                 generation = self.generation(file)
             save(self, file, generation, changed, whole=whole)
-        except StateAway as error:
+        except StateUnreachable as error:
             said.write_text(f"refused: {error}")
             raise
         said.write_text("written")

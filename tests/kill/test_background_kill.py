@@ -29,7 +29,7 @@ from tests.kill.tally import chance as chance_of
 
 LOOPBACK_KILLS, _ = random_kills()
 JOBS = 20
-MOST_WRITES = 40
+MAX_WRITES = 40
 """So often a command that writes every 50 ms may write while its tree is being ended, however slow all is."""
 PERSON = "bob"
 MOMENTS = [
@@ -165,7 +165,7 @@ def settled(file: Path) -> str:
         time.sleep(0.02)
         if (now := file.read_text() if file.exists() else "") != last:
             last, since, writes = now, time.monotonic(), writes + 1
-            assert writes <= MOST_WRITES, "something goes on writing"
+            assert writes <= MAX_WRITES, "something goes on writing"
     return last
 
 

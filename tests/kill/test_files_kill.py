@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from agent_core.tools.files.journaled_files import By
+from agent_core.tools.files.journaled_files import ChangeAuthor
 from tests.file_tools_world import FileDesk
 from tests.kill.files_child import STEPS, script
 
@@ -79,7 +79,7 @@ def _problems(home, seed):
         found.append(f"listed: {[change.kind for change in reversed(changes)]}")
     if not found:
         for number, change in enumerate(changes, 1):
-            desk.journaled.undo(change.id, by=By())
+            desk.journaled.undo(change.id, by=ChangeAuthor())
             if _files(home) != _expected(calls[:-number]):
                 found.append(f"undo of {change.id}")
     return found

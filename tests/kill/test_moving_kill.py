@@ -150,7 +150,7 @@ BACK: list[tuple[Any, str, int, bool]] = [
     (migrate_operation, "write_conversation", 2, False),
     (migrate_operation, "_write_files", 1, False),
     (migrate_operation, "_put_document", 1, True),
-    (migrate_operation, "carry_in", 1, True),
+    (migrate_operation, "move_into_home", 1, True),
     (restore, "_carry_out", 1, True),
     (Path, "rename", 1, False),
     (Path, "rename", 2, False),

@@ -21,12 +21,12 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 KILLS = 30 if THOROUGH else 10
 CHILD = f"""{KILLED_AT_A_WRITE}
 from pathlib import Path
-from gateway.app.erasures import carry_out_requests
+from gateway.app.erasures import run_erasure_requests
 from gateway.settings import Settings
 from gateway.system.home import Home
 settings = Settings.model_validate({{"people": {{"bob": {{"addresses": sys.argv[2:]}}}}}})
 sys.addaudithook(hook)
-carry_out_requests(settings, Home(Path(sys.argv[1])))
+run_erasure_requests(settings, Home(Path(sys.argv[1])))
 print(count)
 """
 """Prints how often it wrote, if it is not killed."""

@@ -65,7 +65,7 @@ async def test_vectors_find_what_words_cannot(monkeypatch: pytest.MonkeyPatch) -
     for form, floor in floors.items():
         assert percent(shares[VECTORS, form]) >= floor, form
     assert percent(shares[f"{PROMPT} {VECTORS}", "as asked, paraphrased"]) >= 70
-    monkeypatch.setattr("agent_core.storage.search_index.search_index.lines_alike", lambda *_: {})
+    monkeypatch.setattr("agent_core.storage.search_index.search_index.similar_lines", lambda *_: {})
     words = await measure([history("en", 0, sittings=30)], vectors=True)
     assert percent(words[VECTORS, "key words, paraphrased"]) < floors["key words, paraphrased"]
     assert percent(words[f"{PROMPT} {VECTORS}", "as asked, paraphrased"]) < 70

@@ -53,9 +53,9 @@ async def _measure(homes: int, folder: Path) -> None:
 def main() -> None:
     """Measure each number of homes in a process of its own."""
     if sys.argv[1:2] == ["--child"]:
-        from gateway.system.process_tuning import share_one
+        from gateway.system.process_tuning import use_one_arena
 
-        share_one()  # as `squidbot run` does
+        use_one_arena()  # as `squidbot run` does
         with tempfile.TemporaryDirectory() as folder:
             anyio.run(_measure, int(sys.argv[2]), Path(folder))
         return

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 _FEWEST = 10
-_MOST_CORRELATED = 0.98
+_MAX_CORRELATED = 0.98
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +51,6 @@ def fit(points: Sequence[tuple[float, float]]) -> Slope:
     if square == 0:
         return Slope(each, 0.0)
     neighbours = sum(one * two for one, two in itertools.pairwise(residuals)) / square
-    correlation = min(max(neighbours, 0.0), _MOST_CORRELATED)
+    correlation = min(max(neighbours, 0.0), _MAX_CORRELATED)
     effective = max(count * (1 - correlation) / (1 + correlation), 3.0)
     return Slope(each, 2 * math.sqrt(square / (effective - 2) / spread))

@@ -17,7 +17,7 @@ from gateway.cli.commands import app
 from gateway.cli.manual import commands
 from gateway.observability import metrics
 from gateway.settings import Settings
-from gateway.settings.descriptions import bare
+from gateway.settings.descriptions import plain_type
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -137,7 +137,7 @@ def config_keys() -> set[str]:
     waiting: list[Any] = [Settings]
     seen = set()
     while waiting:
-        kind = bare(waiting.pop())
+        kind = plain_type(waiting.pop())
         if isinstance(kind, type) and issubclass(kind, BaseModel):
             if kind not in seen:
                 seen.add(kind)

@@ -53,7 +53,7 @@ from agent_core.errors import (
     StreamBroken,
 )
 from agent_core.llm.demo.consolidation import demo_summary
-from agent_core.llm.demo.rules import DemoReply, last_user_text, magic_in, question_in, reply_to
+from agent_core.llm.demo.rules import DemoReply, last_user_text, magic_word_in, question_in, reply_to
 from agent_core.llm.model_errors import empty_answer
 from agent_core.models import Message, ModelChunk, ToolCall, ToolDefinition, Usage
 
@@ -109,7 +109,7 @@ class DemoModel:
         if (summary := demo_summary(messages)) is not None:
             return DemoReply(summary)
         text = question_in(messages)
-        magic = magic_in(text)
+        magic = magic_word_in(text)
         if magic is not None and messages[-1].role != "tool":
             return self._magic(*magic, text, tools)
         return reply_to(messages, tools)
@@ -136,7 +136,7 @@ class DemoModel:
         return DemoReply((line * (size // len(line) + 1))[:size])
 
     def _failing(self, word: str, times: int, text: str) -> DemoReply:
-        """Fail ``times`` times for the same message, then answer and begin anew."""
+        """Fail ``times`` times for the same message, then answer and start again."""
         tried = self._tries.pop(text, 0)
         if tried >= times:
             return DemoReply(

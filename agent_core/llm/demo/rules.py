@@ -99,7 +99,7 @@ def last_user_text(messages: Sequence[Message]) -> str:
     return "".join([*out, text[position:]])
 
 
-def magic_in(text: str) -> tuple[str, str | None] | None:
+def magic_word_in(text: str) -> tuple[str, str | None] | None:
     """The first magic word and what follows it (a number or ``always``), or None."""
     found = _MAGIC.search(text)
     return (found[1], found[2]) if found else None
@@ -231,7 +231,7 @@ def _write(document: str) -> DemoReply:
 def _after_tools(messages: Sequence[Message], text: str, tools: Sequence[str]) -> DemoReply:
     result = messages[-1].content.strip()
     facts, forget = facts_in(text), _FORGET.search(text)
-    magic = magic_in(text)
+    magic = magic_word_in(text)
     if magic is not None and magic[0] in ("toolfail", "garbage"):
         return DemoReply(f"That went wrong, as you wanted. The tool said: {result}")
     if _failed(messages) and (_FILE_WORD.search(text) or _REMIND.search(text)):

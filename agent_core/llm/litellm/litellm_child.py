@@ -44,7 +44,7 @@ _CHUNK = (
 
 _MEMORY_BYTES = 1_500_000_000
 _WARM_UP_LIMIT_S = 20.0
-_MOST_SOUND_BYTES = 5_500_000
+_MAX_SOUND_BYTES = 5_500_000
 """In base64 the daemon takes it as one frame."""
 
 
@@ -146,7 +146,7 @@ async def _said(request: Mapping[str, Any]) -> Piece:
 
     answer = await litellm.aspeech(**request)
     content = bytes(answer.content)
-    if len(content) > _MOST_SOUND_BYTES:
+    if len(content) > _MAX_SOUND_BYTES:
         raise ValueError("a sound without end")
     return Piece(text=base64.b64encode(content).decode())
 

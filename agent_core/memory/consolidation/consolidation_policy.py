@@ -25,7 +25,7 @@ META_SUMMARY_SENTENCES = 8
 _LEAST_SENTENCES = 5
 _MESSAGES_PER_SENTENCE = 10
 _SENTENCE_CHARS = 600
-_LONGEST_TURN = 200
+_MAX_TURN = 200
 _SHINGLE = 8
 _COPY_CHARS = 400
 _SINGLE = 4
@@ -135,7 +135,7 @@ def _cut(messages: Sequence[Message], wanted: int, last: int) -> int:
         (before, _between_turns),
         (after, _between_turns),
         (before, _between_answers),
-        (before if wanted >= _LONGEST_TURN else never, _not_torn),
+        (before if wanted >= _MAX_TURN else never, _separates_no_answer),
     ):
         for place in places:
             if good(messages[place - 1], messages[place]):
@@ -153,8 +153,8 @@ def _between_answers(before: Message, here: Message) -> bool:
     return here.role == "assistant" and before.role in ("assistant", "tool") and not before.tool_calls
 
 
-def _not_torn(before: Message, here: Message) -> bool:
-    """For what is no conversation any more: at least no question goes without the answer next to it."""
+def _separates_no_answer(before: Message, here: Message) -> bool:
+    """Return True if a boundary here separates no question from its answer."""
     return not (before.role == "user" and here.role == "assistant")
 
 
@@ -235,7 +235,7 @@ def readable(summary: str, max_chars: int) -> tuple[str, str]:
 
 
 def newest_of(summary: str, max_chars: int) -> str:
-    """Keep a summary's newest sentences within ``max_chars``, as it would grow where no model shortens it."""
+    """Keep a summary's newest sentences within ``max_chars``: without a model nothing else shortens it."""
     if len(summary) <= max_chars:
         return summary
     text = summary.removeprefix(_LEFT_OUT).strip()

@@ -23,7 +23,7 @@ from agent_core.ports import Clock
 
 _CONCURRENCY = 2
 _PAUSE_S = 0.25
-_MOST_DUE = 10_000
+_MAX_DUE = 10_000
 RETRY = BackoffPolicy(first_s=60.0, cap_s=6 * 3600.0, jitter=0.25)
 _TRIES = 8
 _IDLE_S = 3600.0
@@ -75,7 +75,7 @@ class ConsolidationQueue:
         """Note that a turn of this session was completed. Never blocks, never fails."""
         self._due_sessions[session_id] = None
         self._due_sessions.move_to_end(session_id)
-        if len(self._due_sessions) > _MOST_DUE:
+        if len(self._due_sessions) > _MAX_DUE:
             # The next turn of that session marks it again.
             self._due_sessions.popitem(last=False)
         self._changed.set()
@@ -193,7 +193,7 @@ class ConsolidationQueue:
         failures = before.failures + 1 if before else 1
         delay_s = RETRY.delay(failures, random=random.random())
         self._trouble[session_id] = _Trouble(failures, self._clock.monotonic() + delay_s, reason)
-        if len(self._trouble) > _MOST_DUE:
+        if len(self._trouble) > _MAX_DUE:
             del self._trouble[next(iter(self._trouble))]
         self._failures += 1
         log.warning(

@@ -19,14 +19,14 @@ from unicodedata import digit
 from agent_core.text import word_count
 
 _MOST = 60
-_MOST_CHARS = 50_000
+_MAX_CHARS = 50_000
 _SNIPPET_CHARS = 90
 _DECISION_CHARS = 160
 _COUNTER = 6
 _DENSE = 4
 _LEAST_WORDS = 4  # fewer are a greeting or a yes
-_LONGEST_NUMBER = 40
-_LONGEST_CODE = 40
+_MAX_NUMBER = 40
+_MAX_CODE = 40
 _NOUNS_ARE_CAPITAL = 0.2
 _ENOUGH_WORDS = 12
 _SAME = 0.6
@@ -198,7 +198,7 @@ def merge_list(old: Iterable[str], new: Iterable[KeyFact], prose: str, *, max_ch
 
 
 def _sentences(text: str) -> Iterator[str]:
-    for match in _SENTENCE.finditer(text[:_MOST_CHARS]):
+    for match in _SENTENCE.finditer(text[:_MAX_CHARS]):
         if sentence := match[0].strip():
             yield sentence
 
@@ -225,7 +225,7 @@ def _plain(sentence: str, counted: dict[str, set[str]]) -> Iterator[KeyFact]:
     _count(rest, counted)
     for match in _NUMBER.finditer(rest):
         number = match[0].rstrip(".,:/-'")
-        if len(number) <= _LONGEST_NUMBER:
+        if len(number) <= _MAX_NUMBER:
             yield KeyFact("number", number, _around(sentence, match.start(), match.end()))
 
 
@@ -233,7 +233,7 @@ def _codes(text: str) -> Iterator[str]:
     """Yield the texts between backticks; matching long ones too keeps the pairs right."""
     for match in _CODE.finditer(text):
         code = match[1].strip()
-        if 2 <= len(code) <= _LONGEST_CODE and _WORD.search(code):
+        if 2 <= len(code) <= _MAX_CODE and _WORD.search(code):
             yield code
 
 

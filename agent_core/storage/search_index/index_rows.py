@@ -20,8 +20,8 @@ from typing import Any
 from agent_core.models import Message
 from agent_core.provenance import from_json
 from agent_core.storage.search_index.ranking import (
-    MOST_CANDIDATES,
-    MOST_POSTINGS,
+    MAX_CANDIDATES,
+    MAX_POSTINGS,
     Statistics,
     choose_candidates,
 )
@@ -29,7 +29,7 @@ from agent_core.storage.search_index.word_splitting import TAIL, Filters, Query,
 
 _VERSION = 6
 _IN_A_SECOND = 16  # rows; further ones take the numbers of the next seconds
-_MOST_TEXT = 20_000
+_MAX_TEXT = 20_000
 _SENDER = "@@"
 _BUSY_MS = 2000
 _CACHE_KIB = 500  # of each of the two connections; SQLite's own limit is four times that
@@ -53,7 +53,7 @@ CREATE VIRTUAL TABLE words USING fts5(text, content='', columnsize=0,
 
 # The row of the answer to a line, or of its question.
 _NEXT = "SELECT n.id FROM lines AS n WHERE n.session = l.session AND n.scope = l.scope AND n.position"
-_WITH_BESIDE = (
+_WITH_NEIGHBOURS = (
     f"CASE l.answers WHEN 0 THEN ({_NEXT} > l.position ORDER BY n.position LIMIT 1)"
     f" ELSE ({_NEXT} < l.position ORDER BY n.position DESC LIMIT 1) END"
 )
@@ -201,7 +201,7 @@ class Rows:
                         scope,
                         int(line.role == "assistant"),
                         line.sender,
-                        line.text[:_MOST_TEXT],
+                        line.text[:_MAX_TEXT],
                         line.origins,
                         line.turn,
                         _short_id(line.turn, line.id),
@@ -211,7 +211,7 @@ class Rows:
                     self._db.execute("UPDATE scopes SET lines = lines + 1 WHERE id = ?", (scope,))
                     self._db.execute(
                         "INSERT INTO words (rowid, text) VALUES (?, ?)",
-                        (number, _indexed(line.text[:_MOST_TEXT], scope, mark.session, line.sender)),
+                        (number, _indexed(line.text[:_MAX_TEXT], scope, mark.session, line.sender)),
                     )
             self._db.execute(
                 "UPDATE sessions SET position = ?, byte = ?, last_ms = ? WHERE id = ?",
@@ -315,30 +315,30 @@ class Rows:
         must = [f'"{term.words}"' for term in query.terms if term.quoted]
 
         def matching(wanted: str) -> list[int]:
-            return self._matching(" AND ".join([*mine, *must, wanted]), since_ms, MOST_POSTINGS)
+            return self._matching(" AND ".join([*mine, *must, wanted]), since_ms, MAX_POSTINGS)
 
         found: dict[Term, list[int]] = {}
         as_said: dict[Term, list[int]] = {}
         for term in query.terms:
             exact, forms = f'"{term.words}"', f"({_expression(term)})"
             found[term] = as_said[term] = matching(forms)
-            if len(found[term]) > MOST_CANDIDATES and forms != f"({exact})":
+            if len(found[term]) > MAX_CANDIDATES and forms != f"({exact})":
                 as_said[term] = matching(exact)
-                found[term] = as_said[term] if len(as_said[term]) == MOST_POSTINGS else found[term]
+                found[term] = as_said[term] if len(as_said[term]) == MAX_POSTINGS else found[term]
         (total,) = self._db.execute("SELECT lines FROM scopes WHERE id = ?", (number,)).fetchone()
         statistics = Statistics.from_matches(found, total)
         weighed = [(statistics.rarity(term), ids) for term, ids in found.items()]
         weighed += [
             (statistics.rarity(term), as_said[term])
             for term, ids in found.items()
-            if len(ids) > MOST_CANDIDATES
+            if len(ids) > MAX_CANDIDATES
         ]
         weighed += [
             (statistics.rarity(term), matching(_alike(*term.alike)))
             for term, ids in found.items()
             if not ids and term.alike
         ]
-        if all(len(ids) == MOST_POSTINGS for ids in found.values()):  # else those of the rarest have them all
+        if all(len(ids) == MAX_POSTINGS for ids in found.values()):  # else those of the rarest have them all
             every = " AND ".join(f'"{term.words}"' for term in found)
             weighed.append((sum(weight for weight, _ in weighed), matching(every)))
         chosen = choose_candidates(weighed)
@@ -359,7 +359,7 @@ class Rows:
     def _lines(
         self, numbers: Sequence[int], scope: int, name: str, since_ms: int
     ) -> dict[int, tuple[SearchLine, SearchLine | None]]:
-        rows = self._read(_WITH_BESIDE, numbers, scope)
+        rows = self._read(_WITH_NEIGHBOURS, numbers, scope)
         besides = self._read("NULL", [beside for _, beside, *_ in rows if beside], scope)
         by_number = {number: _line(columns, name) for number, _, *columns in besides}
         found = {}

@@ -52,7 +52,9 @@ class Unread:
     start: int
 
 
-def read_on(handle: int, position: int, byte: int, size: int) -> Iterator[tuple[SearchLine | None, int, int]]:
+def read_lines_from(
+    handle: int, position: int, byte: int, size: int
+) -> Iterator[tuple[SearchLine | None, int, int]]:
     """Each complete line from a place on (None: no text of a conversation), and the place after it."""
     at, held = -1, None
     for following, raw in lines_forwards(handle, byte, max_line_bytes=history_lines.MAX_LINE_BYTES):
@@ -74,14 +76,14 @@ def _next_line(raw: bytes | None, position: int, byte: int) -> tuple[SearchLine 
     return searched_line(value, here) or _mark_in(value, here), here + 1
 
 
-def undone_turn(value: dict[str, Any] | None) -> str:
+def withdrawn_turn(value: dict[str, Any] | None) -> str:
     """Return the turn or the message that the object of a line takes back, or an empty text."""
     undone = None if value is None else value.get("undoes")
     return undone if isinstance(undone, str) else ""
 
 
 def _mark_in(value: dict[str, Any] | None, position: int) -> SearchLine | None:
-    undone = undone_turn(value)
+    undone = withdrawn_turn(value)
     return SearchLine(position, 0, "system", None, "", "", undoes=undone) if undone else None
 
 
@@ -105,7 +107,7 @@ def searched_line(value: dict[str, Any] | None, position: int) -> SearchLine | N
     )
 
 
-def look_through(
+def scan_unread(
     unread: Unread,
     query: Query,
     scope: str,
@@ -140,7 +142,7 @@ def look_through(
             if raw is None or not any(mark in raw for mark in marks):
                 continue
             value = history_lines.as_object(raw)
-            undone.add(undone_turn(value))
+            undone.add(withdrawn_turn(value))
             number = history_lines.position_in(value, byte)
             before = lines[-1].position if lines else byte
             line = searched_line(value, number if number is not None else before - 1)

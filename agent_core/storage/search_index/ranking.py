@@ -18,9 +18,9 @@ from typing import TypeVar
 from agent_core.storage.search_index.stems import stems
 from agent_core.storage.search_index.word_splitting import Query, Term, fold, is_mistyped, sentences
 
-MOST_POSTINGS = 1_000
+MAX_POSTINGS = 1_000
 """The number of newest lines with a word that are counted; a word of more lines is a common one."""
-MOST_CANDIDATES = 100
+MAX_CANDIDATES = 100
 """The number of lines that are read and ranked."""
 
 _SATURATION = 1.2
@@ -30,7 +30,7 @@ _FORM_WEIGHT = 0.8
 _BEGINNING_WEIGHT = 0.4
 _COMPOUND_WEIGHT = 0.6
 _MISTYPED_WEIGHT = 0.6
-_BESIDE_WEIGHT = 0.4
+_NEIGHBOUR_WEIGHT = 0.4
 _IN_A_ROW = 0.3
 _NEAR_WEIGHT = 0.5
 _NEAR_WORDS = 8
@@ -49,9 +49,9 @@ class Statistics:
 
     @classmethod
     def from_matches(cls, found: Mapping[Term, Sequence[object]], total: int) -> Statistics:
-        """Count what was found; of a term with as many lines as are looked at a fourth of all may have it."""
-        many = max(MOST_POSTINGS, total // 4)
-        counts = {term: len(ids) if len(ids) < MOST_POSTINGS else many for term, ids in found.items()}
+        """Count matches; a term with `MAX_POSTINGS` lines or more is taken to be in a fourth of all."""
+        many = max(MAX_POSTINGS, total // 4)
+        counts = {term: len(ids) if len(ids) < MAX_POSTINGS else many for term, ids in found.items()}
         return cls(total, Counter(counts))
 
     def rarity(self, term: Term) -> float:
@@ -67,10 +67,10 @@ def choose_candidates(postings: Sequence[tuple[float, Iterable[_Id]]]) -> list[_
     for number, (weight, ids) in enumerate(heaviest):
         # Lines with nothing but words that are left cannot be among the best if enough others have more.
         left = sum(lighter for lighter, _ in heaviest[number:])
-        enough = sum(each > left for each in weights.values()) >= MOST_CANDIDATES
+        enough = sum(each > left for each in weights.values()) >= MAX_CANDIDATES
         for each in weights.keys() & ids if enough else ids:
             weights[each] = weights.get(each, 0.0) + weight
-    best = nlargest(MOST_CANDIDATES, zip(weights.values(), weights, strict=True))
+    best = nlargest(MAX_CANDIDATES, zip(weights.values(), weights, strict=True))
     return [each for _, each in best]
 
 
@@ -84,7 +84,7 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
-class Likeness:
+class Similarity:
     """The likeness of a line of a session to a query, from 0 to 1, and its most like sentence."""
 
     session: str
@@ -98,7 +98,7 @@ def rank(
     statistics: Statistics,
     candidates: Mapping[_Id, Candidate],
     *,
-    alike: Mapping[_Id, Likeness] = MappingProxyType({}),
+    alike: Mapping[_Id, Similarity] = MappingProxyType({}),
     least: float = 0.0,
 ) -> list[_Id]:
     """
@@ -122,7 +122,7 @@ def rank(
 class BestSentences:
     """Finds in lines the sentence that is worth most, rated as a line is."""
 
-    def __init__(self, query: Query, statistics: Statistics, alike: Iterable[Likeness]) -> None:
+    def __init__(self, query: Query, statistics: Statistics, alike: Iterable[Similarity]) -> None:
         self._rater = _Rater(query, statistics)
         self._alike = {(each.session, each.position): each for each in alike}
 
@@ -192,7 +192,7 @@ class _Rater:
             _, parts, weight = self._terms[number]
             here, there = own.get(number, _NONE), beside.get(number, _NONE)
             has_all = has_all and max(here.likeness, there.likeness) >= _FORM_WEIGHT
-            frequency = here.frequency or _BESIDE_WEIGHT * there.frequency
+            frequency = here.frequency or _NEIGHBOUR_WEIGHT * there.frequency
             total += weight * frequency * (_SATURATION + 1) / (frequency + norm)
             if number - 1 in own and not before.isdisjoint(here.starts):
                 total += _IN_A_ROW * weight

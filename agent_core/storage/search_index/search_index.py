@@ -34,11 +34,11 @@ from agent_core.storage.search_index.indexed_files import (
     answer_in,
     candidate_of,
     chosen,
-    look_through,
-    read_on,
+    read_lines_from,
+    scan_unread,
 )
-from agent_core.storage.search_index.ranking import MOST_CANDIDATES, BestSentences, Statistics, rank
-from agent_core.storage.search_index.vector_rows import IndexVectors, lines_alike, prepare_vectors
+from agent_core.storage.search_index.ranking import MAX_CANDIDATES, BestSentences, Statistics, rank
+from agent_core.storage.search_index.vector_rows import IndexVectors, prepare_vectors, similar_lines
 from agent_core.storage.search_index.vectors import Nearest, Vectors
 from agent_core.storage.search_index.word_splitting import Filters, Query, Term, fold, parse_query
 from agent_core.storage.session_record import session_of
@@ -117,7 +117,7 @@ class SearchIndex:
             if budget.is_spent:
                 budget.cut = True
                 break
-            read += look_through(
+            read += scan_unread(
                 unread,
                 query,
                 scope,
@@ -131,7 +131,7 @@ class SearchIndex:
             terms, (_, near, at) = each
             return sum(map(statistics.rarity, terms)), near[at].ms
 
-        scanned = [found for _, found in nlargest(MOST_CANDIDATES, read, key=weight)]
+        scanned = [found for _, found in nlargest(MAX_CANDIDATES, read, key=weight)]
         candidates = {
             number: candidate_of(line, None if beside is None or beside.is_in(undone) else beside)
             for number, (line, beside) in lines.items()
@@ -142,7 +142,7 @@ class SearchIndex:
         sound: dict[str, bool] = {}
         try:
             reader = self._reader if alike else None
-            similar = {} if reader is None else lines_alike(reader.connection, alike, scope, filters)
+            similar = {} if reader is None else similar_lines(reader.connection, alike, scope, filters)
             ranked = rank(query, statistics, candidates, alike=similar, least=asked.least)
             sentences = BestSentences(query, statistics, similar.values())
             hits, used = chosen(self._found(ranked, scanned, undone, sound), asked.max_results, sentences)
@@ -191,7 +191,7 @@ class SearchIndex:
             state = fstat(handle)
             if not _still(mark, handle, state.st_ino, state.st_size):
                 return None
-            new = read_on(handle, mark.position, mark.byte, state.st_size)
+            new = read_lines_from(handle, mark.position, mark.byte, state.st_size)
             return {line.undoes for line, *_ in islice(new, _BATCH_LINES) if line is not None and line.undoes}
         finally:
             close(handle)
@@ -341,7 +341,7 @@ class SearchIndex:
             batch: list[SearchLine] = []
             place = (mark.position, mark.byte)
             count = 0
-            for line, *place_after in read_on(handle, mark.position, mark.byte, state.st_size):
+            for line, *place_after in read_lines_from(handle, mark.position, mark.byte, state.st_size):
                 place = (place_after[0], place_after[1])
                 batch += [line] if line is not None else []
                 count += 1

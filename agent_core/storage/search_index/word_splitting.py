@@ -24,14 +24,14 @@ _ENDING = re.compile("[\u3041-\u309f ]+")
 # What stands before the words of a transcript is no part of their first sentence.
 _SENTENCE_END = re.compile(r"(?<=[.!?…])\s+|(?<=:\])\s+|(?<=[。！？])|\n+")
 _PARTS = re.compile(r"\"([^\"]*)\"|([^\"]+)")
-_MOST_TERMS = 16
-_MOST_CHARACTERS = 10_000  # that are remembered
+_MAX_TERMS = 16
+_MAX_CHARACTERS = 10_000  # that are remembered
 _SHORTEST_BEGINNING = 3
 _SHORTEST_PART = 4  # letters of a word within a compound
 _COMPOUND = range(2 * _SHORTEST_PART, 41)  # letters
 _ALIKE = 6  # letters at least of a word that may be mistyped
 _ALIKE_PART = 3
-_FIRST_SENTENCES, _LONGEST_SENTENCE = 16, 400
+_FIRST_SENTENCES, _MAX_SENTENCE = 16, 400
 TAIL = "~"
 """A word that ends with another is found by its letters backwards, after this character."""
 
@@ -47,7 +47,7 @@ class _Folded(dict[int, str]):
     """The folded form of each character that occurred, by its code, with blanks where words are split."""
 
     def __missing__(self, code: int) -> str:
-        if len(self) >= _MOST_CHARACTERS:
+        if len(self) >= _MAX_CHARACTERS:
             self.clear()
         self[code] = folded = _UNSPACED.sub(r" \1 ", _BETWEEN.sub(" ", _fold(chr(code))))
         return folded
@@ -75,13 +75,13 @@ def index_words(text: str) -> Iterator[str]:
 def sentences(text: str) -> list[str]:
     """Return a text as sentences, long ones in several parts."""
     told = (part.strip() for part in _SENTENCE_END.split(text))
-    longest = _LONGEST_SENTENCE
+    longest = _MAX_SENTENCE
     return [part[at : at + longest] for part in told for at in range(0, len(part), longest)]
 
 
 def first_sentences(text: str) -> list[str]:
     """Return the sentences of a text that have vectors."""
-    return sentences(text[: _FIRST_SENTENCES * _LONGEST_SENTENCE])[:_FIRST_SENTENCES]
+    return sentences(text[: _FIRST_SENTENCES * _MAX_SENTENCE])[:_FIRST_SENTENCES]
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +195,7 @@ def parse_query(text: str) -> Query:
     stop = max((found.keys() & words for words in _STOP), key=len)
     if 1 < len(stop) < len(found):
         found = {words: term for words, term in found.items() if words not in stop or term.quoted}
-    longest = nlargest(_MOST_TERMS, found, key=lambda words: (found[words].quoted, len(words)))
+    longest = nlargest(_MAX_TERMS, found, key=lambda words: (found[words].quoted, len(words)))
     return Query(tuple(term for words, term in found.items() if words in longest))
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _READ_LIMIT_S = 20.0
 _KNOWN_FOR_S = 600.0
-_MOST_COLLECTIONS = 20
+_MAX_COLLECTIONS = 20
 _CALENDAR, _CARDS = "urn:ietf:params:xml:ns:caldav", "urn:ietf:params:xml:ns:carddav"
 _PROPFIND = (
     f'<propfind xmlns="DAV:" xmlns:c="{_CALENDAR}" xmlns:a="{_CARDS}"><prop><current-user-principal/>'
@@ -96,7 +96,7 @@ class DavClient:
         now = self._clock.monotonic()
         if self._known is None or now - self._known[0] > _KNOWN_FOR_S:
             self._known = now, await self._discover()
-        return [each for each in self._known[1] if kind in each.kinds][:_MOST_COLLECTIONS]
+        return [each for each in self._known[1] if kind in each.kinds][:_MAX_COLLECTIONS]
 
     async def writable(self, kind: str, wanted: str = "") -> Collection:
         """The collection for new objects of a kind: of that name, else the one of the settings."""

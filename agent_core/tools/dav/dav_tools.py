@@ -25,7 +25,7 @@ from agent_core.tools.effects import Effect, Review, approved_state
 from agent_core.tools.execution import step_of_call
 from agent_core.tools.web.urls import host_of
 
-_MOST_SHOWN = 60
+_MAX_SHOWN = 60
 CHANGED_SINCE = "It has changed since it was approved, so nothing was done. Look at it again."
 _TEXT = {"type": "string"}
 
@@ -152,9 +152,9 @@ class _DavTool:
         return (untrusted_origin("calendar", host_of(self._settings.url), self._clock.now()),)
 
     def _shown(self, lines: Sequence[str], unread: int = 0) -> ToolResult:
-        more = [f"({len(lines) - _MOST_SHOWN} more)"] if len(lines) > _MOST_SHOWN else []
+        more = [f"({len(lines) - _MAX_SHOWN} more)"] if len(lines) > _MAX_SHOWN else []
         more += [f"({unread} could not be read)"] if unread else []
-        content = "\n".join([*lines[:_MOST_SHOWN], *more])
+        content = "\n".join([*lines[:_MAX_SHOWN], *more])
         if not content:
             return ToolResult(content="Nothing was found.")
         return ToolResult(content=fence(self.name, content), origins=self._origins)

@@ -18,11 +18,11 @@ from icalendar.prop import vDDDTypes
 
 from agent_core.text import one_line
 
-MOST_OBJECTS = 2_000
+MAX_OBJECTS = 2_000
 _TITLE_CHARS, _NOTES_CHARS = 200, 500
 _SELDOM, _OFTEN = ("MONTHLY", "YEARLY"), ("DAILY", "WEEKLY")
 _PLAIN_PARTS = {"FREQ", "INTERVAL", "COUNT", "UNTIL", "WKST", "BYDAY", "BYMONTH"}
-_OLDEST, _MOST_ALARMS = 1900, 20
+_OLDEST, _MAX_ALARMS = 1900, 20
 _TEXTS = {"summary": "SUMMARY", "location": "LOCATION", "notes": "DESCRIPTION"}
 _MASTER_ONLY = ("RRULE", "RDATE", "EXDATE", "EXRULE")
 _STAMP = re.compile(r"\d{4}-\d{2}-\d{2}([T ]\d{1,2}:\d{2}(:\d{2})?)?\s?(Z|[+-]\d{2}:\d{2})?")
@@ -65,8 +65,8 @@ def list_occurrences(
     """
     wanted = words.casefold().split()
     chosen = [each for each in objects if _may_have(each["data"], wanted)]
-    if len(chosen) > MOST_OBJECTS:
-        raise Unusable(f"These are more than {MOST_OBJECTS} appointments; ask for a shorter time.")
+    if len(chosen) > MAX_OBJECTS:
+        raise Unusable(f"These are more than {MAX_OBJECTS} appointments; ask for a shorter time.")
     found, unread = [], 0
     for each in chosen:
         try:
@@ -123,7 +123,7 @@ def _alarms(event: Component, zone: ZoneInfo) -> list[str]:
     for alarm in event.walk("VALARM"):
         alarm.pop("REPEAT", None)
     try:
-        return [as_time(each.trigger, zone).isoformat() for each in event.alarms.times][:_MOST_ALARMS]
+        return [as_time(each.trigger, zone).isoformat() for each in event.alarms.times][:_MAX_ALARMS]
     except Exception:  # noqa: BLE001 - whatever others have written, the appointment is shown
         return []
 
@@ -420,7 +420,7 @@ def span_in_words(start: Moment, end: Moment, zone: ZoneInfo) -> str:
 def list_tasks(objects: Iterable[Mapping[str, str]], zone: ZoneInfo) -> dict[str, Any]:
     """The open tasks of objects as in `list_occurrences`, those that are due first in front."""
     found, unread = [], 0
-    for each in list(objects)[:MOST_OBJECTS]:
+    for each in list(objects)[:MAX_OBJECTS]:
         try:
             for task in Calendar.from_ical(each["data"]).walk("VTODO"):
                 if text_of(task, "STATUS", 20).upper() in ("COMPLETED", "CANCELLED") or "COMPLETED" in task:

@@ -23,7 +23,7 @@ from agent_core.tools.effects import Effect, Review, approved_state
 from agent_core.tools.execution import step_of_call
 from agent_core.tools.files.change_tools import Received, ReceivedFile
 
-_MOST_BYTES = 500_000
+_MAX_BYTES = 500_000
 _WORDS = {"accept": "Accepted", "decline": "Declined", "tentative": "Tentative"}
 _NO_REPLY = "No reply is sent."
 _CALENDAR_ONLY = "Nothing has to be changed in the calendar."
@@ -163,7 +163,7 @@ class InvitationTool:
         if arguments.get("answer") not in _WORDS:
             raise ToolRetry("'answer' must be accept, decline or tentative.")
         client = self._make_client()
-        file = await self._received(str(arguments.get("file") or "").strip(), _MOST_BYTES)
+        file = await self._received(str(arguments.get("file") or "").strip(), _MAX_BYTES)
         data = b64encode(file.content).decode()
         uid = (await client.read("answer", data=data, stored="", only_uid=True))["uid"]
         identity = await client.find(uid)

@@ -18,7 +18,7 @@ from icalendar import Calendar, Component, Event, vCalAddress
 from agent_core.text import one_line
 from agent_core.tools.dav.events import Unusable, attendees_of, in_words, serialise, text_of
 
-_MOST_PARTS, _MOST_REPLY_CHARS = 50, 50_000
+_MAX_PARTS, _MAX_REPLY_CHARS = 50, 50_000
 _STATES = {"accept": "ACCEPTED", "decline": "DECLINED", "tentative": "TENTATIVE"}
 _MAIL = re.compile(r"[\w.!#$&'*+/=^`{|}~-]{1,64}@[a-z0-9.-]{1,190}", re.ASCII)
 _ANSWERED = ("UID", "RECURRENCE-ID", "SEQUENCE", "ORGANIZER", "DTSTART", "DTEND", "DURATION")
@@ -117,7 +117,7 @@ def _read(data: str) -> tuple[Calendar, str]:
         raise Unusable(UNREADABLE) from None
     if not events or "" in uids:
         raise Unusable(UNREADABLE)
-    if len(uids) > 1 or len(events) > _MOST_PARTS:
+    if len(uids) > 1 or len(events) > _MAX_PARTS:
         raise Unusable("This file has several appointments; only an invitation to one can be answered.")
     return calendar, uids.pop()
 
@@ -266,6 +266,6 @@ def _reply(came: Calendar, attendee: str, state: str, *, sent_by: str, now: date
         said.add("summary", text_of(event, "SUMMARY", 200))
         answered.append(said)
     text = str(_new(_zones(came), answered, method="REPLY").to_ical().decode())
-    if len(text) > _MOST_REPLY_CHARS:
+    if len(text) > _MAX_REPLY_CHARS:
         raise Unusable(UNREADABLE)
     return text

@@ -32,7 +32,7 @@ WORK = "work"
 _OUR_FOLDERS = frozenset({WORK, "mcp"})
 """This program gives these names, whoever has caused them to be made."""
 _PRUNE_EVERY = 200
-_MOST_CHANGES = 20_000
+_MAX_CHANGES = 20_000
 _log = structlog.get_logger(__name__)
 
 
@@ -166,7 +166,7 @@ class ChangeJournal:
         return self.labels.origins_of_name(path) if folder is None else folder
 
     def watch(self, told: list[Origins]) -> None:
-        """From now on, record the origins of changes, also of one that is not made in the end."""
+        """Start recording the origins of changes, also of one that is not made in the end."""
         with self.lock:
             self._watching.append(told)
 
@@ -251,8 +251,8 @@ class ChangeJournal:
             self._since_pruned = 0
             known = self._loaded()
             since = self._now() - self._keep
-            if len(known) > _MOST_CHANGES:
-                since = max(since, list(known.values())[-_MOST_CHANGES].at)
+            if len(known) > _MAX_CHANGES:
+                since = max(since, list(known.values())[-_MAX_CHANGES].at)
             stay = {
                 change.id: change
                 for change in known.values()

@@ -212,7 +212,7 @@ class MoveFileTool(FileTool):
     }
 
     def effect_of(self, arguments: Mapping[str, Any]) -> Effect:
-        """Lasting, where the prompt is built of either name."""
+        """Return the lasting effect if either name is a prompt file."""
         return self._run.effect(arguments.get("path"), arguments.get("to"))
 
     def targets(self, arguments: Mapping[str, Any]) -> Sequence[str]:

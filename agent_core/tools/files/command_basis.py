@@ -23,9 +23,9 @@ from agent_core.tools.files.change_journal import WORK
 from agent_core.tools.files.command_origins import CommandFiles
 from agent_core.tools.files.workspace_contents import TooMuchError, digest_of_file
 
-_MOST_HASHED_BYTES = 1_000_000_000
+_MAX_HASHED_BYTES = 1_000_000_000
 _SHOWN_BYTES = 20_000
-_MOST_SHOWN = 20
+_MAX_SHOWN = 20
 _BETWEEN = re.compile(r"[\s;&|<>()'\"`=:,@\\]+")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _QUOTED = re.compile(r"['\"]")
@@ -58,7 +58,7 @@ def basis_of(files: CommandFiles, command: str) -> Basis:
     paths = set(_paths(command))
     words = {part for path in paths for part in path.split("/")}
     contents = files.contents()
-    left = [0, _MOST_HASHED_BYTES]
+    left = [0, _MAX_HASHED_BYTES]
     found = dict(_named_whole(files, paths, left, inside=contents is None))
     for path, content in (contents or {}).items():
         if not _is_log(path) or words.intersection(("jobs", _name(path))):
@@ -111,14 +111,14 @@ def _digest(path: str, left: list[int]) -> str:
 
 def _shown(workspace: str, named: Mapping[str, str]) -> Iterator[str]:
     regular = {path: digest for path, digest in named.items() if _SHA256.fullmatch(digest)}
-    for path, digest in islice(regular.items(), _MOST_SHOWN):
+    for path, digest in islice(regular.items(), _MAX_SHOWN):
         size, content = _read(workspace, path)
         yield f"{path if path.isprintable() else ascii(path)}, {size} bytes, SHA-256 {digest}"
         # What is shown must be what the hash is of.
         if content and b"\0" not in content and hashlib.sha256(content).hexdigest() == digest:
             yield "\n".join(f"| {line}" for line in decode_text(content).rstrip("\n").split("\n"))
-    if len(regular) > _MOST_SHOWN:
-        yield f"and {len(regular) - _MOST_SHOWN} more files"
+    if len(regular) > _MAX_SHOWN:
+        yield f"and {len(regular) - _MAX_SHOWN} more files"
 
 
 def _read(workspace: str, path: str) -> tuple[int, bytes]:

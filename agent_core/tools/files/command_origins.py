@@ -19,7 +19,7 @@ from agent_core.provenance import Origins, join_origins, untrusted_origin
 from agent_core.tools.files.change_journal import ChangeJournal
 from agent_core.tools.files.workspace_contents import ScannedFile, TooMuchError, WorkspaceContents
 
-_MOST_NAMED = 20
+_MAX_NAMED = 20
 _TOO_MUCH = "more than can be looked at"
 _log = structlog.get_logger(__name__)
 
@@ -127,7 +127,7 @@ class CommandFiles:
 
     def _label_of_unknown(self, paths: Iterable[str]) -> Origins:
         at = self._now()
-        return join_origins(*(_unknown(path, at) for path in islice(paths, _MOST_NAMED)))
+        return join_origins(*(_unknown(path, at) for path in islice(paths, _MAX_NAMED)))
 
     def _scan(self, *, with_skills: bool = False) -> dict[str, ScannedFile] | None:
         try:

@@ -165,7 +165,7 @@ def _names(before: bytes | None, after: bytes | None, name: str) -> tuple[str, s
 
 
 def _hunks(old: list[str], new: list[str], names: tuple[str, str]) -> Iterator[str]:
-    """As `unified_diff`; only the middle is compared, so that no text makes it take long."""
+    """Compare only the middle of two texts, as `unified_diff` does, so that none takes long."""
     same = 0
     while same < min(len(old), len(new)) and old[same] == new[same]:
         same += 1

@@ -18,7 +18,7 @@ from agent_core.tools.effects import Effect, approved_state
 
 if TYPE_CHECKING:
     from agent_core.tools.files.change_journal import FileChange
-    from agent_core.tools.files.journaled_files import By, JournaledFiles
+    from agent_core.tools.files.journaled_files import ChangeAuthor, JournaledFiles
     from agent_core.tools.files.roots import RootedPath
 
 TEXT: Mapping[str, Any] = {"type": "string"}
@@ -103,15 +103,15 @@ class FileRun:
         except (ToolError, OSError):
             return False
 
-    def by(self, name: str, arguments: Mapping[str, Any]) -> By:
+    def by(self, name: str, arguments: Mapping[str, Any]) -> ChangeAuthor:
         """The author of the next change. Repeated, the same call of the same turn has the same key."""
-        from agent_core.tools.files.journaled_files import By  # noqa: PLC0415 - not before it is used
+        from agent_core.tools.files.journaled_files import ChangeAuthor  # noqa: PLC0415 - not before it is used
 
         told = json.dumps([name, arguments], sort_keys=True)
         digest = hashlib.sha256(told.encode("utf-8", "surrogatepass")).hexdigest()[:16]
         key = f"{self._session.turn}.{self._calls}.{digest}" if self._session.turn else ""
         self._calls += 1
-        return By(self._session.turn, self._session.id, key, self.origins(), approved_state())
+        return ChangeAuthor(self._session.turn, self._session.id, key, self.origins(), approved_state())
 
     def effect(self, *paths: object) -> Effect:
         """The effect of changing these files. If it cannot be determined, the call is asked about."""

@@ -37,7 +37,7 @@ Expected = str | None
 
 
 @dataclass(frozen=True, slots=True)
-class By:
+class ChangeAuthor:
     """
     The author of a change: turn and conversation, the origins of its words, the call's name, and the
     `state_of` the file that somebody has approved to be changed.
@@ -139,7 +139,7 @@ class JournaledFiles:
         content: Callable[[FileState | None], bytes | None],
         *,
         kind: ChangeKind,
-        by: By,
+        by: ChangeAuthor,
         expected: Expected = ANYTHING,
         undoes: int | None = None,
         taken_over: Origins | None = None,
@@ -181,7 +181,7 @@ class JournaledFiles:
         source: RootedPath,
         target: RootedPath,
         *,
-        by: By,
+        by: ChangeAuthor,
         kind: ChangeKind = "move",
         expected: Expected = ANYTHING,
         undoes: int | None = None,
@@ -244,7 +244,7 @@ class JournaledFiles:
                 )
             raise ToolFailed(why) from error
 
-    def undo(self, number: int, *, by: By, force: bool = False) -> FileChange:
+    def undo(self, number: int, *, by: ChangeAuthor, force: bool = False) -> FileChange:
         """Undo a change by a new one, with ``force`` over later changes. Raises LookupError or ToolError."""
         change = self.finish_change(self.journal.get(number))
         if not change.made:
@@ -324,7 +324,7 @@ class JournaledFiles:
         self,
         place: RootedPath,
         kind: ChangeKind,
-        by: By,
+        by: ChangeAuthor,
         found: FileState | None,
         new: bytes | None,
         mode: int,

@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from agent_core.tools.files.roots import RootedPath
 
 _SHOWN_CHARS = 14_000
-_MOST_LINES = 2000
-_MOST_LISTED = 300
-_MOST_HITS = 100
+_MAX_LINES = 2000
+_MAX_LISTED = 300
+_MAX_HITS = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +167,7 @@ def _window(file: BinaryIO, offset: int | None, limit: int | None) -> LineWindow
     return window(
         file,
         offset=max(1, offset or 1),
-        limit=min(max(1, limit or _MOST_LINES), _MOST_LINES),
+        limit=min(max(1, limit or _MAX_LINES), _MAX_LINES),
         max_chars=_SHOWN_CHARS - 2500,
         max_bytes=MAX_FILE_BYTES,
     )
@@ -213,7 +213,7 @@ class ListFilesTool(FileTool):
                         for name in os.listdir(handle)  # noqa: PTH208 - of a handle
                         if not is_leftover(name) and not (hides and is_of_prompt(name))
                     )
-                    for name in names[:_MOST_LISTED]:
+                    for name in names[:_MAX_LISTED]:
                         try:
                             status = os.stat(name, dir_fd=handle, follow_symlinks=False)
                         except FileNotFoundError:
@@ -235,7 +235,7 @@ class ListFilesTool(FileTool):
         prefix = "" if place.label == "." else f"{place.label.rstrip('/')}/"
         return ToolResult(
             content=fence("files", "\n".join(lines)) if lines else f"{place.label!r} is empty.",
-            origins=self._origins(place, prefix, names[:_MOST_LISTED]),
+            origins=self._origins(place, prefix, names[:_MAX_LISTED]),
         )
 
     def _origins(self, place: RootedPath, prefix: str, names: Sequence[str]) -> Origins:
@@ -281,7 +281,7 @@ class SearchFilesTool(FileTool):
                     pattern=pattern,
                     glob=glob,
                     ignore_case=bool(arguments.get("ignore_case")),
-                    limit=_MOST_HITS,
+                    limit=_MAX_HITS,
                     forbidden=sorted(await anyio.to_thread.run_sync(roots.forbidden, place)),
                     hidden=sorted(PROMPT_NAMES) if not self._run.own and not place.parts else (),
                 )
@@ -301,7 +301,7 @@ class SearchFilesTool(FileTool):
             path = f"{prefix}{one['path']}"
             if by_content:
                 lines += [f"{_shown_name(path)}:{number}: {text}" for number, text in one["lines"]]
-            elif len(lines) < _MOST_HITS:
+            elif len(lines) < _MAX_HITS:
                 lines.append(_shown_name(path))
             known = self._run.files.journal
             mine = known.origins_of(path, one["digest"]) if by_content else known.origins_of_name(path)

@@ -17,8 +17,8 @@ from typing import NamedTuple
 
 from agent_core.workspace import is_of_prompt
 
-_MOST_ENTRIES = 20_000
-_MOST_HASHED_BYTES = 1_000_000_000
+_MAX_ENTRIES = 20_000
+_MAX_HASHED_BYTES = 1_000_000_000
 _TICK_NS = 50_000_000
 """Two changes of a file that are closer together may bear the same time."""
 FOLDER = "folder"
@@ -53,11 +53,11 @@ class WorkspaceContents:
         Raises TooMuchError, or OSError for a folder that cannot be read. What was read until then is
         remembered, so the next scan comes further.
         """
-        left = [_MOST_ENTRIES, _MOST_HASHED_BYTES]
+        left = [_MAX_ENTRIES, _MAX_HASHED_BYTES]
         found: dict[str, ScannedFile] = {}
         if self._telling_device is None:
             self._telling_device = _telling_device(self.top)
-        if len(self._cache) > 2 * _MOST_ENTRIES:
+        if len(self._cache) > 2 * _MAX_ENTRIES:
             self._cache.clear()
         for path, status in _walk(self.top, left, with_skills=with_skills):
             identity = self._identity(path, status, left, remember=remember)

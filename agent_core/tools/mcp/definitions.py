@@ -21,12 +21,12 @@ from jsonschema.exceptions import SchemaError
 
 Kind = Literal["tool", "resources", "resource", "prompt"]
 """What a call asks the server for: a tool, the list of its resources, one of them, or a prompt."""
-MOST_TOOLS = 300
-"""So many tools of one server are used at most."""
+MAX_TOOLS = 300
+"""The most tools of one server that are used."""
 _DESCRIPTION_CHARS = 2000
 _SCHEMA_CHARS = 20_000
 _NAME_CHARS = 200
-_MOST_NAMED = 20
+_MAX_NAMED = 20
 _OPEN: Mapping[str, Any] = {"type": "object", "properties": {}}
 _NOT_AT_THE_TOP = ("anyOf", "oneOf", "allOf", "not", "enum", "const", "if", "then", "else", "$schema", "$id")
 """What some providers refuse at the top of a schema; the server checks it anyway."""
@@ -93,8 +93,8 @@ class Pins:
             seen.setdefault(definition.name, definition)
         second = [f"{each.name}: a second tool of this name" for each in said if seen[each.name] is not each]
         odd = [*left_out, *second]
-        more = [f"and {len(odd) - _MOST_NAMED} more"] if len(odd) > _MOST_NAMED else []
-        return replace(self, seen=seen, left_out=(*odd[:_MOST_NAMED], *more))
+        more = [f"and {len(odd) - _MAX_NAMED} more"] if len(odd) > _MAX_NAMED else []
+        return replace(self, seen=seen, left_out=(*odd[:_MAX_NAMED], *more))
 
     def usable(self, allowed: Iterable[str] = ()) -> list[Definition]:
         """The usable definitions, sorted by name; only those that are ``allowed``, if any are named."""
@@ -103,7 +103,7 @@ class Pins:
             definition
             for name, definition in sorted(self.approved.items())
             if (not wanted or name in wanted) and self.is_approved(name)
-        ][:MOST_TOOLS]
+        ][:MAX_TOOLS]
 
     def is_approved(self, name: str) -> bool:
         """Return True if a tool is unchanged since its approval."""
@@ -126,12 +126,12 @@ class Pins:
         return found
 
     def mark_shown(self, changes: Iterable[DefinitionChange]) -> Pins:
-        """With these shown to the owner."""
+        """Return pins with these definitions marked as shown to the owner."""
         seen = self.seen or {}
         return replace(self, shown=frozenset(seen[each.name].digest for each in changes if each.name in seen))
 
     def with_approval(self, names: Iterable[str] = ()) -> Pins:
-        """With these approved, or with all; a definition that was not shown as it is now stays off."""
+        """Return pins with these approved, or all; one that was not shown as it is now stays off."""
         seen = self.seen or {}
         chosen = [name for name in (names or seen) if name in seen and seen[name].digest in self.shown]
         kept = {name: each for name, each in self.approved.items() if name in seen}
@@ -219,30 +219,30 @@ def _is_local(reference: object) -> bool:
     return isinstance(reference, str) and reference.startswith("#")
 
 
-MOST_BYTES = 4_000_000
-MOST_PARTS = 20_000
-MOST_BABBLE = 200
+MAX_BYTES = 4_000_000
+MAX_PARTS = 20_000
+MAX_STRAY_LINES = 200
 _STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)', re.DOTALL)
 _FLOOD_MESSAGES, _MESSAGES_PER_S = 500, 50.0
 _FLOOD_BYTES, _BYTES_PER_S = 24_000_000, 1_000_000.0
 
 
-class Misbehaviour(Exception):
+class ServerMisbehaviour(Exception):
     """The server misbehaves; the text says how, for the owner."""
 
 
 def check_message(message: bytes) -> None:
     """Check that a message is of bounded size and number of parts. Raises Misbehaviour."""
-    if len(message) > MOST_BYTES:
-        raise Misbehaviour(f"it sent a message of more than {MOST_BYTES // 1_000_000} MB")
-    if _parts(message) > MOST_PARTS and _parts(_STRING.sub(b"", message)) > MOST_PARTS:
-        raise Misbehaviour(f"it sent a message of more than {MOST_PARTS:,} parts")
+    if len(message) > MAX_BYTES:
+        raise ServerMisbehaviour(f"it sent a message of more than {MAX_BYTES // 1_000_000} MB")
+    if _parts(message) > MAX_PARTS and _parts(_STRING.sub(b"", message)) > MAX_PARTS:
+        raise ServerMisbehaviour(f"it sent a message of more than {MAX_PARTS:,} parts")
 
 
 def check_babble(lines: int) -> None:
     """Tolerate a few lines that are no messages, such as greetings. Raises Misbehaviour past that."""
-    if lines > MOST_BABBLE:
-        raise Misbehaviour("it writes text where only messages belong")
+    if lines > MAX_STRAY_LINES:
+        raise ServerMisbehaviour("it writes text where only messages belong")
 
 
 def _parts(text: bytes) -> int:
@@ -266,8 +266,8 @@ class LineReader:
         if rest:
             self._pieces.append(rest)
             self._size += len(rest)
-        if self._size > MOST_BYTES:
-            raise Misbehaviour(f"it sent a message of more than {MOST_BYTES // 1_000_000} MB")
+        if self._size > MAX_BYTES:
+            raise ServerMisbehaviour(f"it sent a message of more than {MAX_BYTES // 1_000_000} MB")
         return [line for line in lines if blank or line.strip()]
 
 
@@ -286,8 +286,8 @@ class EventGuard:
                 check_message(line)
                 self._bytes += len(line)
                 self._parts += _parts(_STRING.sub(b"", line))
-                if self._parts > MOST_PARTS or self._bytes > MOST_BYTES:
-                    raise Misbehaviour(f"it sent a message of more than {MOST_PARTS:,} parts or 4 MB")
+                if self._parts > MAX_PARTS or self._bytes > MAX_BYTES:
+                    raise ServerMisbehaviour(f"it sent a message of more than {MAX_PARTS:,} parts or 4 MB")
             elif self._bytes:
                 ended.append(self._bytes)
                 self._parts = self._bytes = 0
@@ -302,16 +302,16 @@ class Allowance:
         self._at: float | None = None
 
     def spend(self, size: int, *, now: float) -> None:
-        """Count a message. Raises `Misbehaviour`: there were too many."""
+        """Count a message. Raises `ServerMisbehaviour`: there were too many."""
         passed = 0.0 if self._at is None else max(0.0, now - self._at)
         self._at = now
         self._messages = min(_FLOOD_MESSAGES, self._messages + passed * _MESSAGES_PER_S) - 1
         self._bytes = min(_FLOOD_BYTES, self._bytes + passed * _BYTES_PER_S) - size
         if self._messages < 0 or self._bytes < 0:
-            raise Misbehaviour("it sent a flood of messages")
+            raise ServerMisbehaviour("it sent a flood of messages")
 
 
-LONGEST = 64
+MAX_TOOL_NAME = 64
 _UNFIT = re.compile(r"[^A-Za-z0-9_-]+")
 _HASH_CHARS = 6
 
@@ -324,10 +324,10 @@ def model_name(server: str, tool: str) -> str:
     one server share a name only if the server has looked for that; see `tools_by_name`.
     """
     fit = _UNFIT.sub("_", tool)
-    if fit == tool and tool and "__" not in tool and len(server) + 2 + len(tool) <= LONGEST:
+    if fit == tool and tool and "__" not in tool and len(server) + 2 + len(tool) <= MAX_TOOL_NAME:
         return f"{server}__{tool}"
     digest = hashlib.sha256(tool.encode("utf-8", "surrogatepass")).hexdigest()[:_HASH_CHARS]
-    room = LONGEST - len(server) - len("__") - len("-") - _HASH_CHARS
+    room = MAX_TOOL_NAME - len(server) - len("__") - len("-") - _HASH_CHARS
     return f"{server}__{fit[:room]}-{digest}"
 
 

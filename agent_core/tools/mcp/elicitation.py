@@ -11,8 +11,8 @@ from agent_core.tools.forms import FormRefused, form_to_fill_in, link_to_open
 from agent_core.tools.mcp.server_connection import Question
 from agent_core.tools.person_port import FormDialogue, FormReply
 
-MOST_QUESTIONS = 3
-"""So often one call may ask."""
+MAX_QUESTIONS = 3
+"""The most questions of one call."""
 _log = structlog.get_logger(__name__)
 
 
@@ -29,11 +29,11 @@ class Elicitation:
     async def ask(self, question: Question) -> FormReply:
         """Ask the person a question, if that is allowed."""
         self._asked += 1
-        if self._asked > MOST_QUESTIONS:
-            reply = FormReply("decline", why=f"it has asked more than {MOST_QUESTIONS} times")
+        if self._asked > MAX_QUESTIONS:
+            reply = FormReply("decline", why=f"it has asked more than {MAX_QUESTIONS} times")
         else:
             reply = await self._put(question)
-        if len(self.notes) <= MOST_QUESTIONS:
+        if len(self.notes) <= MAX_QUESTIONS:
             done = {"accept": "answered", "decline": "declined", "cancel": "left unanswered"}[reply.action]
             why = f": {reply.why}" if reply.why else ""
             self.notes.append(f"The server asked something during the call, which was {done}{why}.")

@@ -14,11 +14,17 @@ from typing import Any
 import anyio
 import httpx2
 
-from agent_core.tools.mcp.definitions import MOST_BYTES, Allowance, EventGuard, Misbehaviour, check_message
+from agent_core.tools.mcp.definitions import (
+    MAX_BYTES,
+    Allowance,
+    EventGuard,
+    ServerMisbehaviour,
+    check_message,
+)
 from agent_core.tools.mcp.mcp_logins import Bearer
 from agent_core.tools.mcp.server_connection import ServerUnavailable
 
-_MOST_HEAD_BYTES, _PIECE_BYTES = 131_072, 16_384
+_MAX_HEAD_BYTES, _PIECE_BYTES = 131_072, 16_384
 _head_left: ContextVar[list[int] | None] = ContextVar("head_left", default=None)
 _METHOD, _SILENCE_S = "mcp-method", 600.0
 _SESSION = "mcp-session-id"
@@ -76,7 +82,7 @@ class BoundedTransport(httpx2.AsyncHTTPTransport):  # type: ignore[misc]
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         """One exchange, up to the headers of the answer."""
-        token = _head_left.set([_MOST_HEAD_BYTES])
+        token = _head_left.set([_MAX_HEAD_BYTES])
         try:
             return await super().handle_async_request(request)
         finally:
@@ -100,7 +106,7 @@ class GuardedTransport(httpx2.AsyncBaseTransport):  # type: ignore[misc]
         response = await self._answered(request)
         try:
             return await self._looked_at(request, response)
-        except Misbehaviour as error:
+        except ServerMisbehaviour as error:
             await response.aclose()
             self._end.set(str(error))
             raise httpx2.ReadError(str(error), request=request) from error
@@ -132,15 +138,17 @@ class GuardedTransport(httpx2.AsyncBaseTransport):  # type: ignore[misc]
     async def _looked_at(self, request: httpx2.Request, response: httpx2.Response) -> httpx2.Response:
         status = response.status_code
         if 300 <= status < 400:
-            raise Misbehaviour("it redirects to another address, which is not followed; name that one as url")
+            raise ServerMisbehaviour(
+                "it redirects to another address, which is not followed; name that one as url"
+            )
         if status in (401, 403):
-            raise Misbehaviour(
+            raise ServerMisbehaviour(
                 f"it needs a login (HTTP {status}): set headers, such as Authorization, or auth: oauth"
             )
         if status == 404 and _SESSION in request.headers:
-            raise Misbehaviour("it has forgotten the session")
+            raise ServerMisbehaviour("it has forgotten the session")
         if response.headers.get("content-encoding", "identity").lower() != "identity":
-            raise Misbehaviour("it sends compressed content that was not asked for")
+            raise ServerMisbehaviour("it sends compressed content that was not asked for")
         assert isinstance(response.stream, httpx2.AsyncByteStream)
         if response.headers.get("content-type", "").partition(";")[0].strip().lower() == "text/event-stream":
             response.stream = _Events(response.stream, self._allowance, self._end)
@@ -148,8 +156,8 @@ class GuardedTransport(httpx2.AsyncBaseTransport):  # type: ignore[misc]
         body = bytearray()
         async for piece in response.stream:
             body += piece
-            if len(body) > MOST_BYTES:
-                raise Misbehaviour(f"it sent a message of more than {MOST_BYTES // 1_000_000} MB")
+            if len(body) > MAX_BYTES:
+                raise ServerMisbehaviour(f"it sent a message of more than {MAX_BYTES // 1_000_000} MB")
         self._allowance.spend(len(body), now=anyio.current_time())
         check_message(bytes(body))
         response.stream = _Body(bytes(body), response.stream)
@@ -180,7 +188,7 @@ class _Events(httpx2.AsyncByteStream):  # type: ignore[misc]
             try:
                 for size in guard.feed(piece):
                     self._allowance.spend(size, now=anyio.current_time())
-            except Misbehaviour as error:
+            except ServerMisbehaviour as error:
                 self._end.set(str(error))
                 raise httpx2.ReadError(str(error)) from error
             yield piece

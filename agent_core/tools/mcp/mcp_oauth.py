@@ -29,7 +29,7 @@ from mcp.shared.auth import (
 )
 from pydantic import AnyUrl
 
-from agent_core.oauth import ProviderAway, lifetime_s, printable_line, read_answer, token_in
+from agent_core.oauth import ProviderUnreachable, lifetime_s, printable_line, read_answer, token_in
 from agent_core.oauth_login import REDIRECT, BrowserLogin, LoginFailed
 from agent_core.ports import Clock
 from agent_core.text import one_line
@@ -40,7 +40,7 @@ from agent_core.tools.mcp.server_connection import ServerUnavailable
 from agent_core.tools.web.ip_rules import AddressReach
 from agent_core.tools.web.web_client import is_own_address
 
-_MOST_BYTES = 200_000
+_MAX_BYTES = 200_000
 _EXCHANGE_S = 30.0
 _BASIC = "client_secret_basic"
 _UNENCRYPTED = "is not asked without encryption (https)"
@@ -204,8 +204,8 @@ async def renew_login(login: Login) -> Mapping[str, Any]:
         async with httpx2.AsyncClient(follow_redirects=False, trust_env=False, transport=transport) as client:
             answer = await client.post(login.token_endpoint, data=form, headers=headers)
         return read_answer(answer.status_code, answer.content)
-    except (httpx2.HTTPError, OSError, ServerUnavailable, ProviderAway) as error:
-        raise ProviderAway(f"its login provider cannot be asked: {_error_text(error)}") from error
+    except (httpx2.HTTPError, OSError, ServerUnavailable, ProviderUnreachable) as error:
+        raise ProviderUnreachable(f"its login provider cannot be asked: {_error_text(error)}") from error
 
 
 class _RegisteredClient:
@@ -272,7 +272,7 @@ async def _whole(response: httpx2.Response, request: httpx2.Request) -> httpx2.R
     assert isinstance(response.stream, httpx2.AsyncByteStream)
     async for piece in response.stream:
         body += piece
-        if len(body) > _MOST_BYTES:
+        if len(body) > _MAX_BYTES:
             raise _refused(request, "sends too much")
     kept = {name: value for name, value in response.headers.items() if name.lower() != "transfer-encoding"}
     return httpx2.Response(response.status_code, headers=kept, content=bytes(body), request=request)

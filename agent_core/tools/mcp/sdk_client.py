@@ -34,12 +34,12 @@ from agent_core.errors import AgentError
 from agent_core.text import one_line
 from agent_core.tools.mcp.config import McpServerSettings
 from agent_core.tools.mcp.definitions import (
-    MOST_BYTES,
-    MOST_TOOLS,
+    MAX_BYTES,
+    MAX_TOOLS,
     Allowance,
     Kind,
     LineReader,
-    Misbehaviour,
+    ServerMisbehaviour,
     check_babble,
     check_message,
     definition_from,
@@ -212,7 +212,7 @@ class _SdkLink:
     async def definitions(self, *, allowed: frozenset[str]) -> Offer:
         self._left_out.clear()
         try:
-            tools, are_more = await all_pages(self._session.list_tools, lambda page: page.tools, MOST_TOOLS)
+            tools, are_more = await all_pages(self._session.list_tools, lambda page: page.tools, MAX_TOOLS)
             described = (definition_from(one.name, one.description, one.input_schema) for one in tools)
             found = [one for one in described if one and (not allowed or one.name in allowed)]
             names = {each.name for each in found}
@@ -221,9 +221,9 @@ class _SdkLink:
             raise self._translate_error(error) from error
         except (ValidationError, ValueError) as error:
             raise ServerUnavailable("its list of tools is malformed") from error
-        if are_more or len(found) > MOST_TOOLS:
-            self._left_out.append(f"all tools but the first {MOST_TOOLS}")
-        found = found[:MOST_TOOLS] + [each for each in more if not allowed or each.name in allowed]
+        if are_more or len(found) > MAX_TOOLS:
+            self._left_out.append(f"all tools but the first {MAX_TOOLS}")
+        found = found[:MAX_TOOLS] + [each for each in more if not allowed or each.name in allowed]
         return Offer(tuple(found), tuple(self._left_out))
 
     async def wait_change(self) -> None:
@@ -352,7 +352,7 @@ async def _address(
             transport=GuardedTransport(end, bearer),
         ) as client,
         streamable_http_client(
-            str(settings.url), http_client=client, max_sse_event_size=2 * MOST_BYTES
+            str(settings.url), http_client=client, max_sse_event_size=2 * MAX_BYTES
         ) as streams,
     ):
         yield streams
@@ -417,7 +417,7 @@ async def _read_messages(
                         continue
                     babble += 1
                     check_babble(babble)
-        except Misbehaviour as error:
+        except ServerMisbehaviour as error:
             end.set(str(error))
         except (anyio.EndOfStream, anyio.ClosedResourceError, anyio.BrokenResourceError):
             with anyio.move_on_after(1):

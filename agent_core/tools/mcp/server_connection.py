@@ -117,12 +117,12 @@ class Link(Protocol):
         ...
 
 
-_MOST_WAITING = 32
-_MOST_AT_ONCE = 4
+_MAX_WAITING = 32
+_MAX_AT_ONCE = 4
 _LEAVE_LIMIT_S = 15.0
 _PATIENCE_S = 5.0
 """What is asked waits for the next try, if that is so near."""
-_LOOK_PAUSE_S, _LONGEST_LOOK_PAUSE_S = 5.0, 300.0
+_CHECK_PAUSE_S, _MAX_CHECK_PAUSE_S = 5.0, 300.0
 _RETRY = BackoffPolicy(first_s=2.0, cap_s=300.0)
 _T = TypeVar("_T")
 _log = structlog.get_logger(__name__)
@@ -193,7 +193,7 @@ class McpConnection:
         Raises ServerUnavailable (nothing was asked), ServerLost (unknown if it was done), and what ``work``
         raises.
         """
-        if len(self._waiting) >= _MOST_WAITING:
+        if len(self._waiting) >= _MAX_WAITING:
             raise ServerUnavailable("it has too many requests at the same time")
         if not self.is_up and self.wait_s > _PATIENCE_S:
             raise ServerUnavailable(f"{self.trouble}; it is not tried again for {self.wait_s:.0f} s")
@@ -273,7 +273,7 @@ class McpConnection:
             tasks.start_soon(self._watch, link, tasks.cancel_scope)
             tasks.start_soon(self._look_again, link)
             while True:
-                while self._waiting and len(self._running) < _MOST_AT_ONCE:
+                while self._waiting and len(self._running) < _MAX_AT_ONCE:
                     request = self._waiting.pop(0)
                     self._running.add(request)
                     tasks.start_soon(self._carry_out, request, link)
@@ -290,7 +290,7 @@ class McpConnection:
 
     async def _look_again(self, link: Link) -> None:
         """However often a server says that something has changed, it is asked now and then."""
-        pause_s = _LOOK_PAUSE_S
+        pause_s = _CHECK_PAUSE_S
         while True:
             await link.wait_change()
             await anyio.sleep(1.0)  # they come in threes
@@ -300,7 +300,7 @@ class McpConnection:
             except (AgentError, OSError) as error:
                 _log.warning("mcp.not_listed", server=self._name, reason=str(error))
             await anyio.sleep(pause_s)
-            pause_s = min(2 * pause_s, _LONGEST_LOOK_PAUSE_S)
+            pause_s = min(2 * pause_s, _MAX_CHECK_PAUSE_S)
 
     async def _carry_out(self, request: _Request, link: Link) -> None:
         try:

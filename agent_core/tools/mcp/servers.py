@@ -25,7 +25,7 @@ from agent_core.errors import AgentError
 from agent_core.models import Session
 from agent_core.ports import Clock, ToolPort
 from agent_core.provenance import Origins, untrusted_origin
-from agent_core.state_folder import StateAway, StateFolder, state_in
+from agent_core.state_folder import StateFolder, StateUnreachable, state_in
 from agent_core.tools.effects import Effect
 from agent_core.tools.mcp.config import McpServerSettings, McpSettings
 from agent_core.tools.mcp.definitions import (
@@ -46,7 +46,7 @@ from agent_core.tools.mcp.server_connection import (
     ServerUnavailable,
     Stderr,
 )
-from agent_core.tools.person_port import LONGEST_WAIT_S
+from agent_core.tools.person_port import MAX_WAIT_S
 from agent_core.tools.policy import is_available
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ class McpServer:
         return None if said is None else Effect(said)
 
     def state(self) -> dict[str, Any]:
-        """For people and the status."""
+        """Return the server's state for people and the status."""
         changes = self.pins.changes(self.settings.tools)
         word = "running" if self.connection.is_up else "not needed now"
         if self.connection.trouble:
@@ -176,13 +176,13 @@ class McpServer:
                 )
             with anyio.move_on_after(seconds) as limit:
                 if asker is not None:
-                    asker.over(limit)
+                    asker.exclude_from(limit)
                 kind = self.pins.approved[tool].kind
                 return await link.call(tool, arguments, None if asking is None else asking.ask, kind)
             raise ServerLost(f"there was no answer within {seconds:g} seconds")
 
         seconds, asker = self.settings.timeout_s, None if asking is None else asking.asker
-        longest_s = seconds + (LONGEST_WAIT_S if asker is not None else 0.0) + _SPARE_S
+        longest_s = seconds + (MAX_WAIT_S if asker is not None else 0.0) + _SPARE_S
         return await self.connection.ask(work, seconds=longest_s)
 
     async def show_changes(self) -> list[DefinitionChange]:
@@ -273,7 +273,7 @@ class McpServer:
             approved, seen = (
                 {each["name"]: parse_definition(each) for each in kept[part]} for part in ("approved", "seen")
             )
-        except StateAway:
+        except StateUnreachable:
             raise
         except (OSError, ValueError, KeyError, TypeError) as error:
             # Nothing of it may be used: what was approved is not known any more.
@@ -377,7 +377,7 @@ class McpServers:
         return () if own else (untrusted_origin("mcp", server.name, self._clock.now()),)
 
     def state(self) -> dict[str, Any]:
-        """For the status; nothing without servers."""
+        """Return the state of all servers; nothing without servers."""
         return (
             {"mcp": {name: server.state() for name, server in self.by_name.items()}} if self.by_name else {}
         )

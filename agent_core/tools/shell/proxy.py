@@ -214,10 +214,10 @@ class _Reader:
 
 
 _PIECE_BYTES = 65_536
-_MOST_HEAD_BYTES = 16_384
-_MOST_RECORD_BYTES = 5 + 16_384
+_MAX_HEAD_BYTES = 16_384
+_MAX_RECORD_BYTES = 5 + 16_384
 _ESTABLISHED = b"HTTP/1.1 200 Connection established\r\n\r\n"
-_MOST_TOLD = 6
+_MAX_REPORTED = 6
 _Address = tuple[socket.AddressFamily, str, int]
 _log = structlog.get_logger(__name__)
 
@@ -259,7 +259,7 @@ class ProxyConnection:
 
 class CommandProxy:
     """
-    Serves one command: ``hosts`` (as `proxy_request.host_pattern`) at addresses in ``reach``.
+    Serves one command: ``hosts`` (see `host_pattern`) at addresses in ``reach``.
 
     ``opened`` is called with a host before the first byte goes there.
     """
@@ -440,7 +440,7 @@ async def _until_empty_line(accepted: socket.socket) -> tuple[bytes, bytes]:
     got = b""
     while b"\r\n\r\n" not in got:
         piece = await asyncio.get_running_loop().sock_recv(accepted, 4096)
-        if not piece or len(got) > _MOST_HEAD_BYTES:
+        if not piece or len(got) > _MAX_HEAD_BYTES:
             raise ProxyRefused(400, "this is not an HTTP/1.1 request")
         got += piece
     head, _, rest = got.partition(b"\r\n\r\n")
@@ -449,7 +449,7 @@ async def _until_empty_line(accepted: socket.socket) -> tuple[bytes, bytes]:
 
 async def _first_record(accepted: socket.socket, got: bytes) -> bytes:
     """Read until a whole TLS record is there; returns less if it is none."""
-    while len(got) < 5 or len(got) < min(_MOST_RECORD_BYTES, 5 + int.from_bytes(got[3:5], "big")):
+    while len(got) < 5 or len(got) < min(_MAX_RECORD_BYTES, 5 + int.from_bytes(got[3:5], "big")):
         if got and got[0] != 22:
             break
         piece = await asyncio.get_running_loop().sock_recv(accepted, _PIECE_BYTES)
@@ -464,7 +464,7 @@ def _counted(what: str, each: Sequence[str]) -> str:
     counts = Counter(each).most_common()
     if not counts:
         return ""
-    shown = [name if count == 1 else f"{name} ({count} times)" for name, count in counts[:_MOST_TOLD]]
-    if len(counts) > _MOST_TOLD:
-        shown.append(f"{len(counts) - _MOST_TOLD} more")
+    shown = [name if count == 1 else f"{name} ({count} times)" for name, count in counts[:_MAX_REPORTED]]
+    if len(counts) > _MAX_REPORTED:
+        shown.append(f"{len(counts) - _MAX_REPORTED} more")
     return f"{what}: {', '.join(shown)}"

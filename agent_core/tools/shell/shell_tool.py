@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from agent_core.tools.files.command_origins import CommandFiles
     from agent_core.tools.shell.proxy import CommandProxy
 
-_LONGEST_COMMAND = 200_000
+_MAX_COMMAND = 200_000
 _ENDING_S = 20.0
 """A command that is ended at its limit has this long to be gone."""
 _WHERE_CHARS = 60
@@ -128,8 +128,8 @@ class ShellTool:
         command = str(arguments["command"])
         if not command.strip() or "\0" in command:
             raise ToolRetry("There is no command, or it has a NUL character in it.")
-        if len(command.encode("utf-8", "surrogatepass")) > _LONGEST_COMMAND:
-            raise ToolRetry(f"A command may have {_LONGEST_COMMAND} bytes; put data into a file.")
+        if len(command.encode("utf-8", "surrogatepass")) > _MAX_COMMAND:
+            raise ToolRetry(f"A command may have {_MAX_COMMAND} bytes; put data into a file.")
         try:
             command.encode()
         except UnicodeEncodeError as error:
@@ -207,17 +207,17 @@ def _begun(command: str) -> str:
     return line if len(line) <= _WHERE_CHARS else line[:_WHERE_CHARS] + "…"
 
 
-_MOST_BLOCKS = 9_766
+_MAX_BLOCKS = 9_766
 """Of 512 bytes: 5 MB."""
 _TAIL = 12_000
 
 
 def script_for(command: str, job_id: str) -> str:
-    """A script that runs a command, says what it says, ends as it ends, and keeps what it said in a file."""
+    """Return a script that runs a command, copies its output to a file, and exits with its status."""
     return f"""mkdir -p jobs || exit 1
 exec 4>&1
 status=$({{ {{ /bin/sh -c {shlex.quote(command)} 2>&1 3>&- 4>&-; echo "$?" >&3; }} |
-( ulimit -f {_MOST_BLOCKS}; exec tee jobs/{job_id}.log ) >&4 3>&-; }} 3>&1)
+( ulimit -f {_MAX_BLOCKS}; exec tee jobs/{job_id}.log ) >&4 3>&-; }} 3>&1)
 exit "${{status:-1}}"
 """
 

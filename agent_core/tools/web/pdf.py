@@ -24,7 +24,7 @@ _SECONDS = 20.0
 _MAX_OUTPUT_BYTES = 16_000_000
 NO_LIBRARY = "it is a PDF document, and squidbot is installed without its extra 'pdf'"
 MAX_DOCUMENT_BYTES = 25_000_000
-"""As much as a mail or a message may bring."""
+"""The size limit of a document, as of attachments."""
 
 
 def can_read_pdf() -> bool:

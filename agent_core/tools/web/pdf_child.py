@@ -24,7 +24,7 @@ from xml.etree import ElementTree as ET
 
 _MEMORY_BYTES = 400_000_000
 _CPU_S = 20
-_MOST_CHARS = 2_000_000
+_MAX_CHARS = 2_000_000
 _PR_SET_PDEATHSIG = 1
 _PARTS = re.compile(r"(word/document|xl/worksheets/sheet|ppt/slides/slide|content)(\d{0,6})\.xml")
 _STRINGS = "xl/sharedStrings.xml"
@@ -70,7 +70,7 @@ def _read(content: bytes) -> None:
         text = page.extract_text()
         _say(text=text)
         chars += len(text)
-        if chars > _MOST_CHARS:
+        if chars > _MAX_CHARS:
             return
     _say(done=True)
 
@@ -110,7 +110,7 @@ def _paragraphs(part: IO[bytes]) -> str:
             lines.append("".join(words) if is_word else "".join(element.itertext()))
             words.clear()
             element.clear()
-    return "\n".join(lines)[:_MOST_CHARS]
+    return "\n".join(lines)[:_MAX_CHARS]
 
 
 def _strings(archive: zipfile.ZipFile) -> list[str]:
@@ -136,7 +136,7 @@ def _rows(part: IO[bytes], strings: list[str]) -> str:
                 cells.append(strings[int(value)] if by_number else value)
             rows.append("\t".join(cells))
             element.clear()
-    return "\n".join(rows)[:_MOST_CHARS]
+    return "\n".join(rows)[:_MAX_CHARS]
 
 
 def _elements(part: IO[bytes], *events: Literal["start", "end"]) -> Iterator[tuple[str, ET.Element]]:

@@ -164,7 +164,7 @@ def _host_and_port(authority: str) -> tuple[str, int | None]:
 
 
 def _compressed(address: ipaddress.IPv6Address) -> str:
-    """As browsers write it; Python 3.13 and later write one that holds an IPv4 address with dots."""
+    """Write an IPv6 address as browsers do; Python 3.13 writes an embedded IPv4 address with dots."""
     if (inner := address.ipv4_mapped) is not None:
         return f"::ffff:{int(inner) >> 16:x}:{int(inner) & 0xFFFF:x}"
     return address.compressed

@@ -37,7 +37,7 @@ _REDIRECTS = (301, 302, 303, 307, 308)
 _PIECE_BYTES = 32_768
 _LOOKUPS = 8
 _MANY_HOSTS = 256
-_LONGEST_WAIT_S = 10.0
+_MAX_WAIT_S = 10.0
 _NOT_NAMED = "it is in your own network, and no person has named it in this conversation"
 _NO_ROUTE = (errno.ENETUNREACH, errno.EHOSTUNREACH, errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 
@@ -167,7 +167,7 @@ class WebClient:
         if len(self._free_at) > _MANY_HOSTS:
             self._free_at = {each: at for each, at in self._free_at.items() if at > now}
         at = max(now, self._free_at.get(host, 0.0))
-        if at - now > _LONGEST_WAIT_S:
+        if at - now > _MAX_WAIT_S:
             raise WebFailed("There were too many requests to this host; wait a little.")
         self._free_at[host] = at + self._limits.apart_s
         await anyio.sleep(at - now)

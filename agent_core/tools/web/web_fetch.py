@@ -57,7 +57,7 @@ class WebFetchTool:
         self._last: tuple[str, str, Readable] | None = None
 
     def targets(self, arguments: Mapping[str, Any]) -> Sequence[str]:
-        """The address as `normalised` spells it, or as it was given if it is none."""
+        """The address as `normalise_url` spells it, or as it was given if it is none."""
         given = str(arguments.get("url"))
         try:
             return (normalise_url(given),)

@@ -29,7 +29,7 @@ from agent_core.tools.web.web_fetch import status_text
 if TYPE_CHECKING:
     from agent_core.tools.web.web_client import Received, WebClient  # loads aiohttp
 
-_DEFAULT_RESULTS, _MOST_RESULTS = 6, 15
+_DEFAULT_RESULTS, _MAX_RESULTS = 6, 15
 _TITLE_CHARS, _SNIPPET_CHARS, _RAW_CHARS = 150, 350, 4000
 _ADDRESSES = {
     "brave": "https://api.search.brave.com/res/v1/web/search",
@@ -82,7 +82,7 @@ class WebSearchTool:
         query = one_line(str(arguments.get("query")), 400)
         if not query:
             return ToolResult(content="'query' must have at least one word.", is_error=True)
-        count = min(max(1, int(arguments.get("max_results") or _DEFAULT_RESULTS)), _MOST_RESULTS)
+        count = min(max(1, int(arguments.get("max_results") or _DEFAULT_RESULTS)), _MAX_RESULTS)
         hits = await search_web(self._client(), self._settings, query, count)
         lines = [
             f"{number}. {hit.title}\n   {hit.address}\n   {hit.snippet}".rstrip()
@@ -173,7 +173,7 @@ def _hits(provider: str, body: bytes) -> list[Hit]:
     if not isinstance(entries, list):
         raise ValueError("it has no results")  # noqa: TRY004 - a server's mistake, not ours
     text = {"brave": "description", "kagi": "snippet"}.get(provider, "content")
-    return [hit for entry in entries[: 4 * _MOST_RESULTS] if (hit := _hit(entry, text))][:_MOST_RESULTS]
+    return [hit for entry in entries[: 4 * _MAX_RESULTS] if (hit := _hit(entry, text))][:_MAX_RESULTS]
 
 
 def _hit(entry: Any, text: str) -> Hit | None:

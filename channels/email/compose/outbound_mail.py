@@ -42,7 +42,7 @@ from channels.markup import MAX_BYTES, to_html, to_text
 _BODY = "font-family:sans-serif;font-size:1em;line-height:1.4"
 _MONO = "font-family:monospace;background:#f4f4f4"
 _CELL = "border:1px solid #ccc;padding:4px 8px;text-align:left;vertical-align:top"
-_BESIDE = "margin:0 0 0 .8ex;border-left:2px solid #ccc;padding-left:1ex;color:#555"
+_QUOTE_STYLE = "margin:0 0 0 .8ex;border-left:2px solid #ccc;padding-left:1ex;color:#555"
 
 
 MAX_SUBJECT = 200
@@ -221,7 +221,7 @@ def _thread(message: OutboundMessage) -> tuple[str | None, Sequence[str]]:
 
 
 def _redirected_by(message: OutboundMessage) -> str:
-    """For somebody who has not asked: who has, and wants the answer there."""
+    """Explain to a recipient who did not ask who redirected the answer."""
     person = route_of(message.context).redirected_by.replace("`", "'")
     return (
         _("(`{person}` has asked me, and wants my answer sent to you.)\n\n", person=person) if person else ""
@@ -342,7 +342,7 @@ _STYLES = {
     "td": _CELL,
     "pre": f"{_MONO};padding:8px;white-space:pre-wrap;overflow-wrap:anywhere",
     "code": _MONO,
-    "blockquote": _BESIDE,
+    "blockquote": _QUOTE_STYLE,
     "h1": "font-size:1.4em",
     "h2": "font-size:1.25em",
     "h3": "font-size:1.1em",
@@ -358,5 +358,5 @@ def page(markdown: str, *, quoted: str = "", max_bytes: int = MAX_BYTES) -> str:
         lambda tag: f'<{tag[1]} style="{_STYLES[tag[1]]}"', to_html(markdown, max_bytes=max_bytes)
     )
     if quoted:
-        body += f'\n<blockquote style="{_BESIDE};white-space:pre-wrap">{quoted}</blockquote>'
+        body += f'\n<blockquote style="{_QUOTE_STYLE};white-space:pre-wrap">{quoted}</blockquote>'
     return f'<!DOCTYPE html>\n<html><body style="{_BODY}">\n{body}\n</body></html>\n'

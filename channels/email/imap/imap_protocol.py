@@ -51,8 +51,8 @@ class HardenedProtocol(aioimaplib.IMAP4ClientProtocol):  # type: ignore[misc]  #
     """
     One connection, from the greeting to its end.
 
-    Waiting methods raise `LinkLost`, `Refused`, or `TimeoutError` after ``timeout_s`` without data; that, and
-    a cancellation, abort it.
+    Waiting methods raise `LinkLost`, `ImapRefused`, or `TimeoutError` after ``timeout_s`` without data; that,
+    and a cancellation, abort it.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:

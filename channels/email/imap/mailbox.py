@@ -319,7 +319,9 @@ class Mailbox:
         Call `look`, look, then `wait`: nothing that happens in between is missed.
         """
         protocol, timing, most_s = self._protocol, self._timing, inf if most_s is None else most_s
-        with door(self._server, "idle", self.abort):  # as long as nothing is new; its steps have their limits
+        with translate_errors(
+            self._server, "idle", self.abort
+        ):  # as long as nothing is new; its steps have their limits
             if protocol.pushed.is_set():
                 pass
             elif "IDLE" in self.capabilities:
@@ -338,7 +340,7 @@ class Mailbox:
     @contextmanager
     def _door(self, doing: str) -> Iterator[None]:
         """Translate errors, and give the whole step, however busy the line, its time."""
-        with door(self._server, doing, self.abort), anyio.fail_after(self._timing.transfer_s):
+        with translate_errors(self._server, doing, self.abort), anyio.fail_after(self._timing.transfer_s):
             yield
 
 
@@ -351,7 +353,7 @@ def _number_in(reply: ImapReply, code: str) -> int | None:
 
 
 @contextmanager
-def door(server: ImapServer, doing: str, abort: Callable[[], None]) -> Iterator[None]:
+def translate_errors(server: ImapServer, doing: str, abort: Callable[[], None]) -> Iterator[None]:
     """Translate exceptions; ``abort`` drops the connection, as after a timeout answers are out of step."""
     where = f"{server.host}:{server.port}"
     try:

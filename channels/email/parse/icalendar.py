@@ -27,7 +27,7 @@ _METHODS = {
     "COUNTER": "Proposal of a new time",
     "ADD": "Further dates",
 }
-_TOLD = {
+_LABELS = {
     "LOCATION": "Where",
     "RRULE": "Repeats",
     "STATUS": "Status",
@@ -94,7 +94,7 @@ def _event_text(label: str, event: _Event) -> str:
         lines.append(f"Invited: {event.guests}")
     lines += [
         f"{said}: {_plain(event.known[name][1])}"
-        for name, said in _TOLD.items()
+        for name, said in _LABELS.items()
         if name in event.known and event.known[name][1].strip()
     ]
     return "\n".join(lines)

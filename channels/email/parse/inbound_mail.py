@@ -29,11 +29,11 @@ from channels.email.parse.mime import (
     parse_structure,
 )
 from channels.email.parse.opaque import ENCRYPTED, content_of
-from channels.email.parse.reply_stripping import divide
+from channels.email.parse.reply_stripping import split_quotes
 from channels.email.parse.transfer_encoding import decode_pieces, decode_transfer, unflow
 
 MAX_FORWARDED = 3
-_MOST_NAME = 100
+_MAX_NAME = 100
 MAX_REST = 20_000
 _DIFFERENT = 0.4
 _BAD_IN_NAME = re.compile(r'[\x00-\x1f\x7f/\\:*?"<>|\u202a-\u202e\u2066-\u2069]')
@@ -102,7 +102,7 @@ class ParsedMail:
 
     def without(self, sent: Sequence[str]) -> ParsedMail:
         """The mail without what we have sent in the one that it answers, given in each of its forms."""
-        found = divide(self.whole, sent)
+        found = split_quotes(self.whole, sent)
         return replace(self, text=found.new, rest=found.rest[:MAX_REST], forwards=found.forwarded)
 
 
@@ -286,8 +286,8 @@ def _name(part: MimePart) -> str:
     except (ValueError, LookupError):  # a name in a charset that nobody knows
         name = ""
     name = _BAD_IN_NAME.sub("_", decoded_header(str(name)[:1_000])).strip(" .")
-    ending = PurePath(name).suffix[-_MOST_NAME:]
-    return name if len(name) <= _MOST_NAME else name[: _MOST_NAME - len(ending)] + ending
+    ending = PurePath(name).suffix[-_MAX_NAME:]
+    return name if len(name) <= _MAX_NAME else name[: _MAX_NAME - len(ending)] + ending
 
 
 def _note(data: bytes, part: MimePart, number: int) -> AttachmentNote:

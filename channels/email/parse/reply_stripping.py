@@ -17,14 +17,14 @@ from agent_core.text import is_quoted
 
 _MAX_LINE = 1_000
 _HEADER_LINES = 3
-"""So many lines like those of a header make one; two, if they say both when and who."""
-_MOST_HEAD = 12
+"""The number of header-like lines that make a header; two, if they say both when and who."""
+_MAX_HEAD = 12
 _PIECE, _PASSAGE = 12, 40
 """
 So many letters that are no whole line or sentence of ours are ours where the last ones have ended, and
 anywhere.
 """
-_MOST_SEARCHES = 200
+_MAX_SEARCHES = 200
 _RULES = "-_=─━—–"
 _LABEL = re.compile(r"\W{0,3}[^\W\d_][^\d:：@<>]{0,40}[:：](?!//)")
 _LABEL_INSIDE = re.compile(r"[^\W\d_]\*?\s?(?::\*?\s|：)")
@@ -40,7 +40,7 @@ _NO_LETTERS = re.compile(r"[\W_]+")
 
 
 @dataclass(frozen=True, slots=True)
-class Divided:
+class SplitMail:
     """A mail's text: the author's, and the rest, which may be others'; ``forwarded``: a whole mail."""
 
     new: str
@@ -48,7 +48,7 @@ class Divided:
     forwarded: bool = False
 
 
-def divide(text: str, sent: Sequence[str] = ()) -> Divided:
+def split_quotes(text: str, sent: Sequence[str] = ()) -> SplitMail:
     """Split the text in two; ``sent`` holds each form of the answered mail that we sent."""
     whole = text.replace("\r\n", "\n").replace("\r", "\n").strip("\n")
     lines = whole.split("\n")
@@ -57,7 +57,7 @@ def divide(text: str, sent: Sequence[str] = ()) -> Divided:
     begins = _others_begin(lines)
     end = max((at + 1 for at in range(begins) if lines[at].strip() and not is_quoted(lines[at])), default=0)
     if not end and begins == len(lines):
-        return Divided(whole.strip())
+        return SplitMail(whole.strip())
     for line in lines[:end]:
         if is_quoted(line):
             ours.has(line)
@@ -67,7 +67,7 @@ def divide(text: str, sent: Sequence[str] = ()) -> Divided:
     while below is not None and new and not new[-1].strip(_RULES + " "):
         new.pop()
     rest = "\n".join([*(quoted or ()), *(below or ())]).strip("\n")
-    return Divided("\n".join(new).strip(), rest, bool(below) and not ours.is_found)
+    return SplitMail("\n".join(new).strip(), rest, bool(below) and not ours.is_found)
 
 
 def _below_sent(lines: Sequence[str], sent: Sequence[str]) -> int:
@@ -89,8 +89,8 @@ def _foreign_lines(lines: Sequence[str], ours: _Sent) -> Sequence[str] | None:
     """Return a quotation's lines up to the last foreign one, without its introduction; None if ours."""
     known = [ours.has(line) for line in lines]
     first = known.index(True) if True in known else len(lines)
-    head = "\n".join(map(_unmarked, lines[: min(first, _MOST_HEAD) + 1])).lstrip("\n").split("\n")
-    is_introduced = first <= _MOST_HEAD and "" not in "\n".join(head[:-1]).rstrip().split("\n")
+    head = "\n".join(map(_unmarked, lines[: min(first, _MAX_HEAD) + 1])).lstrip("\n").split("\n")
+    is_introduced = first <= _MAX_HEAD and "" not in "\n".join(head[:-1]).rstrip().split("\n")
     start = first if first < len(lines) and is_introduced and _others_begin(head) == 0 else 0
     last = max((at for at in range(start, len(lines)) if known[at] is False), default=-1)
     return lines[start : last + 1] if lines else None
@@ -199,7 +199,7 @@ class _Sent:
     def __init__(self, texts: Sequence[str]) -> None:
         self._texts = texts
         self._forms = [_Form(text) for text in texts]
-        self._searches = _MOST_SEARCHES
+        self._searches = _MAX_SEARCHES
         self.is_found = False
 
     @property

@@ -18,10 +18,10 @@ TOO_LARGE = "too_large"
 TOO_SLOW = "too_slow"
 KILLS = "kills"
 """The process has died several times while it was read."""
-MOST_HEADER = 2_000_000
-MOST_VALUE = 16_000
-MOST_FIELDS = 300
-MOST_LINES = 20_000
+MAX_HEADER = 2_000_000
+MAX_VALUE = 16_000
+MAX_FIELDS = 300
+MAX_LINES = 20_000
 """With more of them a header is nobody's: each costs time, and other mails wait behind it."""
 SENT_BY_A_PROGRAM = gettext_noop(
     "Your mail says of itself that a program or a mailing list sent it, and I do not answer such mails. If "
@@ -62,7 +62,7 @@ def headers_of(raw: bytes) -> Headers:
     try:
         return parse_headers(raw)
     except Unreadable:
-        return _outline(raw[:MOST_HEADER])
+        return _outline(raw[:MAX_HEADER])
 
 
 def _outline(head: bytes) -> Headers:
@@ -73,16 +73,16 @@ def _outline(head: bytes) -> Headers:
     head = head[: end + 1]
     crs, lfs, both = head.count(b"\r"), head.count(b"\n"), head.count(b"\r\n")
     whole = crs <= both + head.endswith(b"\r") and both in (0, lfs)
-    if lfs > MOST_LINES or not whole or b"\0" in head:
+    if lfs > MAX_LINES or not whole or b"\0" in head:
         return Headers(())
     fields: list[tuple[str, str]] = []
     doubtful: set[str] = set()
     for name, value in _fields(head):
-        if len(value) > MOST_VALUE:
+        if len(value) > MAX_VALUE:
             doubtful.add(name)
         if name in _TELLING or name.startswith("list-"):
-            fields.append((name, decode_text(value[:MOST_VALUE], None)))
-        if len(fields) > MOST_FIELDS:
+            fields.append((name, decode_text(value[:MAX_VALUE], None)))
+        if len(fields) > MAX_FIELDS:
             return Headers(())
     return Headers(tuple(fields), frozenset(doubtful))
 
@@ -93,10 +93,10 @@ def _fields(head: bytes) -> Iterator[tuple[str, bytes]]:
     while start < len(head):
         end = head.find(b"\n", start)
         end = len(head) if end < 0 else end
-        line = head[start : min(end, start + 2 * MOST_VALUE)].rstrip(b"\r\n")
+        line = head[start : min(end, start + 2 * MAX_VALUE)].rstrip(b"\r\n")
         start = end + 1
         if line[:1] in (b" ", b"\t") and name:
-            if len(value) <= MOST_VALUE:
+            if len(value) <= MAX_VALUE:
                 value += b" " + line.strip()
             continue
         if name:

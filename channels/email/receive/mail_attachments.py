@@ -34,7 +34,7 @@ class _Room:
     bytes: int
 
 
-class Keeper:
+class MailAttachmentKeeper:
     """Stores the files of mails in ``store`` (None: names only), for addresses that it ``knows``."""
 
     def __init__(
@@ -45,23 +45,23 @@ class Keeper:
         self._max_files = config.max_files
         self._max_bytes = int(config.max_files_mb * 1_000_000)
 
-    def takes_long(self, message: InboundMessage, mail: ParsedMail | None) -> bool:
+    def is_slow(self, message: InboundMessage, mail: ParsedMail | None) -> bool:
         """Return True if storing a mail's files may be slow, so that no other mail should wait for it."""
         if self._store is None or not self._store.is_shared or mail is None or not mail.attachments:
             return False
         return message.addressed and self._knows(message.sender.address)
 
     @property
-    def is_away(self) -> bool:
+    def is_unreachable(self) -> bool:
         """Return True if the file storage did not respond to the last request."""
-        return self._store is not None and self._store.is_away
+        return self._store is not None and self._store.is_unreachable
 
     async def ready(self) -> None:
         """Check whether the storage responds. Raises `AttachmentsUnavailable`: it does not."""
         if self._store is not None:
             await self._store.ready()
 
-    def without(self, message: InboundMessage, mail: ParsedMail) -> InboundMessage:
+    def without_files(self, message: InboundMessage, mail: ParsedMail) -> InboundMessage:
         """The message without its files, which cannot be waited for."""
         why = "the file storage does not respond, and too many mails are waiting for it"
         return _noted(message, [(note, why) for note in mail.attachments])
@@ -70,7 +70,8 @@ class Keeper:
         """
         Return the message with its files, and a note about those not stored.
 
-        Raises AttachmentsUnavailable (do not accept the mail) or AttachmentsAway (others can be accepted).
+        Raises AttachmentsUnavailable (do not accept the mail) or AttachmentsUnreachable (others can be
+        accepted).
         """
         if mail is None or not mail.attachments or not message.addressed:
             return message

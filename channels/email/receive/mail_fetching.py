@@ -1,9 +1,9 @@
 """
 Fetches mails from an open mailbox, and keeps account of those that the server lists and does not hand out.
 Servers fail for single mails in many ways: a NO (``[UNAVAILABLE]``, ``[SERVERBUG]``), an OK with nothing in
-between, ``NIL`` or an empty text, or they close the connection. Such a mail is set aside in `Withheld`, which
-is committed with the position, so the ones behind it go on, and it is tried again with growing pauses over
-restarts. After `GIVE_UP_AFTER` it is given up, and the owner is told.
+between, ``NIL`` or an empty text, or they close the connection. Such a mail is set aside in `WithheldMails`,
+which is committed with the position, so the ones behind it go on, and it is tried again with growing pauses
+over restarts. After `GIVE_UP_AFTER` it is given up, and the owner is told.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ BATCH_BYTES = 2_000_000
 GIVE_UP_AFTER = timedelta(days=1)
 _GRACE = timedelta(hours=3)
 """Two tries at least: a process that died before the owner's alert was stored gives it once more."""
-MOST_WITHHELD = 200
+MAX_WITHHELD = 200
 """A server that hands out none of so many is down, and the link waits instead of the mails."""
 _BREAKS = 2
-"""So often the connection may break while a mail is fetched, before that mail is set aside."""
+"""The number of broken connections during the fetch of a mail after which it is set aside."""
 _AGAIN = BackoffPolicy(first_s=10.0, cap_s=3600.0, jitter=0.2, floor_s=1.0)
 _log = structlog.get_logger(__name__)
 
@@ -47,7 +47,7 @@ class Wait:
     next_at: datetime
 
 
-class Withheld:
+class WithheldMails:
     """The mails of one mailbox that are listed and not handed out, by UID. Pure."""
 
     def __init__(self, value: str | None = None) -> None:
@@ -79,8 +79,8 @@ class Withheld:
         """Set a mail aside. Raises ChannelUnavailable if there are too many."""
         if uid in self._waits:
             return
-        if len(self._waits) >= MOST_WITHHELD:
-            raise ChannelUnavailable(f"the mail server lists {MOST_WITHHELD} mails and returns none of them")
+        if len(self._waits) >= MAX_WITHHELD:
+            raise ChannelUnavailable(f"the mail server lists {MAX_WITHHELD} mails and returns none of them")
         _log.warning("mail.not_handed_out", uid=uid)
         self._waits[uid] = Wait(now, 0, now + _pause(1))
 
@@ -100,8 +100,8 @@ class Withheld:
         """Return True if a mail has been tried for `GIVE_UP_AFTER`."""
         return uid in self._waits and now - self._waits[uid].since >= GIVE_UP_AFTER
 
-    def forget_after_grace(self, uid: int, now: datetime) -> None:
-        """Try a mail that was given up no more, as soon as the owner was told of it for certain."""
+    def drop_after_grace(self, uid: int, now: datetime) -> None:
+        """Stop trying a given-up mail once the owner has been notified for certain."""
         if now - self._waits[uid].since >= GIVE_UP_AFTER + _GRACE:
             self.discard(uid)
 
@@ -146,7 +146,7 @@ class MailFetcher:
         # One of them is the trouble; the others must not suffer.
         return [info for uid in uids for info in await self.infos([uid])]
 
-    async def raws(self, batch: Sequence[MailInfo], *, again: bool = False) -> dict[int, bytes]:
+    async def raw_mails(self, batch: Sequence[MailInfo], *, again: bool = False) -> dict[int, bytes]:
         """Fetch the available mails, of large ones the header; ``again`` retries connection breakers."""
         if again:
             for info in batch:

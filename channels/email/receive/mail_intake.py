@@ -78,7 +78,7 @@ MAX_COPIED = 50
 MAX_REFERENCES_KEPT = 40
 _ROOM_IN_QUARANTINE = MailAnswerLimits(sender_per_hour=20, sender_per_day=50)
 """Of one person, or of all whom one pattern lets in."""
-MOST_UNPROVEN = 20_000
+MAX_UNPROVEN = 20_000
 _EXPLAINED = "<sent-by-a-program>"
 _CUT = "[The rest of this mail was not kept, because nothing proves who wrote it.]"
 NOBODY = "nobody"
@@ -149,7 +149,7 @@ def given_up(uid: int, received_at: datetime, raw: bytes, trouble: str) -> Arriv
 
 
 def _examined(arrival: Arrival, raw: bytes) -> Arrival:
-    """With what takes all of its header to know."""
+    """Add what can only be read from a whole header: ambiguous fields and signature claims."""
     doubtful = arrival.headers.doubtful | ambiguous_recipients(raw)
     headers = replace(arrival.headers, doubtful=doubtful)
     return replace(arrival, headers=headers, claims=claims_of(raw))
@@ -238,7 +238,7 @@ class MailIntake:
             return None
         return OwnCopy(arrival.uid, message_id, arrival.headers.message_id())
 
-    def take(
+    def convert(
         self,
         arrival: Arrival,
         *,
@@ -381,7 +381,7 @@ class MailIntake:
     def _text(self, arrival: Arrival, *, unproven: bool) -> str:
         """Return the text; without proof of the sender only as much as a person needs to judge it."""
         said = self._without_secrets(text_of(arrival.mail, arrival.headers, arrival.trouble))
-        return f"{said[:MOST_UNPROVEN]}\n\n{_CUT}" if unproven and len(said) > MOST_UNPROVEN else said
+        return f"{said[:MAX_UNPROVEN]}\n\n{_CUT}" if unproven and len(said) > MAX_UNPROVEN else said
 
     def _background(self, mail: ParsedMail | None) -> tuple[Background, ...]:
         """Return what others may have written in the mail, without secrets."""
@@ -468,7 +468,7 @@ class MailIntake:
             text = re.sub(re.escape(secret), "…", text, flags=re.IGNORECASE)
         return text
 
-    def unfetchable(self, uid: int, received_at: datetime, *, uidvalidity: int) -> InboundMessage:
+    def unfetchable_mail(self, uid: int, received_at: datetime, *, uidvalidity: int) -> InboundMessage:
         """A mail that the server lists but never returns."""
         name = f"unfetchable-{uidvalidity}-{uid}"
         return InboundMessage(
@@ -512,7 +512,7 @@ class MailIntake:
             # Everybody can send these in the name of anybody, so there is only so much room for them. Of
             # people who would not be let in the gateway keeps nothing, so they take none of it; and who is
             # let in by name shares nothing with the many whom a pattern means.
-            share = self.crowd(person) or person
+            share = self.matching_pattern(person) or person
             room = not self._welcome(person) or self._quarantined.admit(native_id, sender=share, at=at)
             return ("", str(why), now) if room else (str(why), "", now)
         return str(why), "", now
@@ -524,13 +524,13 @@ class MailIntake:
         """Return when a mail is answered; None if too many of its sender wait already."""
         if self._is_owner(sender):
             return AnswerSlot()
-        place = self._limiter.place(native_id, sender=sender, at=at, now=now)
+        place = self._limiter.reserve(native_id, sender=sender, at=at, now=now)
         wait_s = place.wait_s if place else DAY_S
         if wait_s > HOUR_S and self._welcome(sender):
             self._crowded(sender, wait_s)
         return place
 
-    def crowd(self, address: str) -> str:
+    def matching_pattern(self, address: str) -> str:
         """The pattern of ``allow_from`` that admits an address; empty if its name does, or nothing."""
         patterns = (*self._allow_from, *self._ingest_only_from)
         if address in patterns:
@@ -545,7 +545,7 @@ class MailIntake:
 def _how_to_answer(
     context: MessageContext, arrival: Arrival, verdict: SenderVerdict, place: AnswerSlot, *, read_only: bool
 ) -> MessageContext:
-    """By an apology, not at all, or later."""
+    """Return the context that says if there is an apology, no answer, or a later one."""
     return replace(
         context,
         unreadable=apology_of(arrival.trouble) if _is_unread(arrival) else "",

@@ -24,7 +24,7 @@ import structlog
 from agent_core.backoff import Backoff, BackoffPolicy
 from agent_core.messages import Amendment, InboundMessage
 from agent_core.text import one_line
-from channels.attachments import AttachmentsAway
+from channels.attachments import AttachmentsUnreachable
 from channels.base import ChannelUnavailable, Inbox
 from channels.email.imap.housekeeping import FileCopy, Housekeeping
 from channels.email.imap.mailbox import HEADER_BYTES, Mailbox, MailInfo, Selected
@@ -34,8 +34,8 @@ from channels.email.parse.mail_threads import OWN_ID_PREFIX
 from channels.email.parse.mime import Headers
 from channels.email.parse.unreadable import KILLS, TOO_LARGE, TOO_SLOW, headers_of
 from channels.email.receive.crash_suspects import MAX_DEATHS, CrashSuspects
-from channels.email.receive.mail_attachments import Keeper
-from channels.email.receive.mail_fetching import MAX_MAIL_BYTES, MailFetcher, Withheld, batches_by_size
+from channels.email.receive.mail_attachments import MailAttachmentKeeper
+from channels.email.receive.mail_fetching import MAX_MAIL_BYTES, MailFetcher, WithheldMails, batches_by_size
 from channels.email.receive.mail_intake import Arrival, MailIntake, OwnCopy, given_up, read_arrival
 from channels.email.receive.repeats import PARSE_LIMIT_S, Repeats
 from channels.email.receive.verification_queue import ReadMail, VerificationQueue
@@ -49,9 +49,9 @@ BATCH_MAILS = 50
 OUTLINE_LIMIT_S = 10.0
 REFILE_UIDS = 200
 _PATIENCE_OF_OWNER_S = 1.0
-"""So long mails that name the owner are read before others."""
+"""The time for which mails that name the owner are read before others."""
 PATIENCE_S = 1.0
-"""So long mails wait together for proofs, in one look at the mailbox; then what is proven goes before."""
+"""The time for which the mails of one check wait together for proofs; then the proven ones go first."""
 BOUNCE = str(NotAnswered.BOUNCE)
 _log = structlog.get_logger(__name__)
 
@@ -79,7 +79,7 @@ class MailAccountParts:
     suspects: CrashSuspects
     broke: dict[int, int] = field(default_factory=dict)
     verify: Callable[[bytes, str], Awaitable[Verification]] | None = None
-    keeper: Keeper | None = None
+    keeper: MailAttachmentKeeper | None = None
     owners: Sequence[str] = ()
 
 
@@ -119,7 +119,7 @@ class MailReceiver:
         self._before_commit = before_commit
         self._fetcher = MailFetcher(mailbox, parts.broke)
         self._never_came = never_came
-        self._withheld = Withheld()
+        self._withheld = WithheldMails()
         self._waiting = VerificationQueue(parts.verify, start=start, news=self._verification_came)
         self._suspects = parts.suspects
         self._looking = False
@@ -153,7 +153,7 @@ class MailReceiver:
             )
         else:
             self.position = known
-            self._withheld = Withheld(await self._inbox.position("withheld"))
+            self._withheld = WithheldMails(await self._inbox.position("withheld"))
             await self._refile()
 
     async def _refile(self) -> None:
@@ -163,7 +163,7 @@ class MailReceiver:
         seen = [uid for uid in uids if uid <= self.position.uid][-REFILE_UIDS:]
         infos = [info for info in await self._fetcher.infos(seen) if info.size <= MAX_MAIL_BYTES]
         for batch in batches_by_size(infos):
-            raws = await self._fetcher.raws(batch)
+            raws = await self._fetcher.raw_mails(batch)
             for info in batch:
                 if info.uid not in raws:
                     continue
@@ -180,7 +180,7 @@ class MailReceiver:
         if self._went_out.was_sent(copy.message_id) or await self._inbox.delivered_id(copy.message_id):
             self._housekeeping.add(task)
         else:
-            self._went_out.keep_unknown_copy(copy.message_id, task)
+            self._went_out.note_unknown_copy(copy.message_id, task)
 
     async def _begin(self, selected: Selected) -> None:
         floor = await self._mailbox.latest_arrival()
@@ -249,7 +249,7 @@ class MailReceiver:
         given_up: list[InboundMessage] = []
         for uid in due:
             info, is_over = infos.get(uid), self._withheld.is_over(uid, self._now())
-            raws = await self._fetcher.raws([info], again=not is_over) if info is not None else {}
+            raws = await self._fetcher.raw_mails([info], again=not is_over) if info is not None else {}
             if uid not in listed or (info is not None and self.position.is_older(info, now=self._now())):
                 self._withheld.discard(uid)
             elif info is not None and uid in raws:
@@ -270,8 +270,8 @@ class MailReceiver:
         _log.error("mail.unfetchable", uid=uid)
         about += f", received {at.astimezone():%Y-%m-%d %H:%M %Z}"
         self._never_came(f"{self.position.uidvalidity}-{uid}", about)
-        self._withheld.forget_after_grace(uid, self._now())
-        return self._intake.unfetchable(uid, at, uidvalidity=self.position.uidvalidity)
+        self._withheld.drop_after_grace(uid, self._now())
+        return self._intake.unfetchable_mail(uid, at, uidvalidity=self.position.uidvalidity)
 
     async def _owners_first(self) -> None:
         """Read what the owner has written before what others have sent, however much that is."""
@@ -304,7 +304,7 @@ class MailReceiver:
             self._mailbox.nudge()
 
     async def _read_batch(self, batch: Sequence[MailInfo]) -> None:
-        raws = await self._fetcher.raws(batch)
+        raws = await self._fetcher.raw_mails(batch)
         await self._set_aside([info.uid for info in batch if info.uid not in raws])
         for info in batch:
             if info.uid in raws:
@@ -321,10 +321,10 @@ class MailReceiver:
 
     async def _take_verified(self) -> None:
         """Take in what waits for no proof any more; the position goes no further than to what does."""
-        if ready := self._waiting.take():
+        if ready := self._waiting.pop_ready():
             await self._take(sorted(ready, key=lambda mail: mail.info.uid not in self._ahead))
-        if self._keeper is not None and self._keeper.is_away:
-            self._waiting.leave_idle()
+        if self._keeper is not None and self._keeper.is_unreachable:
+            self._waiting.release_idle()
 
     async def _take(self, ready: Sequence[ReadMail]) -> None:
         messages: list[InboundMessage] = []
@@ -372,7 +372,7 @@ class MailReceiver:
             headers = mail.arrival.headers
             ours = await self._server_ids.translate_references(self._inbox, headers.references())
             for given, own in list(ours.items()):
-                if not await self._repeats.was_written_to(own, claimed_senders(headers)):
+                if not await self._repeats.has_written_to(own, claimed_senders(headers)):
                     del ours[given]
             taken = self._taken(mail.arrival, mail.verification or Verification(), ours)
             if isinstance(taken, InboundMessage):
@@ -408,15 +408,15 @@ class MailReceiver:
         self.position = position
 
     async def _completed(self, mail: ReadMail, message: InboundMessage) -> InboundMessage | None:
-        """With its files; None: it waits for those, so that no other mail has to."""
+        """Return the message with its files; None: it waits for them, so that no other mail has to."""
         message = await self._repeats.remove_repeats(message, mail.arrival)
         if mail.arrival is None or self._keeper is None:
             return message
-        if not self._keeper.takes_long(message, mail.arrival.mail):
+        if not self._keeper.is_slow(message, mail.arrival.mail):
             return await self._keeper.keep(message, mail.arrival.mail)
-        if self._keeper.is_away and mail.gives_up_files and mail.arrival.mail is not None:
-            return self._keeper.without(message, mail.arrival.mail)
-        if self._keeper.is_away:
+        if self._keeper.is_unreachable and mail.gives_up_files and mail.arrival.mail is not None:
+            return self._keeper.without_files(message, mail.arrival.mail)
+        if self._keeper.is_unreachable:
             mail.leave()
             self._waiting.return_mail(mail, partial(self._wait_for_storage, self._keeper, mail))
         else:
@@ -425,7 +425,7 @@ class MailReceiver:
 
     async def _fetch_again(self, mail: ReadMail) -> bool:
         """Fetch a mail whose bytes were released; returns whether it came."""
-        raw = (await self._fetcher.raws([mail.info])).get(mail.info.uid)
+        raw = (await self._fetcher.raw_mails([mail.info])).get(mail.info.uid)
         mail.is_left = False
         if raw is None:
             await self._set_aside([mail.info.uid])
@@ -433,25 +433,25 @@ class MailReceiver:
         mail.raw, mail.arrival = raw, await self._read(mail.info, raw)
         return True
 
-    async def _wait_for_storage(self, keeper: Keeper, mail: ReadMail) -> None:
+    async def _wait_for_storage(self, keeper: MailAttachmentKeeper, mail: ReadMail) -> None:
         """Wait until it makes sense to fetch a mail again: its files can be kept, or are given up."""
         backoff = Backoff(BackoffPolicy(first_s=2.0, cap_s=60.0, factor=1.75, jitter=0.2))
-        while keeper.is_away and not self._waiting.is_crowded(mail):
+        while keeper.is_unreachable and not self._waiting.is_crowded(mail):
             await anyio.sleep(backoff.note_failure(random=random.random()))
             if not self._asking.locked():
                 async with self._asking:
                     with suppress(ChannelUnavailable):
                         await keeper.ready()
-        mail.gives_up_files = keeper.is_away
+        mail.gives_up_files = keeper.is_unreachable
 
-    async def _keep(self, keeper: Keeper, mail: ReadMail, message: InboundMessage) -> None:
+    async def _keep(self, keeper: MailAttachmentKeeper, mail: ReadMail, message: InboundMessage) -> None:
         """Have the files of a mail kept, beside the loop; if the storage is away, it is fetched again."""
         assert mail.arrival is not None, "it has files"
         assert mail.arrival.mail is not None, "it has files"
         try:
             async with self._keeping:
                 mail.complete = await keeper.keep(message, mail.arrival.mail)
-        except AttachmentsAway as error:
+        except AttachmentsUnreachable as error:
             _log.warning("mail.files_wait", uid=mail.info.uid, reason=str(error))
             mail.leave()
             await self._wait_for_storage(keeper, mail)
@@ -481,7 +481,7 @@ class MailReceiver:
     def _taken(
         self, arrival: Arrival, verification: Verification, ours: Mapping[str, str]
     ) -> InboundMessage | OwnCopy:
-        taken = self._intake.take(
+        taken = self._intake.convert(
             arrival,
             uidvalidity=self.position.uidvalidity,
             verification=verification.by,

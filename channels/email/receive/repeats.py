@@ -46,7 +46,7 @@ class Repeats:
             return await anyio.to_thread.run_sync(partial(read, formatted=True), abandon_on_cancel=True)
         return await anyio.to_thread.run_sync(partial(read, formatted=False))
 
-    async def was_written_to(self, message_id: str, senders: Collection[str]) -> bool:
+    async def has_written_to(self, message_id: str, senders: Collection[str]) -> bool:
         """Return True if our mail went to one of the senders; a copy's Message-ID may be a stranger's."""
         _, sent = await self._sent(message_id)
         if sent is None:

@@ -21,13 +21,13 @@ from channels.email.trust.dkim_alignment import Verification
 
 VERIFICATIONS_AT_ONCE = 8
 """For mails of one domain."""
-MOST_AT_ONCE = 32
-MOST_OF_DOMAIN = 100
-MOST_BYTES_OF_DOMAIN = 16_000_000
-MOST_BYTES = 64_000_000
-MOST_MAILS = 2_000
-MOST_OF_SENDER = 200
-"""So many wait for their files while the storage for those is away; beyond, they go on without."""
+MAX_AT_ONCE = 32
+MAX_OF_DOMAIN = 100
+MAX_BYTES_OF_DOMAIN = 16_000_000
+MAX_BYTES = 64_000_000
+MAX_MAILS = 2_000
+MAX_OF_SENDER = 200
+"""The most mails that wait for an unreachable file storage; any more go on without files."""
 TOO_MUCH = "too many mails of its domain are waiting for DNS"
 Verify = Callable[[bytes, str], Awaitable[Verification]]
 _log = structlog.get_logger(__name__)
@@ -74,7 +74,7 @@ class VerificationQueue:
         self._asking: dict[str, tuple[int, int]] = {}
         """How many mails of a domain wait, and their size."""
         self._rooms: dict[str, anyio.CapacityLimiter] = {}
-        self._room = anyio.CapacityLimiter(MOST_AT_ONCE)
+        self._room = anyio.CapacityLimiter(MAX_AT_ONCE)
         self._news = anyio.Event()
 
     def add(self, mail: ReadMail, question: str | None) -> None:
@@ -84,14 +84,14 @@ class VerificationQueue:
             return
         domain = question.rpartition("@")[2]
         mails, size = self._asking.get(domain, (0, 0))
-        if mails >= MOST_OF_DOMAIN or (mails and size + len(mail.raw) > MOST_BYTES_OF_DOMAIN):
+        if mails >= MAX_OF_DOMAIN or (mails and size + len(mail.raw) > MAX_BYTES_OF_DOMAIN):
             mail.verification = Verification(lacks=TOO_MUCH)
             return
         mail.verification = None
         self._asking[domain] = mails + 1, size + len(mail.raw)
         self._start(self._find, self._verify, mail, question, domain)
 
-    def take(self) -> list[ReadMail]:
+    def pop_ready(self) -> list[ReadMail]:
         """Remove and return the mails that can be accepted now."""
         ready: list[ReadMail] = []
         behind: set[str] = set()
@@ -124,14 +124,14 @@ class VerificationQueue:
     def full(self) -> bool:
         """Return True if so many mails wait that no more may be read."""
         size = sum(len(mail.raw) for mail in self._mails.values())
-        return size > MOST_BYTES or len(self._mails) > 2 * MOST_MAILS
+        return size > MAX_BYTES or len(self._mails) > 2 * MAX_MAILS
 
     @property
     def has_room(self) -> bool:
         """Return True if another mail may be fetched again: those at work hold few enough bytes."""
-        return sum(len(mail.raw) for mail in self._mails.values() if mail.verification is None) <= MOST_BYTES
+        return sum(len(mail.raw) for mail in self._mails.values() if mail.verification is None) <= MAX_BYTES
 
-    def leave_idle(self) -> None:
+    def release_idle(self) -> None:
         """Release the bytes of all mails that wait only behind others."""
         for mail in self._mails.values():
             if mail.verification is not None and mail.complete is None:
@@ -139,10 +139,10 @@ class VerificationQueue:
 
     def is_crowded(self, mail: ReadMail) -> bool:
         """Return True if too many wait for this mail to wait for its files; the owner's waits longest."""
-        if len(self._mails) > MOST_MAILS and not mail.is_owners:
+        if len(self._mails) > MAX_MAILS and not mail.is_owners:
             return True
         others = (other.senders for other in self._mails.values() if other is not mail)
-        return sum(not mail.senders.isdisjoint(senders) for senders in others) >= MOST_OF_SENDER
+        return sum(not mail.senders.isdisjoint(senders) for senders in others) >= MAX_OF_SENDER
 
     async def wait_for_proofs(self, uid: int) -> None:
         """Wait until no proof is being looked for, for mails from this UID on."""

@@ -9,7 +9,7 @@ from typing import Any
 from channels.base import ChannelAuthFailed, ChannelClock, ChannelError
 from channels.email.config import EmailConfig
 from channels.email.parse.mail_addresses import AddressInvalid, normalise
-from channels.email.setup.mail_probe import MailboxFacts, MailboxLogin, look_into
+from channels.email.setup.mail_probe import MailboxFacts, MailboxLogin, probe_mailbox
 from channels.email.setup.mail_providers import MailGuess, ProviderServer, guess, parse_place
 from channels.setup import (
     TRIES,
@@ -25,7 +25,7 @@ from channels.setup import (
     check_option,
 )
 
-_TOLD = ("IDLE", "MOVE", "UIDPLUS", "CONDSTORE")
+_CAPABILITIES = ("IDLE", "MOVE", "UIDPLUS", "CONDSTORE")
 
 
 class EmailForm(SetupForm[EmailConfig]):
@@ -124,7 +124,7 @@ def _logged_in(
         login = MailboxLogin(address, username, known if password is None else password, ca_file)
         dialogue.say("  logging in, for reading and for sending …")
         try:
-            facts = look_into(
+            facts = probe_mailbox(
                 login,
                 where,
                 trusted=given.get("authserv_id"),
@@ -221,7 +221,7 @@ def _is_proven(same: EmailConfig | None) -> bool:
 
 
 def _show_facts(facts: MailboxFacts, dialogue: Dialogue, *, kept_proof: bool) -> None:
-    known = [name for name in _TOLD if name in facts.capabilities]
+    known = [name for name in _CAPABILITIES if name in facts.capabilities]
     dialogue.say(f"  Logged in: {facts.imap} and {facts.smtp}.")
     dialogue.say(
         f"  {facts.mails} mails in INBOX; the server supports {', '.join(known) or 'the minimum only'}."

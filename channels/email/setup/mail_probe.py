@@ -36,7 +36,7 @@ _SUBMIT_TIMING = SubmitTiming(connect_s=12.0)
 _LIMIT_S = 120.0
 _NEWEST = 30
 _ENOUGH = 3
-"""So many mails have to agree before their word is taken for the provider's."""
+"""The number of agreeing mails that identify the provider's authentication server."""
 
 Say = Callable[[str], None]
 
@@ -66,7 +66,7 @@ class MailboxFacts:
     proven_by: str = ""
 
 
-def look_into(
+def probe_mailbox(
     login: MailboxLogin,
     guess: MailGuess,
     *,

@@ -34,7 +34,7 @@ class ConnectionSlot(Generic[_Link]):
 
 class ConnectionPool(Generic[_Link]):
     """
-    Gives out places; every `take` is followed by one `hand_on` or `leave`.
+    Gives out places; every `take` is followed by one `release_link` or `leave`.
 
     ``close`` drops a link without waiting.
     """
@@ -67,7 +67,7 @@ class ConnectionPool(Generic[_Link]):
             self._taken += 1
         return place
 
-    def hand_on(self, place: ConnectionSlot[_Link], link: _Link) -> bool:
+    def release_link(self, place: ConnectionSlot[_Link], link: _Link) -> bool:
         """Return a place whose link can be used again. False: nobody waits for it, so close it."""
         if place.mails + 1 < MAILS_EACH and self._waiting:
             following = self._waiting.popleft()

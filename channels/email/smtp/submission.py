@@ -139,7 +139,7 @@ class Submission:
             if client is not None:
                 await hang_up(client)
             raise
-        if not self._relay.hand_on(place, client):
+        if not self._relay.release_link(place, client):
             await hang_up(client)
         return said
 
@@ -178,7 +178,7 @@ class Submission:
             if ready is None:
                 return (await client.data(raw, timeout=self.timing.data_s)).message
             with anyio.fail_after(self.timing.data_s + len(ready) / _SLOWEST):
-                return await hand_over(client, ready)
+                return await send_data(client, ready)
 
     async def _connect(self, context: ssl.SSLContext | None) -> aiosmtplib.SMTP:
         """A connection that is logged in."""
@@ -341,7 +341,7 @@ def stuff_dots(raw: bytes) -> bytes:
     return raw + (b".\r\n" if raw.endswith(b"\r\n") else b"\r\n.\r\n")
 
 
-async def hand_over(client: aiosmtplib.SMTP, ready: bytes) -> str:
+async def send_data(client: aiosmtplib.SMTP, ready: bytes) -> str:
     """Send DATA in pieces; each is encrypted and sent before the next. Returns what the server said."""
     go_on = await client.execute_command(b"DATA")
     if go_on.code != 354:

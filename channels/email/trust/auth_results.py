@@ -1,9 +1,9 @@
 """
 Reads what the mail provider says about the sender's authenticity in Authentication-Results. Pure. Only the
 topmost field of a trusted server counts (RFC 8601, section 5), and it must pass DMARC or, without a policy,
-DKIM for the From domain (`verdict_of`); `came_directly` matters because a signature also fits copies. The
-field is parsed by its grammar, as comments and quoted strings may hold anything; an unreadable one is no
-evidence.
+DKIM for the From domain (`verdict_of`); `was_submitted_directly` matters because a signature also fits
+copies. The field is parsed by its grammar, as comments and quoted strings may hold anything; an unreadable
+one is no evidence.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def verdict_of(
     return AuthVerdict(Word.SILENT)
 
 
-def came_directly(fields: Sequence[str], sender: str, *, any_mailbox: bool = False) -> bool:
+def was_submitted_directly(fields: Sequence[str], sender: str, *, any_mailbox: bool = False) -> bool:
     """
     Return True if SPF shows that the sender's own server handed in the mail, so it is no copy.
 

@@ -21,7 +21,7 @@ _log = structlog.get_logger(__name__)
 
 
 class SentMails:
-    """To whom our mails went, and which of them are believed not to have arrived."""
+    """Remembers the recipients of our mails, and which of them are believed undelivered."""
 
     def __init__(self, name: str, account: str) -> None:
         self._name = name

@@ -235,7 +235,7 @@ def _simple_body(body: bytes) -> Iterator[bytes]:
 
 
 def _relaxed_body(body: bytes) -> Iterator[bytes]:
-    """In pieces of whole lines: a list of lines takes fifty times the size of a text of short ones."""
+    """Yield the body in pieces of whole lines: a list of short lines takes fifty times the memory."""
     start, empty, is_empty = 0, b"", True
     while start < len(body):
         end = body.rfind(b"\r\n", start, start + _PIECE)

@@ -28,7 +28,7 @@ from channels.email.parse.mail_addresses import (
 from channels.email.parse.mail_threads import is_own_id, own_id_of
 from channels.email.parse.mime import FOR_WHOM, Headers
 from channels.email.trust.auth_results import AuthVerdict as Told
-from channels.email.trust.auth_results import Word, came_directly, verdict_of
+from channels.email.trust.auth_results import Word, verdict_of, was_submitted_directly
 from channels.email.trust.dkim import SignatureClaim
 
 _NOT_ASKED, _SECRET = "not asked for", "secret address"
@@ -53,7 +53,7 @@ class MailRefused(StrEnum):
     NOT_ADDRESSED = "not_addressed_to_us"
     TOO_MANY = "over_limit"
     BREAKER_OPEN = "brake_pulled"
-    """So many answers went out that something must be wrong; see ``reply_limits``."""
+    """More answers went out than is plausible; see ``reply_limits``."""
     UNREADABLE = "unreadable"
 
 
@@ -219,7 +219,7 @@ def _doubt(
 ) -> str:
     """Return why a trusted server's verdict may be about another mail, or ""."""
     only_read = own.ingested(sender)
-    if came_directly(
+    if was_submitted_directly(
         headers.consecutive_values("authentication-results", told.number), sender, any_mailbox=only_read
     ):
         return ""

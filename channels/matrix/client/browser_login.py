@@ -23,8 +23,8 @@ import anyio.to_thread
 
 from agent_core.oauth import (
     OAuthTokens,
-    ProviderAway,
     ProviderRefused,
+    ProviderUnreachable,
     TokenStore,
     printable_line,
     token_in,
@@ -46,7 +46,7 @@ from channels.base import (
     ChannelMisconfigured,
     ChannelUnavailable,
 )
-from channels.matrix.client.homeserver import CLIENT, Homeserver, MatrixCredentials, ask, problem
+from channels.matrix.client.homeserver import CLIENT, Homeserver, MatrixCredentials, ask, channel_error
 from channels.matrix.config import MatrixConfig
 from channels.setup import PersonAtTerminal
 
@@ -97,7 +97,7 @@ def provider_of(config: MatrixConfig) -> HttpProvider:
 
 
 async def ask_to_renew(post: HttpProvider, tokens: MatrixTokens) -> Mapping[str, Any]:
-    """Ask for new tokens. Raises ProviderAway and ProviderRefused."""
+    """Ask for new tokens. Raises ProviderUnreachable and ProviderRefused."""
     form = {"grant_type": "refresh_token", "refresh_token": tokens.refresh, "client_id": tokens.client_id}
     return await post(tokens.token_endpoint, form)
 
@@ -105,7 +105,7 @@ async def ask_to_renew(post: HttpProvider, tokens: MatrixTokens) -> Mapping[str,
 async def login_ways(homeserver: Homeserver) -> Sequence[str]:
     """Return the ways to log in at a server: ``password``, ``browser``, both or none. Raises ChannelError."""
     answer = await ask(homeserver, "GET", f"{CLIENT}/login", anonymous=True)
-    flows = answer.body.get("flows") if answer.good else ()
+    flows = answer.body.get("flows") if answer.is_success else ()
     listed = flows if isinstance(flows, list) else []
     kinds = {each.get("type") for each in listed if isinstance(each, dict)}
     by_browser = "m.login.sso" in kinds or await _metadata(homeserver) is not None
@@ -129,7 +129,7 @@ async def log_in_by_browser(
             tokens = await _tokens_by_sso(config, homeserver, clock, browser)
     except LoginFailed as error:
         raise ChannelAuthFailed(str(error)) from error
-    except (ProviderAway, ProviderRefused) as error:
+    except (ProviderUnreachable, ProviderRefused) as error:
         raise ChannelUnavailable(f"the server's login cannot be used now: {error}") from error
     await _check_account(config, homeserver, tokens)
     await anyio.to_thread.run_sync(token_store(config, state_dir).save, tokens)
@@ -197,7 +197,7 @@ async def _registered(post: HttpProvider, metadata: Mapping[str, Any], name: str
         },
     )
     if not (client_id := token_in(answer, "client_id")):
-        raise ProviderAway("it registers no client")
+        raise ProviderUnreachable("it registers no client")
     return client_id
 
 
@@ -218,8 +218,8 @@ async def _tokens_by_sso(
         **({"device_id": config.device_id} if config.device_id else {}),
     }
     answer = await ask(homeserver, "POST", f"{CLIENT}/login", body, anonymous=True)
-    if not answer.good:
-        raise problem(answer)
+    if not answer.is_success:
+        raise channel_error(answer)
     access, device_id = token_in(answer.body, "access_token"), answer.body.get("device_id")
     if not access or not isinstance(device_id, str):
         raise ChannelUnavailable("the homeserver's answer to the login is not a login")
@@ -235,7 +235,7 @@ async def _tokens_by_sso(
 
 async def log_out(config: MatrixConfig, homeserver: Homeserver, tokens: MatrixTokens) -> None:
     """End a login, of which nobody will have need; what the server says to it does not matter."""
-    with suppress(ChannelError, ProviderAway, ProviderRefused):
+    with suppress(ChannelError, ProviderUnreachable, ProviderRefused):
         metadata = await _metadata(homeserver)
         if metadata is None:
             homeserver.credentials = tokens.credentials
@@ -253,8 +253,8 @@ async def _check_account(config: MatrixConfig, homeserver: Homeserver, tokens: M
     """Raise ChannelMisconfigured if the person has logged in with another account, which stays unused."""
     homeserver.credentials = tokens.credentials
     answer = await ask(homeserver, "GET", f"{CLIENT}/account/whoami")
-    if not answer.good:
-        raise problem(answer)
+    if not answer.is_success:
+        raise channel_error(answer)
     user_id = printable_line(answer.body.get("user_id"), 255)
     if user_id != tokens.user_id:
         await log_out(config, homeserver, tokens)
@@ -268,10 +268,10 @@ async def _metadata(homeserver: Homeserver) -> Mapping[str, Any] | None:
     """Return what a server says of its provider (RFC 8414); None: it has none."""
     for path in _METADATA:
         answer = await ask(homeserver, "GET", path, anonymous=True)
-        if answer.good and _address(answer.body, "token_endpoint"):
+        if answer.is_success and _address(answer.body, "token_endpoint"):
             return answer.body
-        if not answer.good and answer.status not in (400, 404, 405):
-            raise problem(answer)
+        if not answer.is_success and answer.status not in (400, 404, 405):
+            raise channel_error(answer)
     return None
 
 

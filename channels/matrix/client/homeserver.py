@@ -24,7 +24,7 @@ from channels.base import (
 )
 
 CLIENT = "/_matrix/client/v3"
-_LONGEST_WAIT_S = 600.0
+_MAX_WAIT_S = 600.0
 _DEFAULT_WAIT_S = 5.0
 RETRY = BackoffPolicy(first_s=1.0, cap_s=30.0, jitter=0.4)
 """For a request to the homeserver that failed."""
@@ -75,7 +75,7 @@ class HttpAnswer:
     retry_after_s: float | None = None
 
     @property
-    def good(self) -> bool:
+    def is_success(self) -> bool:
         """Return True for a 2xx status."""
         return 200 <= self.status < 300
 
@@ -104,7 +104,7 @@ class HttpAnswer:
     @property
     def wait_s(self) -> float:
         """Return the seconds to send the server nothing after a 429."""
-        return min(self.retry_after_s or _DEFAULT_WAIT_S, _LONGEST_WAIT_S)
+        return min(self.retry_after_s or _DEFAULT_WAIT_S, _MAX_WAIT_S)
 
 
 class LinkBroken(Exception):
@@ -194,12 +194,12 @@ class Homeserver(Protocol):
         ...
 
 
-def part(text: str) -> str:
+def quote_path(text: str) -> str:
     """A room id, an event id or the like, encoded as one part of a path."""
     return quote(text, safe="")
 
 
-def problem(answer: HttpAnswer) -> ChannelError:
+def channel_error(answer: HttpAnswer) -> ChannelError:
     """Return the channel error of an answer, other than a refused token, which needs a login first."""
     if answer.errcode in _ACCOUNT_CODES:
         return ChannelAuthFailed(
@@ -237,25 +237,25 @@ def send_problem(answer: HttpAnswer) -> ChannelError:  # noqa: PLR0911 - one per
     """Return the error that a refusal, or an unusable answer, is for a message."""
     code = answer.errcode
     if answer.status == 429:
-        return problem(answer)
+        return channel_error(answer)
     if code == "M_TOO_LARGE" or (answer.status == 413 and code):
         return AnswerTooLarge("the homeserver rejects this message as too large", errcode=code)
     if answer.status == 413:
         return DeliveryFailed("something in front of the homeserver rejects this message as too large")
-    if answer.good or answer.status >= 500 or not code:
+    if answer.is_success or answer.status >= 500 or not code:
         return DeliveryUncertain(
             f"the homeserver's answer to the message was lost ({answer.status})",
             retry_after_s=answer.retry_after_s,
         )
     if code in _PASSING_CODES or code.startswith("M_USER_"):
-        return problem(answer)
+        return channel_error(answer)
     if answer.status == 403:
         return DeliveryFailed(f"the bot may not write in this room: {answer.error}", errcode=code)
     if answer.status == 404:
         return DeliveryFailed(f"the homeserver does not know this room: {answer.error}", errcode=code)
     if 400 <= answer.status < 500:
         return DeliveryFailed(f"the homeserver refuses this message: {code} {answer.error}", errcode=code)
-    return problem(answer)
+    return channel_error(answer)
 
 
 def unreachable(error: LinkBroken) -> ChannelError:

@@ -2,8 +2,8 @@
 Reads fields of untrusted JSON: each access returns a value of the requested type. Anybody can send something
 that only just passes their homeserver and ours and cannot be read here, because it is nested deeper than this
 Python can go, or holds a longer number. It must not make the whole answer unreadable, which would come again
-and again: such values are cut out of it (`decoded`). Nor must it make the whole answer too long: one event,
-room or invitation that is longer than any should be is cut out of it while it comes (`Trimmer`).
+and again: such values are cut out of it (`decode_object`). Nor must it make the whole answer too long: one
+event, room or invitation that is longer than any should be is cut out of it while it comes (`Trimmer`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 JsonObject = Mapping[str, Any]
 _DEEPEST = 150
-_LONGEST_NUMBER = 400
+_MAX_NUMBER = 400
 _TOKEN = re.compile(rb'"(?:[^"\\]++|\\.)*+("|\\?\Z)|[\[\]{}]', re.DOTALL)
 _OPENING, _CLOSING = (b"[", b"{"), (b"]", b"}")
 _IN_STRING = re.compile(rb'(?:[^"\\]++|\\.)*+', re.DOTALL)
@@ -57,7 +57,7 @@ def _shallow(body: bytes) -> bytes:
 
 
 def _number(digits: str) -> int:
-    return int(digits) if len(digits) <= _LONGEST_NUMBER else 0
+    return int(digits) if len(digits) <= _MAX_NUMBER else 0
 
 
 class Trimmer:

@@ -19,7 +19,7 @@ import structlog
 from pydantic import BaseModel, ConfigDict, SecretStr, ValidationError
 
 from agent_core.oauth import LoginRequired, RotatingToken, TokenUnavailable
-from agent_core.state_folder import StateAway, StateFolder, state_in
+from agent_core.state_folder import StateFolder, StateUnreachable, state_in
 from channels.base import (
     ChannelAuthFailed,
     ChannelClock,
@@ -28,12 +28,19 @@ from channels.base import (
     ChannelUnavailable,
 )
 from channels.matrix.client.browser_login import ask_to_renew, provider_of, token_store
-from channels.matrix.client.homeserver import CLIENT, Homeserver, HttpAnswer, MatrixCredentials, ask, problem
+from channels.matrix.client.homeserver import (
+    CLIENT,
+    Homeserver,
+    HttpAnswer,
+    MatrixCredentials,
+    ask,
+    channel_error,
+)
 from channels.matrix.config import MatrixConfig
 
 MAX_IN_A_ROW = 3
 _REFUSED_PAUSE_S = 60.0
-"""So long a new token is not taken for one that has ended."""
+"""The time for which a new token does not count as expired."""
 _FILE = "session.json"
 _log = structlog.get_logger(__name__)
 
@@ -147,11 +154,11 @@ class MatrixLogin:
         return self._config.password is not None and self._config.access_token is None
 
     @property
-    def can_ask(self) -> bool:
+    def can_request(self) -> bool:
         """Return True if a request that needs more than the token may succeed."""
         return self.has_password or self._tokens is not None
 
-    async def another_device(self, old: MatrixCredentials, reason: str) -> None:
+    async def replace_device(self, old: MatrixCredentials, reason: str) -> None:
         """Replace the device, whose keys are unusable. Raises ChannelMisconfigured or ChannelError."""
         async with self._lock:
             if self._homeserver.credentials != old:
@@ -189,8 +196,8 @@ class MatrixLogin:
                 "session": answer.body.get("session"),
             }
             answer = await ask(self._homeserver, method, path, {**body, "auth": auth})
-        if not answer.good:
-            raise problem(answer)
+        if not answer.is_success:
+            raise channel_error(answer)
         return answer
 
     async def _use_given_token(self, token: str) -> None:
@@ -203,8 +210,8 @@ class MatrixLogin:
                 "expire within minutes): configure a password or login: browser instead, or get a new one "
                 "(in Element: Settings, Help & About, Access Token)"
             )
-        if not answer.good:
-            raise problem(answer)
+        if not answer.is_success:
+            raise channel_error(answer)
         user_id = answer.body.get("user_id")
         if user_id != self._config.user_id:
             raise ChannelMisconfigured(
@@ -228,7 +235,7 @@ class MatrixLogin:
         if device_id:
             body["device_id"] = device_id
         answer = await ask(self._homeserver, "POST", f"{CLIENT}/login", body, anonymous=True)
-        if not answer.good:
+        if not answer.is_success:
             raise _login_problem(answer, self._config)
         credentials = self._granted(answer.body, before)
         self._homeserver.credentials = credentials
@@ -253,7 +260,7 @@ class MatrixLogin:
         try:
             kept = self._state.read(_FILE)
             stored = None if kept is None else _Stored.model_validate_json(kept)
-        except StateAway as error:
+        except StateUnreachable as error:
             raise ChannelUnavailable(f"the login cannot be read: {error}") from error
         except (OSError, ValidationError) as error:
             _log.warning("matrix.session_unreadable", path=self._where, error=type(error).__name__)
@@ -280,7 +287,7 @@ class MatrixLogin:
         self._unsaved = credentials
         try:
             self._state.write(_FILE, json.dumps(content).encode())
-        except StateAway as error:  # another machine would log in as another device
+        except StateUnreachable as error:  # another machine would log in as another device
             raise ChannelUnavailable(f"the login cannot be stored: {error}") from error
         except OSError as error:
             _log.error("matrix.session_unsaved", path=self._where, error=str(error))
@@ -325,4 +332,4 @@ def _login_problem(answer: HttpAnswer, config: MatrixConfig) -> ChannelError:
             f"there is no Matrix client API at {config.homeserver}: is that the homeserver's own address?",
             status=answer.status,
         )
-    return problem(answer)
+    return channel_error(answer)

@@ -115,8 +115,8 @@ class NioHomeserver:
             trimmer = None if request.part_bytes is None else Trimmer(_PART_OF_SYNC, request.part_bytes)
             return _answer(response, await _read(response, _MAX_SYNC_BYTES, trimmer))
 
-        takes_long = request.full_state or not request.since or request.part_bytes is not None
-        limit_s = _FULL_SYNC_LIMIT_S if takes_long else SYNC_SLACK_S
+        is_slow = request.full_state or not request.since or request.part_bytes is not None
+        limit_s = _FULL_SYNC_LIMIT_S if is_slow else SYNC_SLACK_S
         return await _within(request.wait_s + limit_s, call)
 
     @asynccontextmanager

@@ -13,9 +13,16 @@ from functools import partial
 from typing import Any
 
 from channels.base import AccountFinding, ChannelUnavailable
-from channels.matrix.client.homeserver import CLIENT, Homeserver, HttpAnswer, LinkBroken, problem, unreachable
+from channels.matrix.client.homeserver import (
+    CLIENT,
+    Homeserver,
+    HttpAnswer,
+    LinkBroken,
+    channel_error,
+    unreachable,
+)
 from channels.matrix.client.json_access import JsonObject, object_of, text_of
-from channels.matrix.crypto.cross_signing import canonical, public_key
+from channels.matrix.crypto.cross_signing import canonical_json, public_key
 
 _FEW_KEYS = 5
 
@@ -38,7 +45,7 @@ class AccountCheck:
     backup: str
 
     def as_dict(self) -> dict[str, Any]:
-        """As JSON can hold it."""
+        """Return the check as a JSON object."""
         return asdict(self)
 
 
@@ -63,7 +70,7 @@ async def check_account(homeserver: Homeserver) -> AccountCheck:
         signed=_is_signed(signer, user_id, public_key(master))
         and _is_signed(device, user_id, public_key(signer)),
         one_time_keys=left if isinstance(left, int) else 0,
-        backup=text_of(backup.body, "version") if backup.good else "",
+        backup=text_of(backup.body, "version") if backup.is_success else "",
     )
 
 
@@ -74,9 +81,9 @@ async def _asked(
         answer = await homeserver.request(method, f"{CLIENT}/{path}", body)
     except LinkBroken as error:
         raise unreachable(error) from error
-    if answer.good or (may_lack and answer.status == 404):
+    if answer.is_success or (may_lack and answer.status == 404):
         return answer
-    raise problem(answer)
+    raise channel_error(answer)
 
 
 def _is_signed(value: JsonObject, user_id: str, key: str) -> bool:
@@ -88,7 +95,7 @@ def _is_signed(value: JsonObject, user_id: str, key: str) -> bool:
         return False
     try:
         theirs = vodozemac.Ed25519Signature.from_base64(signature)
-        vodozemac.Ed25519PublicKey.from_base64(key).verify_signature(canonical(value), theirs)
+        vodozemac.Ed25519PublicKey.from_base64(key).verify_signature(canonical_json(value), theirs)
     except (vodozemac.SignatureException, vodozemac.KeyException, ValueError):
         return False
     return True

@@ -18,12 +18,12 @@ import anyio
 import anyio.lowlevel
 import structlog
 
-from agent_core.state_folder import StateAway, StateFolder, state_in
+from agent_core.state_folder import StateFolder, StateUnreachable, state_in
 from channels.base import ChannelUnavailable
-from channels.matrix.client.homeserver import CLIENT, Homeserver, problem
+from channels.matrix.client.homeserver import CLIENT, Homeserver, channel_error
 from channels.matrix.client.json_access import JsonObject, object_of, text_of
 from channels.matrix.client.matrix_login import ApprovalNeeded, MatrixLogin
-from channels.matrix.crypto.fair_shares import beyond_shares
+from channels.matrix.crypto.fair_shares import excess_items
 
 if TYPE_CHECKING:
     from channels.matrix.crypto.olm_machine import OlmMachine
@@ -40,8 +40,8 @@ def encode_unpadded_base64(raw: bytes) -> str:
     return base64.b64encode(raw).decode().rstrip("=")
 
 
-def canonical(value: Any) -> bytes:
-    """The form of a JSON object for signing: without signatures, sorted, without blanks."""
+def canonical_json(value: Any) -> bytes:
+    """Return the canonical JSON of an object for signing: without signatures, sorted, without blanks."""
     if isinstance(value, Mapping):
         value = {key: part for key, part in value.items() if key not in ("signatures", "unsigned")}
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"), sort_keys=True).encode()
@@ -77,7 +77,7 @@ class CrossSigning:
             )
             return False
         if not theirs or fresh:
-            if theirs and not self._login.can_ask:
+            if theirs and not self._login.can_request:
                 _log.error(
                     "matrix.identity_foreign",
                     hint="the account has a cross-signing identity that was made elsewhere; configure the "
@@ -126,8 +126,8 @@ class CrossSigning:
         signed["signatures"] = {machine.user_id: {signed_by: key.sign(device)}}
         body = {machine.user_id: {machine.device_id: signed}}
         answer = await self._homeserver.request("POST", f"{CLIENT}/keys/signatures/upload", body)
-        if not answer.good:
-            raise problem(answer)
+        if not answer.is_success:
+            raise channel_error(answer)
         if answer.body.get("failures"):
             raise ChannelUnavailable("the homeserver does not accept the signature of our device")
         _log.info("matrix.device_signed", device=machine.device_id)
@@ -164,7 +164,7 @@ class _Key:
         self.public: str = self._account.ed25519_key.to_base64()
 
     def sign(self, value: JsonObject) -> str:
-        return str(self._account.sign(canonical(value)).to_base64())
+        return str(self._account.sign(canonical_json(value)).to_base64())
 
 
 def public_key(key: JsonObject) -> str:
@@ -216,7 +216,7 @@ class Identities:
                 self._noted.add((user_id, device_id))
                 _log.info("matrix.device_unsigned", user=user_id, device=device_id)
         self._signed[user_id] = frozenset(signed)
-        for gone, _ in beyond_shares([(one, one) for one in self._signed], _MOST):
+        for gone, _ in excess_items([(one, one) for one in self._signed], _MOST):
             self._signed.pop(gone)
             self._masters.pop(gone, None)
 
@@ -243,14 +243,14 @@ class Identities:
         signature = text_of(object_of(object_of(value, "signatures"), user_id), f"ed25519:{key}")
         if not signature or text_of(value, "user_id") != user_id:
             return False
-        return self._check(key, canonical(value), signature)
+        return self._check(key, canonical_json(value), signature)
 
     def _load(self) -> dict[str, str]:
         try:
             text = self._state.read(_VERIFIED_FILE)
             kept = {} if text is None else json.loads(text)
             return {user_id: key for user_id, key in kept.items() if isinstance(key, str)}
-        except StateAway:
+        except StateUnreachable:
             raise
         except (OSError, ValueError, AttributeError) as error:
             _log.error(

@@ -15,7 +15,14 @@ import anyio.lowlevel
 import structlog
 
 from channels.base import ChannelClock
-from channels.matrix.client.homeserver import CLIENT, AnswerTooLong, Homeserver, HttpAnswer, part, problem
+from channels.matrix.client.homeserver import (
+    CLIENT,
+    AnswerTooLong,
+    Homeserver,
+    HttpAnswer,
+    channel_error,
+    quote_path,
+)
 from channels.matrix.client.json_access import JsonObject, object_of
 from channels.matrix.crypto.key_types import Device
 
@@ -82,22 +89,22 @@ class KeyRequests:
         if answer.status == 400 and "already exists" in answer.error:
             _log.error("matrix.keys_refused", error=answer.error)
             raise StoreIsOld
-        if not answer.good:
-            raise problem(answer)
+        if not answer.is_success:
+            raise channel_error(answer)
         machine.note_upload()
         _log.info("matrix.keys_uploaded", one_time_keys=len(body["one_time_keys"]))
 
     async def to_device(self, kind: str, messages: Mapping[str, Mapping[str, Any]]) -> None:
         """Send to devices: user → device → content."""
-        path = f"{CLIENT}/sendToDevice/{part(kind)}/{secrets.token_hex(12)}"
+        path = f"{CLIENT}/sendToDevice/{quote_path(kind)}/{secrets.token_hex(12)}"
         answer = await self._ask("PUT", path, {"messages": messages})
-        if not answer.good:
-            raise problem(answer)
+        if not answer.is_success:
+            raise channel_error(answer)
 
     async def _post(self, path: str, body: Mapping[str, Any]) -> HttpAnswer:
         answer = await self._ask("POST", f"{CLIENT}/{path}", body)
-        if not answer.good:
-            raise problem(answer)
+        if not answer.is_success:
+            raise channel_error(answer)
         return answer
 
     async def _ask(self, method: str, path: str, body: Mapping[str, Any]) -> HttpAnswer:
@@ -108,7 +115,7 @@ class KeyRequests:
 
 
 RETRY_S = 60.0
-"""So long what is known has to do, where somebody's server did not answer ours."""
+"""The time before a server that did not answer is asked again; until then known devices must do."""
 AT_ONCE = 100
 _QUERIES = 8
 
@@ -155,11 +162,11 @@ class DeviceLists:
         self._known.difference_update(user_ids)
 
     def mark_outdated(self, user_id: str) -> None:
-        """Somebody's devices are asked for anew, even if their server did not answer a moment ago."""
+        """Query somebody's devices again, even if their server did not answer a moment ago."""
         self._known.discard(user_id)
         self._query_at.pop(user_id, None)
 
-    async def know(self, user_ids: Iterable[str], own: str = "") -> None:
+    async def wait_for_devices(self, user_ids: Iterable[str], own: str = "") -> None:
         """Wait until devices are known or servers failed. Raises ChannelError, TokenRefused, LinkBroken."""
         left = set(user_ids)
         while left := {one for one in left if one in self._asked or self._may_ask(one)}:
@@ -170,7 +177,7 @@ class DeviceLists:
             for event in {self._asked[one] for one in left & self._asked.keys()}:
                 await event.wait()
 
-    def knows(self, user_id: str) -> bool:
+    def is_known(self, user_id: str) -> bool:
         """Return True if somebody's device list is known."""
         return user_id in self._known
 

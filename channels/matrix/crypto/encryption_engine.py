@@ -214,7 +214,7 @@ class EncryptionEngine:
         if machine is None:
             return
         async with anyio.create_task_group() as group:
-            group.start_soon(self._sharing.give_late, machine)
+            group.start_soon(self._sharing.share_late, machine)
             group.start_soon(self._unwedge, machine)
 
     async def _unwedge(self, machine: OlmMachine) -> None:
@@ -240,7 +240,7 @@ class EncryptionEngine:
         machine = await self.ready()
         try:
             async with self._lock_of(room_id):
-                await self._sharing.give(machine, room_id, sorted(set(members)))
+                await self._sharing.share(machine, room_id, sorted(set(members)))
                 if self._sharing.has_pending_keys:
                     self.to_repair.set()
                 return machine.encrypt(room_id, kind, content)
@@ -252,18 +252,18 @@ class EncryptionEngine:
     async def learn_devices(self, user_ids: Iterable[str]) -> None:
         """Ask for the unknown or outdated device lists."""
         machine = await self.ready()
-        await self._lists.know(user_ids, machine.user_id)
+        await self._lists.wait_for_devices(user_ids, machine.user_id)
 
-    def knows(self, user_id: str) -> bool:
+    def is_known(self, user_id: str) -> bool:
         """Return True if somebody's device list is known."""
-        return self._lists.knows(user_id)
+        return self._lists.is_known(user_id)
 
     def fingerprint(self, user_id: str, device_id: str) -> str | None:
         """The Ed25519 key of a device, if it is known."""
         return self._machine.fingerprint(user_id, device_id) if self._machine is not None else None
 
     def mark_outdated(self, user_id: str) -> None:
-        """Somebody's devices are asked for anew with the next `learn_devices`."""
+        """Query somebody's devices again with the next `learn_devices`."""
         self._lists.mark_outdated(user_id)
 
     async def reset_device(self, why: str) -> str:

@@ -17,7 +17,7 @@ def server_of(user_id: str) -> str:
     return user_id.partition(":")[2]
 
 
-def beyond_shares(
+def excess_items(
     items: Sequence[tuple[_Item, str]],
     at_most: int,
     groups: Sequence[Callable[[str], str]] = (server_of, str),
@@ -31,7 +31,7 @@ def beyond_shares(
     share = _share(map(len, parts.values()), at_most)
     if share == 0:  # more of them than there is room for
         return list(items[: len(items) - at_most])
-    return [item for part in parts.values() for item in beyond_shares(part, share, groups[1:])]
+    return [item for part in parts.values() for item in excess_items(part, share, groups[1:])]
 
 
 def _share(counts: Iterable[int], room: int) -> int:

@@ -2,7 +2,7 @@
 Shares a room's key with the devices of everybody in the room. Outdated device lists are queried, sessions
 claimed, then the key is sent, for a few devices at a time. Unreachable devices are retried later, as one must
 not mute the bot. Other servers have `OTHERS_LIMIT_S` per message, and after a timeout nothing for `RETRY_S`;
-people left out are *owed* the key as it was before the message, and `give_late` sends it beside the sending.
+people left out are *owed* the key as it was before the message, and `share_late` sends it beside the sending.
 """
 
 from __future__ import annotations
@@ -79,15 +79,15 @@ class KeySharing:
         """Note that the device was replaced: nobody has to get keys of the old one."""
         self._owed.clear()
 
-    async def give(self, machine: OlmMachine, room_id: str, users: list[str]) -> None:
+    async def share(self, machine: OlmMachine, room_id: str, users: list[str]) -> None:
         """Share the room's key, under its lock. Raises ChannelError, TokenRefused or LinkBroken."""
         near = [one for one in users if server_of(one) == server_of(machine.user_id)]
         far = [one for one in users if one not in set(near)]
-        await self._lists.know(near, machine.user_id)
+        await self._lists.wait_for_devices(near, machine.user_id)
         hurried = [one for one in far if not self._is_slow(one)]
         with anyio.move_on_after(OTHERS_LIMIT_S) as limit:
-            await self._lists.know(hurried, machine.user_id)
-        late = {one for one in far if self._is_slow(one) and not self._lists.knows(one)}
+            await self._lists.wait_for_devices(hurried, machine.user_id)
+        late = {one for one in far if self._is_slow(one) and not self._lists.is_known(one)}
         if limit.cancelled_caught:
             late |= self._were_late(one for one in hurried if self._lists.is_open(one))
         devices = self._trusted(machine.devices_of(users))
@@ -110,7 +110,7 @@ class KeySharing:
             machine.note_key_delivery(room_id, keys)
         self._note_owed(machine, room_id, late, users)
 
-    async def give_late(self, machine: OlmMachine) -> None:
+    async def share_late(self, machine: OlmMachine) -> None:
         """Share the keys that are still owed, as far as those people's servers respond now. Never raises."""
         people: dict[str, set[str]] = {}
         for _, user_id in self._owed:
@@ -135,7 +135,7 @@ class KeySharing:
                     _log.info("matrix.person_unreachable", room=room_id, user=user_id)
 
     async def _give_late_to(self, machine: OlmMachine, users: set[str]) -> None:
-        await self._lists.know(users, machine.user_id)
+        await self._lists.wait_for_devices(users, machine.user_id)
         devices = self._trusted(machine.devices_of(users))
         if missing := machine.strangers(devices):
             await self._requests.claim(machine, missing)

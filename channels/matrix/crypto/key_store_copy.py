@@ -1,9 +1,9 @@
 """
 Copies the rows of a crypto store to a database that several machines share. Imported late, with nio. The
 local SQLite file is then a cache made of the rows (`fetch`); TEMP triggers record changed rows, and
-`Shadow.ship` sends them before the local commit. A process behind, or without its lease, is refused and its
-transaction undone. Keys stay encrypted with the pickle key. A cache has the generation `CACHE`, which an
-embedded queue takes for an older copy.
+`KeyStoreReplica.replicate` sends them before the local commit. A process behind, or without its lease, is
+refused and its transaction undone. Keys stay encrypted with the pickle key. A cache has the generation
+`CACHE`, which an embedded queue takes for an older copy.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def _schema_first(rows: Iterable[Row]) -> Iterator[Row]:
     yield from rows
 
 
-class Shadow:
+class KeyStoreReplica:
     """Follows the changes of an open ``database``. Raises StoreBroken for a mere cache."""
 
     def __init__(self, database: Any, rows: RowStore, device: str) -> None:
@@ -140,7 +140,7 @@ class Shadow:
                     f" BEGIN {marks} END"
                 )
 
-    def ship(self) -> bool:
+    def replicate(self) -> bool:
         """Send changes inside their transaction; True if there were any. Raises OSError: undo it then."""
         changed: dict[tuple[str, str], bytes | None] = {}
         if self._whole:

@@ -36,5 +36,5 @@ class ForeignKey(NoKey, NotReadable):
         return "sender_mismatched"
 
 
-class NotMeant(NotReadable):
+class MustBeUnencrypted(NotReadable):
     """Something has no meaning when it is encrypted, such as a redaction; the text is its type."""

@@ -27,7 +27,7 @@ from peewee import OperationalError  # type: ignore[import-untyped] # it has no 
 
 from agent_core.state_folder import RowStore
 from channels.matrix.crypto.key_store_copy import fetch
-from channels.matrix.crypto.key_types import Device, ForeignKey, NoKey, NotMeant, NotReadable
+from channels.matrix.crypto.key_types import Device, ForeignKey, MustBeUnencrypted, NoKey, NotReadable
 from channels.matrix.crypto.olm_store import KeyStore, owner_of, store_path
 from channels.matrix.events.polls import ENDS, RESPONSES, STARTS
 
@@ -35,7 +35,7 @@ MEGOLM = "m.megolm.v1.aes-sha2"
 _REPLAYS_REMEMBERED = 5000
 _KEYS_KEPT = 50
 _REFILL_BELOW = 25
-MOST_DEVICES = 200
+MAX_DEVICES = 200
 """Of one person. Each costs milliseconds, and anybody's server can name any number."""
 _NEW_AT_ONCE = 25
 _log = structlog.get_logger(__name__)
@@ -115,7 +115,7 @@ class OlmMachine(KeyStore):
                 except Exception as error:  # noqa: BLE001 - any account can send any garbage
                     self.undigested += 1
                     _log.warning("matrix.event_undigested", where="to_device", error=type(error).__name__)
-            self.crowd_out(begun, dict.fromkeys(asked))
+            self.remove_excess(begun, dict.fromkeys(asked))
         self._olm.received_key_requests.clear()
         return found
 
@@ -217,7 +217,7 @@ class OlmMachine(KeyStore):
     # ── other people's devices ──
     def learn_devices(self, user_id: str, devices: Mapping[str, Any]) -> None:
         """
-        Learn a person's devices from a key query, well-formed ones up to `MOST_DEVICES`.
+        Learn a person's devices from a key query, well-formed ones up to `MAX_DEVICES`.
 
         Unchanged ones cost nothing: Synapse reports a change for every active sender
         (element-hq/synapse#6162).
@@ -226,9 +226,9 @@ class OlmMachine(KeyStore):
         if digest is not None and self._learned.get(user_id) == digest:
             return
         known = {device.id for device in self._olm.device_store.active_user_devices(user_id)}
-        some = sorted(devices, key=lambda key: key not in known)[:MOST_DEVICES]
-        if len(devices) > MOST_DEVICES:
-            _log.warning("matrix.devices_left_out", user=user_id, devices=len(devices), kept=MOST_DEVICES)
+        some = sorted(devices, key=lambda key: key not in known)[:MAX_DEVICES]
+        if len(devices) > MAX_DEVICES:
+            _log.warning("matrix.devices_left_out", user=user_id, devices=len(devices), kept=MAX_DEVICES)
         sane = {key: _signed_part(devices[key]) for key in some if _is_device(key, devices[key])}
         before = {one.curve25519 for one in self._olm.device_store.active_user_devices(user_id)}
         for key, device in list(sane.items()):
@@ -240,7 +240,7 @@ class OlmMachine(KeyStore):
         with self.changing():
             self._olm._handle_key_query(SimpleNamespace(device_keys={user_id: sane}))  # noqa: SLF001 - as above
             self.forget_devices(user_id)
-            self.crowd_out([], [])
+            self.remove_excess([], [])
         active = {one.curve25519: one for one in self._olm.device_store.active_user_devices(user_id)}
         for gone in before - active.keys():
             self._holders.pop(gone, None)
@@ -263,7 +263,7 @@ class OlmMachine(KeyStore):
         known = {device.id for device in self._olm.device_store.active_user_devices(user_id)}
         order = sorted(devices, key=lambda key: key not in known)
         first = len(known & devices.keys())
-        for end in range(first + _NEW_AT_ONCE, min(len(order), MOST_DEVICES), _NEW_AT_ONCE):
+        for end in range(first + _NEW_AT_ONCE, min(len(order), MAX_DEVICES), _NEW_AT_ONCE):
             yield {key: devices[key] for key in order[:end]}
         yield devices
 
@@ -397,7 +397,7 @@ class OlmMachine(KeyStore):
         """Start our side of an emoji verification."""
         return vodozemac.Sas()
 
-    def meet(self, sas: Any, their_key: str) -> Any:
+    def combine_keys(self, sas: Any, their_key: str) -> Any:
         """Combine both sides of an emoji verification; raises `NotReadable` if theirs is not a key."""
         try:
             return sas.diffie_hellman(vodozemac.Curve25519PublicKey.from_base64(their_key))
@@ -451,7 +451,7 @@ def _is_device(device_id: str, value: Any) -> bool:
 def decrypted_event(
     room_id: str, event: Mapping[str, Any], content: Mapping[str, Any], plaintext: str
 ) -> dict[str, Any]:
-    """Build the decrypted event. Raises NotMeant (meaningless if encrypted) or NotReadable."""
+    """Build the decrypted event. Raises MustBeUnencrypted (meaningless if encrypted) or NotReadable."""
     try:
         inner = json.loads(plaintext) if len(plaintext) <= 200_000 else None
     except (ValueError, RecursionError) as error:
@@ -462,7 +462,7 @@ def decrypted_event(
     if not isinstance(inner.get("type"), str) or not isinstance(found, dict):
         raise NotReadable("malformed")
     if inner["type"] not in _MEANT and not inner["type"].startswith("m.key.verification."):
-        raise NotMeant(inner["type"][:100])
+        raise MustBeUnencrypted(inner["type"][:100])
     if "m.relates_to" in content and "m.relates_to" not in found:
         found["m.relates_to"] = content["m.relates_to"]
     return {**event, "type": inner["type"], "content": found}

@@ -4,8 +4,8 @@ Deviations, tested in ``tests/unit/channels/matrix/test_olm_store.py``: related 
 (`KeyStore.changing`), each raising ``generation``, which is committed beside the position to detect older
 copies. Room keys are loaded on demand, once per sending device, kept with their sender and never replaced by
 one that reads less: room members could spoil keys or replay ciphertexts. `KeyStore.upkeep` and
-`KeyStore.crowd_out` bound keys and sessions: a room key goes when a newer one exists, nothing waits for it
-and it was unused for `UNUSED_DAYS` of running; beyond `MOST_KEYS` the largest holder loses the oldest.
+`KeyStore.remove_excess` bound keys and sessions: a room key goes when a newer one exists, nothing waits for
+it and it was unused for `UNUSED_DAYS` of running; beyond `MAX_KEYS` the largest holder loses the oldest.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from nio.crypto.memorystores import GroupSessionStore
 from nio.store import MatrixStore
 from peewee import DatabaseError, OperationalError  # type: ignore[import-untyped] # it has no types
 
-from agent_core.state_folder import RowStore, StateAway
-from channels.matrix.crypto.fair_shares import beyond_shares
-from channels.matrix.crypto.key_store_copy import Shadow
+from agent_core.state_folder import RowStore, StateUnreachable
+from channels.matrix.crypto.fair_shares import excess_items
+from channels.matrix.crypto.key_store_copy import KeyStoreReplica
 from channels.matrix.crypto.key_types import StoreBroken
 
 UNUSED_DAYS = 30
-MOST_OF_A_DEVICE = 5000
-MOST_KEYS = 50_000
-MOST_UNKNOWN = 1000
+MAX_OF_A_DEVICE = 5000
+MAX_KEYS = 50_000
+MAX_UNKNOWN = 1000
 """Of devices with which there is a session, and of which no list tells."""
-_LOOK_AFTER = 1000
-"""So many new room keys; counting them has its price."""
+_COUNT_AFTER = 1000
+"""The number of new room keys after which they are counted, which is expensive."""
 _IN_MEMORY = 500
 _CACHE_KIB = 500
 _SESSIONS_OF_A_DEVICE = 8
@@ -139,7 +139,7 @@ class RoomKeys:
         self._pickle_key = pickle_key
         self._at_hand: LRUCache[tuple[str, str], list[Any]] = LRUCache(_IN_MEMORY)
         self._used: set[str] = set()
-        self._new = _LOOK_AFTER
+        self._new = _COUNT_AFTER
         self.day = int(self._one("SELECT day FROM squidbot_days")[0])
 
     def __len__(self) -> int:
@@ -223,18 +223,18 @@ class RoomKeys:
         """Drop the cache, because a transaction was rolled back."""
         self._at_hand.clear()
 
-    def crowd_out(self) -> None:
+    def remove_excess(self) -> None:
         """After many new keys: remove those beyond the limits."""
-        if self._new < _LOOK_AFTER:
+        if self._new < _COUNT_AFTER:
             return
         self._new = 0
-        if len(self) <= MOST_KEYS:
+        if len(self) <= MAX_KEYS:
             return
         rows = self._all(
             "SELECT key.rowid, IFNULL(user_id, '') FROM squidbot_room_keys AS key"
             " LEFT JOIN squidbot_key_owners USING (session_id, sender_key) ORDER BY key.rowid"
         )
-        gone = beyond_shares([(int(row), str(user_id)) for row, user_id in rows], MOST_KEYS * 9 // 10)
+        gone = excess_items([(int(row), str(user_id)) for row, user_id in rows], MAX_KEYS * 9 // 10)
         for row, _ in gone:
             self._database.execute_sql("DELETE FROM squidbot_room_keys WHERE rowid = ?", (row,))
         self._database.execute_sql(_PRUNE_OWNERS)
@@ -256,7 +256,7 @@ class RoomKeys:
             self._database.execute_sql(f"DELETE FROM {table}")  # noqa: S608 - one of two constants
             for value in values:
                 self._database.execute_sql(f"INSERT OR IGNORE INTO {table} VALUES (?)", (value,))  # noqa: S608
-        done = self._database.execute_sql(_PRUNE, (MOST_OF_A_DEVICE, self.day - UNUSED_DAYS))
+        done = self._database.execute_sql(_PRUNE, (MAX_OF_A_DEVICE, self.day - UNUSED_DAYS))
         self._database.execute_sql(_PRUNE_OWNERS)
         self.forget()
         return max(int(done.rowcount), 0)
@@ -287,13 +287,13 @@ class KeyStore:
         self.is_stale = False
         """Something was undone, or somebody else has written: it is to be opened again."""
         self._rows = rows
-        self._shadow: Shadow | None = None
+        self._shadow: KeyStoreReplica | None = None
         self._database: Any = None
         try:
             self._load(folder, pickle_key)
         except OperationalError as error:
             raise OSError(f"the crypto store {self.path} cannot be used: {error}") from error
-        except (StateAway, StoreBroken):
+        except (StateUnreachable, StoreBroken):
             if self._database is not None:
                 self._database.close()
             raise
@@ -322,7 +322,7 @@ class KeyStore:
         self.generation = int(row[0])
         self.room_keys = RoomKeys(self._database, pickle_key)
         if self._rows is not None:
-            self._shadow = Shadow(self._database, self._rows, self.device_id)
+            self._shadow = KeyStoreReplica(self._database, self._rows, self.device_id)
             self.generation = self._shadow.generation
         with self._database.atomic():
             for statement in _FORGET_DEVICES:
@@ -338,7 +338,7 @@ class KeyStore:
         """One transaction of the store."""
         try:
             if self.is_stale:
-                raise StateAway("the crypto store is opened again first")  # noqa: TRY301 - ends as one does
+                raise StateUnreachable("the crypto store is opened again first")  # noqa: TRY301 - ends as one does
             with self._database.atomic():
                 yield
                 if not self._shipped():
@@ -355,7 +355,7 @@ class KeyStore:
         """Have a shared database know what this transaction has changed; False: there is none."""
         if self._shadow is None:
             return False
-        self._shadow.ship()
+        self._shadow.replicate()
         self.generation = self._shadow.generation
         return True
 
@@ -377,7 +377,7 @@ class KeyStore:
             for session in other.room_keys:
                 self.room_keys.add(session)
 
-    def crowd_out(self, begun: Iterable[tuple[str, str]], asked: Iterable[tuple[str, str]]) -> None:
+    def remove_excess(self, begun: Iterable[tuple[str, str]], asked: Iterable[tuple[str, str]]) -> None:
         """
         Remove entries beyond the limits, after to-device messages.
 
@@ -394,15 +394,15 @@ class KeyStore:
             self._unknown.pop(key, None)
             self._unknown[key] = user_id
             self._end_sessions(key, _SESSIONS_OF_A_DEVICE)
-        if len(self._unknown) > MOST_UNKNOWN:
+        if len(self._unknown) > MAX_UNKNOWN:
             known = {device.curve25519 for device in people if not device.deleted}
             for key in known & self._unknown.keys():
                 del self._unknown[key]
-            for key, _ in beyond_shares(list(self._unknown.items()), MOST_UNKNOWN * 9 // 10):
+            for key, _ in excess_items(list(self._unknown.items()), MAX_UNKNOWN * 9 // 10):
                 del self._unknown[key]
                 self._end_sessions(key, 0)
                 sessions._entries.pop(key, None)  # noqa: SLF001 - as above
-        self.room_keys.crowd_out()
+        self.room_keys.remove_excess()
 
     def forget_devices(self, user_id: str) -> None:
         """Forget a person's deleted devices, and to whom their sessions belong."""

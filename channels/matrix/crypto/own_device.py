@@ -88,9 +88,9 @@ class OwnDevice:
 
     async def replace(self, machine: OlmMachine, why: str) -> None:
         """
-        Log in as another device, which the next `announced` opens; raises as that does.
+        Log in as another device, which the next `announce` opens; raises as that does.
 
-        On failure the machine is closed, and the same device is opened by the next `announced`.
+        On failure the machine is closed, and the same device is opened by the next `announce`.
         """
         credentials = self._homeserver.credentials
         if credentials is None or credentials.device_id != machine.device_id:
@@ -122,7 +122,7 @@ class OwnDevice:
     ) -> None:
         _log.error("matrix.device_abandoned", device=credentials.device_id, reason=trouble)
         try:
-            await self._login.another_device(credentials, trouble)
+            await self._login.replace_device(credentials, trouble)
         except BaseException:
             if machine is not None:
                 machine.close()

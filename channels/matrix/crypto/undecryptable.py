@@ -106,7 +106,7 @@ class UndecryptableEvents:
         for event_id in event_ids:
             self._references.pop(event_id, None)
 
-    def put_behind(self, event_id: str) -> None:
+    def try_later(self, event_id: str) -> None:
         """Note that the key that arrived does not decrypt this message: try others before it."""
         reference = self._references.pop(event_id, None)
         if reference is not None:
@@ -150,7 +150,7 @@ class UndecryptableEvents:
         The notices that are due: room, text and the messages that each is about.
 
         References that were told about recently in the same words are marked as told without further ado,
-        and very old ones are dropped. What is being said (`notice_begun`) is left out.
+        and very old ones are dropped. What is being said (`begin_notice`) is left out.
         """
         self.drop([one.event_id for one in self._references.values() if abs(now - one.since) > _KEPT_S])
         due: dict[tuple[str, str, bool], list[Reference]] = {}

@@ -20,7 +20,7 @@ import structlog
 from channels.base import ChannelClock, ChannelError
 from channels.matrix.client.homeserver import LinkBroken
 from channels.matrix.client.json_access import JsonObject, object_of, text_of
-from channels.matrix.crypto.cross_signing import canonical, encode_unpadded_base64
+from channels.matrix.crypto.cross_signing import canonical_json, encode_unpadded_base64
 from channels.matrix.crypto.devices import KeyTokenRefused
 from channels.matrix.crypto.encryption_engine import EncryptionEngine
 from channels.matrix.crypto.key_types import NotReadable
@@ -155,7 +155,7 @@ class Sas:
         if self._whole is not None:
             raise SasFailed("m.unexpected_message", "a second key")
         try:
-            self._whole = self._machine.meet(self._half, theirs)
+            self._whole = self._machine.combine_keys(self._half, theirs)
         except NotReadable as error:
             raise SasFailed("m.invalid_message", "their key is no key") from error
         ours_and_theirs = (*self._them, theirs, *self._us, self._key, self._transaction)
@@ -408,7 +408,7 @@ class Verifications:
                     us=(self._user_id, machine.device_id),
                     them=(one.user_id, text_of(content, "from_device") or one.device_id),
                     start=content,
-                    canonical_start=canonical(content),
+                    canonical_start=canonical_json(content),
                 )
                 one.device_id = text_of(content, "from_device") or one.device_id
                 await self._send(one, "accept", one.sas.accept())

@@ -2,8 +2,8 @@
 Converts edits (``m.replace``) and redactions of people's messages into amendments. Pure. An edit never
 becomes a question; the store decides what it makes of a waiting message of the same sender. An edit may
 precede its message (late key, slow server), so a message is taken with the newest bundled edit or that of
-`Early`. A moderator's redaction counts as the sender's; homeservers check that right, except for encrypted
-senders, by the target that the room's version names, and so do we.
+`EarlyEdits`. A moderator's redaction counts as the sender's; homeservers check that right, except for
+encrypted senders, by the target that the room's version names, and so do we.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from channels.matrix.events.inbound_events import Skip, message_text
 from channels.matrix.events.matrix_threads import EVENT_ID
 
 _MAX_EARLY = 200
-_TARGET_BESIDE = frozenset(str(number) for number in range(1, 11))
+_TARGET_ADJACENT = frozenset(str(number) for number in range(1, 11))
 _USER_ID = re.compile(r"@[!-~]{0,253}:[!-~]{1,253}")
 
 
@@ -78,7 +78,7 @@ def redacts(event: JsonObject, version: str) -> str:
     (empty), a redaction that names two events names none.
     """
     inside, beside = text_of(object_of(event, "content"), "redacts"), text_of(event, "redacts")
-    if version in _TARGET_BESIDE:
+    if version in _TARGET_ADJACENT:
         target = beside
     elif version:
         target = inside
@@ -87,7 +87,7 @@ def redacts(event: JsonObject, version: str) -> str:
     return target if EVENT_ID.fullmatch(target) else ""
 
 
-class Early:
+class EarlyEdits:
     """
     Edits of messages not yet received, at most `_MAX_EARLY`.
 

@@ -77,8 +77,8 @@ class GroupContext:
         places = [lines for (room, _), lines in self._places.items() if room == room_id]
         return [(lines, line) for lines in places for line in lines if line.event_id == event_id]
 
-    def came(self, room_id: str, person: str) -> None:
-        """Somebody has joined a room, for the first time or again: they have not seen the earlier lines."""
+    def note_join(self, room_id: str, person: str) -> None:
+        """Note that somebody has joined or rejoined a room and has not seen the earlier lines."""
         for (room, _), lines in self._places.items():
             for line in lines if room == room_id else ():
                 line.unseen_by.add(person)

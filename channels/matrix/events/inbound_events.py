@@ -54,7 +54,7 @@ class MatrixRoute:
 
 
 @dataclass(frozen=True, slots=True)
-class Me:
+class BotIdentity:
     """The bot in this conversation: its id, its names, and when a message addresses it."""
 
     channel: str
@@ -85,7 +85,7 @@ class Skip:
 
 
 def read_event(  # noqa: PLR0911 - a chain of reasons to say no
-    event: Any, room_id: str, *, me: Me, rooms: Rooms, now: datetime
+    event: Any, room_id: str, *, me: BotIdentity, rooms: Rooms, now: datetime
 ) -> InboundMessage | Skip:
     """Read one untrusted event of a timeline, fetched at ``now``; ``rooms`` include this answer."""
     if not isinstance(event, Mapping):
@@ -108,7 +108,7 @@ def read_event(  # noqa: PLR0911 - a chain of reasons to say no
     if content.get(AUTHOR) == sender:
         return Skip("robot")
     direct = rooms.is_direct(room_id, sender)
-    alone = direct or (rooms.are_two(room_id, sender) and not me.silent)
+    alone = direct or (rooms.is_alone_with(room_id, sender) and not me.silent)
     what = _unreadable_in(kind, content) if alone else ""
     text = f"[{what}]" if what else _text(kind, content)
     if isinstance(text, Skip):
@@ -146,7 +146,7 @@ def read_event(  # noqa: PLR0911 - a chain of reasons to say no
     )
 
 
-def mentions(content: JsonObject, me: Me) -> bool:
+def mentions(content: JsonObject, me: BotIdentity) -> bool:
     """Return True if a message's content mentions the bot."""
     if isinstance(content.get("m.mentions"), Mapping):
         user_ids = object_of(content, "m.mentions").get("user_ids")
@@ -236,7 +236,7 @@ def file_in(kind: Any, content: JsonObject) -> FileNote | None:
     return FileNote(type=kind, content=noted, remark=remark_about(what, _clean(name_of(content))))
 
 
-def _addressed(content: JsonObject, room_id: str, me: Me) -> bool:
+def _addressed(content: JsonObject, room_id: str, me: BotIdentity) -> bool:
     match me.group_policy:
         case "open":
             return True
@@ -246,7 +246,7 @@ def _addressed(content: JsonObject, room_id: str, me: Me) -> bool:
             return mentions(content, me)
 
 
-def _is_not_named(content: JsonObject, me: Me) -> bool:
+def _is_not_named(content: JsonObject, me: BotIdentity) -> bool:
     """Say if a message goes to the bot for the room's policy alone; one that answers somebody may mean it."""
     return me.group_policy != "mention" and not replies_to(content) and not mentions(content, me)
 

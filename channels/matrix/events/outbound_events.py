@@ -3,7 +3,7 @@ Converts an `OutboundMessage` into the content of an event, with the keys that m
 The transaction id is a hash of the message's id, so that a homeserver makes one event of repetitions from a
 device; for a lost device it is also in the content (`MARK`). A preview's id derives from the question.
 ``m.mentions`` is always set (else clients search names): the asker and those the gateway names, and members'
-ids in the text outside of code, quotes and links, none above `MOST_NAMED` and none in answers to commands.
+ids in the text outside of code, quotes and links, none above `MAX_NAMED` and none in answers to commands.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MAX_CONTENT_BYTES = 60_000
 MAX_SECRET_BYTES = 45_000
 """The same before encryption, which makes four bytes of three."""
 
-MOST_NAMED = 5
+MAX_NAMED = 5
 """A text that names more people is a list, and calls nobody."""
 _PIECE = re.compile(r"<(/?)(\w++)[^<>]*+>|[^<]+")
 _VERBATIM = frozenset({"a", "blockquote", "code", "pre"})
@@ -120,7 +120,7 @@ def build_content(
     if formatted:
         names = {each: name for each, name in members.items() if each != message.account and each in text}
         rendered, named = with_pills(to_html(text), dict.fromkeys(meant, "") | names)
-        if 0 < len(named) <= MOST_NAMED and not meant and not message.notes.is_command:
+        if 0 < len(named) <= MAX_NAMED and not meant and not message.notes.is_command:
             called = content["m.mentions"].get("user_ids", [])
             content["m.mentions"] = {"user_ids": list(dict.fromkeys([*called, *named]))}
         if rendered != f"<p>{html.escape(text, quote=False)}</p>":

@@ -13,10 +13,10 @@ from dataclasses import replace
 import structlog
 
 from channels.base import PlaceRules
-from channels.matrix.client.homeserver import CLIENT, Homeserver, LinkBroken, part
+from channels.matrix.client.homeserver import CLIENT, Homeserver, LinkBroken, quote_path
 from channels.matrix.client.json_access import text_of
 from channels.matrix.config import MatrixConfig, RoomRule, names_person
-from channels.matrix.events.inbound_events import Me
+from channels.matrix.events.inbound_events import BotIdentity
 
 _NO_RULE = RoomRule()
 _log = structlog.get_logger(__name__)
@@ -24,8 +24,8 @@ _log = structlog.get_logger(__name__)
 
 async def find_alias(homeserver: Homeserver, alias: str) -> str | None:
     """Return the room id of an alias, None if unknown. Raises LinkBroken."""
-    answer = await homeserver.request("GET", f"{CLIENT}/directory/room/{part(alias)}", timeout_s=10.0)
-    return text_of(answer.body, "room_id") or None if answer.good else None
+    answer = await homeserver.request("GET", f"{CLIENT}/directory/room/{quote_path(alias)}", timeout_s=10.0)
+    return text_of(answer.body, "room_id") or None if answer.is_success else None
 
 
 class RoomRules:
@@ -87,7 +87,7 @@ class RoomRules:
             return PlaceRules(tools=())  # it may be that room
         return PlaceRules(rule.tools, rule.language, rule.persona.strip(), rule.pool)
 
-    def me_in(self, room_id: str, me: Me, sender: str) -> Me:
+    def me_in(self, room_id: str, me: BotIdentity, sender: str) -> BotIdentity:
         """The bot's identity in a room, for a message of ``sender``."""
         if me.group_allow_from and room_id not in me.group_allow_from:
             same = self._conversation_of(room_id)

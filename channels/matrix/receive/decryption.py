@@ -16,12 +16,12 @@ import anyio
 import structlog
 
 from channels.base import ChannelClock, ChannelError, ChannelUnavailable
-from channels.matrix.client.homeserver import CLIENT, Homeserver, LinkBroken, part
+from channels.matrix.client.homeserver import CLIENT, Homeserver, LinkBroken, quote_path
 from channels.matrix.client.json_access import JsonObject, events_of, object_of, text_of
 from channels.matrix.client.matrix_login import MatrixLogin
 from channels.matrix.crypto.devices import KeyTokenRefused
 from channels.matrix.crypto.encryption_engine import EncryptionEngine
-from channels.matrix.crypto.key_types import NoKey, NotMeant, NotReadable
+from channels.matrix.crypto.key_types import MustBeUnencrypted, NoKey, NotReadable
 from channels.matrix.crypto.undecryptable import WAITING, Reference, UndecryptableEvents
 from channels.matrix.crypto.verification import Verifications, is_verification
 from channels.matrix.events.room_policy import RoomRules
@@ -114,7 +114,7 @@ class Decryption:
         if self._crypto.receive(body):
             self._look, self._looked = True, 0
 
-    async def meet(self, events: Iterable[JsonObject]) -> None:
+    async def learn_senders(self, events: Iterable[JsonObject]) -> None:
         """
         Learn encrypted senders' devices where that decides what is read. Raises ChannelUnavailable.
 
@@ -146,7 +146,7 @@ class Decryption:
         if anyio.current_time() - begun < _HUNG_AFTER_S:
             return  # nobody hung: whose devices are not known has none
         for sender in wanted:
-            if not self._crypto.knows(sender) and _server_of(sender) != _server_of(self._user_id):
+            if not self._crypto.is_known(sender) and _server_of(sender) != _server_of(self._user_id):
                 self._silent[_server_of(sender)] = self._now() + _SILENT_S
 
     def decrypt(self, room_id: str, event: JsonObject) -> JsonObject | None:
@@ -170,7 +170,7 @@ class Decryption:
                 self._waiting.add(room_id, event_id, session_id, sender=sender, now=self._now())
             return None
         except NotReadable as error:
-            if isinstance(error, NotMeant):
+            if isinstance(error, MustBeUnencrypted):
                 _log.info("matrix.event_ignored", room=room_id, reason="encrypted", type=str(error))
             else:
                 self._unreadable += 1
@@ -193,7 +193,7 @@ class Decryption:
         """Note that a message of ``sender`` was redacted in its room: nobody waits for its key."""
         self._waiting.drop_from(room_id, event_id, sender)
 
-    async def late(self) -> list[tuple[str, JsonObject, float]]:
+    async def late_messages(self) -> list[tuple[str, JsonObject, float]]:
         """Messages, still encrypted, whose keys have arrived, in order: room, event, time of arrival."""
         found: list[tuple[str, JsonObject, float]] = []
         self.has_more = False
@@ -207,17 +207,17 @@ class Decryption:
             if anyio.current_time() > until:
                 break
             self._looked += 1
-            path = f"{CLIENT}/rooms/{part(one.room_id)}/event/{part(one.event_id)}"
+            path = f"{CLIENT}/rooms/{quote_path(one.room_id)}/event/{quote_path(one.event_id)}"
             try:
                 answer = await self._homeserver.request("GET", path)
             except LinkBroken as error:
                 _log.info("matrix.late_deferred", error=str(error))
                 self._looked = 0
                 return found
-            if answer.good and self._is_still_secret(one.room_id, answer.body):
-                self._waiting.put_behind(one.event_id)  # whoever has sent it does not stand in others' way
+            if answer.is_success and self._is_still_secret(one.room_id, answer.body):
+                self._waiting.try_later(one.event_id)  # whoever has sent it does not stand in others' way
                 continue
-            if answer.good:
+            if answer.is_success:
                 found.append((one.room_id, answer.body, one.since))
                 self._in_hand.add(one.event_id)
                 _log.info("matrix.key_arrived", room=one.room_id, event_id=one.event_id)
@@ -239,7 +239,7 @@ class Decryption:
             pass
         return False
 
-    def handed_over(self, event_id: str) -> dict[str, str]:
+    def note_acceptance(self, event_id: str) -> dict[str, str]:
         """The event that `late` returned is accepted with this position."""
         self._in_hand.discard(event_id)
         self._handed_over.append(event_id)

@@ -151,7 +151,7 @@ class DeferredReading:
         if isinstance(read, Amendment):
             return read.kind == "replace" and (room_id, read.sender) in self._queues
         waits = (room_id, read.sender.address) in self._queues
-        return read.kind == "message" and (waits or self._downloads.wants(read))
+        return read.kind == "message" and (waits or self._downloads.needs_fetch(read))
 
     def enqueue(self, room_id: str, read: Read, placed: Place, *, since: str, late: str = "") -> None:
         """Queue this message; after a loss the room is read again from ``since`` on."""
@@ -245,10 +245,10 @@ class DeferredReading:
         brought = None
         if not queue.hurried:  # it may have become so meanwhile
             with anyio.CancelScope() as queue.scope:
-                brought = await self._downloads.bring_one(message, slow=queue.leave_places)
+                brought = await self._downloads.fetch_file(message, slow=queue.leave_places)
         queue.scope = None
         if brought is None:
-            brought = self._downloads.without(message)
+            brought = self._downloads.without_file(message)
         return item.placed(brought)
 
     async def _quoted(

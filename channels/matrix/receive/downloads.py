@@ -2,8 +2,8 @@
 The files of received messages: fetched, decrypted, checked and stored before the messages are accepted.
 `read_event` leaves a note (`FileNote`) in the route. `Downloads` fetches a few files at a time within
 `ALL_LIMIT_S`, and gives the messages back with attachments or the reason: no message is lost for its file.
-While the store takes nothing, `bring` waits and `bring_one` raises. Files of people who may not talk to the
-bot, and in talk not meant for it, are not fetched.
+While the store takes nothing, `fetch_files` waits and `fetch_file` raises. Files of people who may not talk
+to the bot, and in talk not meant for it, are not fetched.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import structlog
 from agent_core.backoff import Backoff, BackoffPolicy
 from agent_core.messages import Attachment, InboundMessage
 from channels.attachments import AttachmentRefused, AttachmentStore, AttachmentsUnavailable
-from channels.matrix.client.homeserver import RETRY, Download, Homeserver, HttpAnswer, LinkBroken, part
+from channels.matrix.client.homeserver import RETRY, Download, Homeserver, HttpAnswer, LinkBroken, quote_path
 from channels.matrix.events.inbound_events import MatrixRoute
 from channels.matrix.events.media_events import (
     VOICE_MESSAGE,
@@ -64,22 +64,22 @@ class Downloads:
         self._allows = allows
         self._door = _NEW_DOOR
 
-    async def bring(self, messages: Sequence[InboundMessage]) -> list[InboundMessage]:
+    async def fetch_files(self, messages: Sequence[InboundMessage]) -> list[InboundMessage]:
         """The messages, in order, with their files or with the reason why not; waits for the storage."""
-        wanted = [number for number, message in enumerate(messages) if self.wants(message)]
+        wanted = [number for number, message in enumerate(messages) if self.needs_fetch(message)]
         brought = await self._bring(self._store, messages, wanted) if self._store and wanted else {}
         return [
             self._finished(message, brought.get(number) if number in wanted else None)
             for number, message in enumerate(messages)
         ]
 
-    async def bring_one(
+    async def fetch_file(
         self, message: InboundMessage, *, slow: Callable[[], None] = lambda: None
     ) -> InboundMessage:
         """Return the message with its file or why not; ``slow`` on a hang. Raises AttachmentsUnavailable."""
         found: dict[int, Attachment | str] = {}
-        if self._store is not None and self.wants(message):
-            if self._store.is_away:  # one asks for all, see `ready`
+        if self._store is not None and self.needs_fetch(message):
+            if self._store.is_unreachable:  # one asks for all, see `ready`
                 raise AttachmentsUnavailable("the file storage does not respond")
 
             async def watch(store: AttachmentStore) -> None:
@@ -100,12 +100,12 @@ class Downloads:
         if self._store is not None:
             await self._store.ready()
 
-    def without(self, message: InboundMessage) -> InboundMessage:
+    def without_file(self, message: InboundMessage) -> InboundMessage:
         """The message without its file, for which there is no time."""
-        wanted = self.wants(message)
+        wanted = self.needs_fetch(message)
         return self._finished(message, "there is too much to fetch at once" if wanted else None)
 
-    def wants(self, message: InboundMessage) -> bool:
+    def needs_fetch(self, message: InboundMessage) -> bool:
         """Return True if the message has a file to fetch."""
         here, file = message.context.allowed_here, message.context.read_route(MatrixRoute).media
         allowed = self._allows(message.sender.address) if here is None else here
@@ -114,7 +114,7 @@ class Downloads:
     async def _bring(
         self, store: AttachmentStore, messages: Sequence[InboundMessage], wanted: Sequence[int]
     ) -> dict[int, Attachment | str]:
-        """By the number of the message its file, or why it could not be had."""
+        """Fetch the files; return each, or why it failed, by the number of its message."""
         found: dict[int, Attachment | str] = {}
         backoff = Backoff(RETRY)
         while missing := [number for number in wanted if number not in found]:
@@ -191,12 +191,12 @@ class Downloads:
     async def _once(
         self, store: AttachmentStore, message: InboundMessage, media: Media, came: Callable[[], None]
     ) -> Attachment:
-        path = f"{self._door}/{part(media.server)}/{part(media.media_id)}"
+        path = f"{self._door}/{quote_path(media.server)}/{quote_path(media.media_id)}"
         is_new = self._door == _NEW_DOOR
         query = {"timeout_ms": str(_SERVER_WAITS_MS)} if is_new else None
         try:
             async with self._homeserver.download(path, query=query, anonymous=not is_new) as download:
-                if download.answer.good:
+                if download.answer.is_success:
                     return await _save(store, message, media, download, came)
                 answer = download.answer
         except LinkBroken as error:

@@ -35,7 +35,7 @@ from channels.base import ChannelClock, ChannelUnavailable, Inbox
 from channels.matrix.client.homeserver import Homeserver
 from channels.matrix.client.json_access import JsonObject, object_of, text_of
 from channels.matrix.events.edits import (
-    Early,
+    EarlyEdits,
     Senders,
     bundled_edit,
     edited_text,
@@ -45,7 +45,7 @@ from channels.matrix.events.edits import (
     redacts,
 )
 from channels.matrix.events.group_context import GroupContext
-from channels.matrix.events.inbound_events import MatrixRoute, Me, Skip, mentions, read_event
+from channels.matrix.events.inbound_events import BotIdentity, MatrixRoute, Skip, mentions, read_event
 from channels.matrix.events.matrix_threads import SHARED, is_shared, root_of
 from channels.matrix.events.media_events import FileNote
 from channels.matrix.events.outbound_events import transaction_id
@@ -84,7 +84,7 @@ class EventHandler:
         homeserver: Homeserver,
         inbox: Inbox,
         *,
-        me: Me,
+        me: BotIdentity,
         rooms: Rooms,
         clock: ChannelClock,
         rules: RoomRules,
@@ -105,7 +105,7 @@ class EventHandler:
         self._talk = GroupContext(messages=talk.messages, chars=talk.chars)
         self.joinings = JoinTimes(me.user_id, rooms)
         self.is_owner = is_owner
-        self._early = Early(is_owner)
+        self._early = EarlyEdits(is_owner)
         self._senders = Senders()
         self._begun: Bounded[tuple[str, str], None] = Bounded(_MAX_PLACES)
         """Threads whose beginning was told already."""
@@ -130,8 +130,10 @@ class EventHandler:
     ) -> InboundMessage | Amendment | Skip | Unfinished:
         """Interpret a decrypted event without requests; ``seen_at`` is its arrival if readable only now."""
         sender = text_of(event, "sender")
-        if event.get("type") == "m.room.member" and self.joinings.saw(room_id, event, self.clock.now()):
-            self._talk.came(room_id, text_of(event, "state_key"))
+        if event.get("type") == "m.room.member" and self.joinings.note_membership(
+            room_id, event, self.clock.now()
+        ):
+            self._talk.note_join(room_id, text_of(event, "state_key"))
         if any(fnmatchcase(sender, pattern) for pattern in self._config.ignore_senders):
             return Skip("ignored_sender")
         match event.get("type"):
@@ -211,11 +213,11 @@ class EventHandler:
         return self._with_background(message, place) if allowed else message
 
     async def _if_it_answers_us(
-        self, message: InboundMessage, me: Me, place: tuple[str, str]
+        self, message: InboundMessage, me: BotIdentity, place: tuple[str, str]
     ) -> InboundMessage | Skip:
         """A message that is meant for us if it stands in a thread of ours, or answers something of ours."""
         room_id, root = place
-        ours = me.threads == "always" and bool(root) and await self._quotes.takes_part(room_id, root)
+        ours = me.threads == "always" and bool(root) and await self._quotes.has_bot_written(room_id, root)
         answered = message.context.in_reply_to
         for event_id in (answered, root) if self._config.mention_by_reply else ():
             ours = ours or (bool(event_id) and await self._outbound(room_id, event_id) is not None)
@@ -239,7 +241,9 @@ class EventHandler:
             return message
         return _with_file(message, await self._quotes.file(room_id, answered, _asker(message)))
 
-    async def _is_answer_to_us(self, message: InboundMessage, me: Me, place: tuple[str, str]) -> bool | None:
+    async def _is_answer_to_us(
+        self, message: InboundMessage, me: BotIdentity, place: tuple[str, str]
+    ) -> bool | None:
         """
         Return True if a message answers the bot, also in a thread; None: the homeserver must be asked.
 
@@ -370,7 +374,7 @@ class EventHandler:
             edit = edit.model_copy(update={"names_bot": mentions(content, self._me_in(room_id, edit.sender))})
         return edit
 
-    def _me_in(self, room_id: str, sender: str) -> Me:
+    def _me_in(self, room_id: str, sender: str) -> BotIdentity:
         """Return how the bot is called in a room, and what it does there for this sender."""
         me = self.rules.me_in(room_id, self.me, sender)
         return replace(me, name_here=self.rooms.name_in(room_id, self.me.user_id))

@@ -17,7 +17,7 @@ import structlog
 
 from agent_core.bounded import Bounded
 from agent_core.messages import Background
-from channels.matrix.client.homeserver import CLIENT, Homeserver, LinkBroken, part
+from channels.matrix.client.homeserver import CLIENT, Homeserver, LinkBroken, quote_path
 from channels.matrix.client.json_access import JsonObject, object_of, objects_of, text_of
 from channels.matrix.events.edits import bundled_edit
 from channels.matrix.events.inbound_events import Skip, file_in, message_text, replies_to
@@ -36,7 +36,7 @@ Decrypt = Callable[[str, JsonObject], JsonObject | None]
 """An event in clear, None if it cannot be read; without any other effect."""
 
 
-def in_clear(_room_id: str, event: JsonObject) -> JsonObject | None:
+def read_plain_event(_room_id: str, event: JsonObject) -> JsonObject | None:
     """An event that can be read without keys."""
     return None if event.get("type") == "m.room.encrypted" else event
 
@@ -116,7 +116,7 @@ class ReplyContext:
         seen = await self._shown(room_id, event_id, asker)
         return () if seen is None else (self._said("thread", room_id, seen, limit=_MAX_CHARS),)
 
-    async def takes_part(self, room_id: str, root: str) -> bool:
+    async def has_bot_written(self, room_id: str, root: str) -> bool:
         """Return True if the bot has written in a thread, as far as the homeserver reports."""
         seen = await self._find(room_id, root, self._user_id)
         return seen is not None and seen.joined
@@ -140,7 +140,7 @@ class ReplyContext:
 
     async def result(self, room_id: str, event_id: str, poll: Poll, ended_at_ms: Any) -> str | None:
         """Return the result of a poll of this room by the votes that can be read; None if none can be had."""
-        path = f"{_RELATIONS}/rooms/{part(room_id)}/relations/{part(event_id)}/m.reference"
+        path = f"{_RELATIONS}/rooms/{quote_path(room_id)}/relations/{quote_path(event_id)}/m.reference"
         votes: list[JsonObject] = []
         query = {"limit": "500"}
         for _ in range(4):
@@ -182,7 +182,7 @@ class ReplyContext:
         """An event of this room; what ``person`` was at it is remembered."""
         # A join is its person's own event; an invitation of ours to somebody is ours.
         wanted = {"types": ["m.room.member"], "senders": sorted({person, self._user_id})}
-        path = f"{CLIENT}/rooms/{part(room_id)}/context/{part(event_id)}"
+        path = f"{CLIENT}/rooms/{quote_path(room_id)}/context/{quote_path(event_id)}"
         answer = await self._ask(path, {"limit": "0", "filter": json.dumps(wanted)})
         event = object_of(answer, "event")
         # What is in here is the server's word; that it is of this room is checked all the same.
@@ -202,7 +202,7 @@ class ReplyContext:
         except LinkBroken as error:
             _log.info("matrix.quote_missed", error=str(error))
             return None
-        return answer.body if answer.good else None
+        return answer.body if answer.is_success else None
 
     def _read(self, room_id: str, event_id: str, event: JsonObject) -> _Seen | None:
         clear = self._decrypt(room_id, event)

@@ -29,7 +29,7 @@ from channels.matrix.client.homeserver import (
     HttpAnswer,
     LinkBroken,
     SyncRequest,
-    problem,
+    channel_error,
     unreachable,
 )
 from channels.matrix.client.json_access import JsonObject, events_of, object_of, text_of
@@ -117,7 +117,7 @@ class SyncReceiver:
             downloads,
             is_gone=events.is_gone,
             accepted=lambda message: self._mark_read([message]),
-            late=lambda event_id: decryption.handed_over(event_id) if decryption is not None else {},
+            late=lambda event_id: decryption.note_acceptance(event_id) if decryption is not None else {},
             is_owner=events.is_owner,
         )
         """To be run beside `run`."""
@@ -322,7 +322,7 @@ class SyncReceiver:
             return []
         await self._decryption.prepare()  # a login meanwhile may have brought another device
         self._decryption.receive(body)
-        return await self._decryption.late()
+        return await self._decryption.late_messages()
 
     def _departures(self, body: JsonObject, known: set[str] | None) -> list[Amendment]:
         """Return the amendments for rooms that the bot left or was removed from."""
@@ -372,8 +372,8 @@ class SyncReceiver:
             following = text_of(answer.body, POSITION)
             if request.since and answer.status == 400 and answer.errcode in _POSITION_CODES:
                 raise _PositionLost(f"{answer.errcode} {answer.error}".strip())
-            if not answer.good or not following:
-                raise problem(answer)
+            if not answer.is_success or not following:
+                raise channel_error(answer)
             self._login.note_success()
             self.heard_at = self._clock.now()
             if request.since and _is_further_back(following, request.since):

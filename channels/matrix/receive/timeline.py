@@ -139,7 +139,7 @@ class Timeline:
         said |= await self._first_words({room_id: (said[room_id], prev[room_id]) for room_id in entered})
         await self._learn_privacy(said.items())
         if self._decryption is not None:
-            await self._decryption.meet(event for timeline in said.values() for event in timeline)
+            await self._decryption.learn_senders(event for timeline in said.values() for event in timeline)
         gaps = [
             room_id
             for room_id, room in joined.items()
@@ -197,7 +197,7 @@ class Timeline:
         if any(own_membership(event, text_of(event, "state_key")) == "join" for event in events):
             await self._learn_visibility(room_id)
         if self._decryption is not None:
-            await self._decryption.meet(events)
+            await self._decryption.learn_senders(events)
         found = TimelineResult()
         for event in events:
             begun = await self._begun(room_id, event, finish=since is None, seen_at=seen_at)
@@ -215,7 +215,7 @@ class Timeline:
                 else:
                     found.messages.append(self._placed(room_id, read))
         if late and self._decryption is not None:
-            self._decryption.handed_over(late)
+            self._decryption.note_acceptance(late)
         return found
 
     async def _begun(
@@ -241,7 +241,7 @@ class Timeline:
 
     async def with_files(self, messages: Sequence[InboundMessage]) -> list[InboundMessage]:
         """The messages with their files, or with the reason why those cannot be had."""
-        return await self._downloads.bring(messages)
+        return await self._downloads.fetch_files(messages)
 
     def _placed(self, room_id: str, message: InboundMessage) -> InboundMessage:
         """The message in its session."""
@@ -256,7 +256,7 @@ class Timeline:
     async def _first_words(
         self, entered: Mapping[str, tuple[list[JsonObject], str]]
     ) -> dict[str, list[JsonObject]]:
-        """By room, what was said since the bot was invited; ``entered`` has their timelines and tokens."""
+        """Return what was said since the invitation, by room; ``entered`` has timelines and tokens."""
         found = {room_id: timeline for room_id, (timeline, _) in entered.items()}
 
         async def read_room(room_id: str) -> None:
@@ -337,7 +337,7 @@ class Timeline:
         now, limit_s = anyio.current_time(), min(_ASK_LIMIT_S, self._patience_s)
         for room_id, events in said:
             room = self._rooms.get(room_id)
-            open_question = self._rooms.is_unchecked(room_id) or self._rooms.lacks_members(room_id)
+            open_question = self._rooms.is_unchecked(room_id) or self._rooms.is_size_unknown(room_id)
             senders = {
                 text_of(event, "sender") for event in events if open_question and "state_key" not in event
             } - {self._me.user_id}

@@ -15,7 +15,14 @@ from dataclasses import dataclass
 import structlog
 
 from channels.base import ChannelUnavailable
-from channels.matrix.client.homeserver import CLIENT, AnswerTooLong, Homeserver, HttpAnswer, part, problem
+from channels.matrix.client.homeserver import (
+    CLIENT,
+    AnswerTooLong,
+    Homeserver,
+    HttpAnswer,
+    channel_error,
+    quote_path,
+)
 from channels.matrix.client.json_access import JsonObject, object_of, objects_of, text_of
 from channels.matrix.rooms.room_state import Room
 
@@ -92,7 +99,7 @@ async def read_back_to(
 
 async def members_of(homeserver: Homeserver, room_id: str) -> list[JsonObject] | None:
     """Return membership events of joined and invited people, or None. Raises as `pages_since`."""
-    path = f"{CLIENT}/rooms/{part(room_id)}/members"
+    path = f"{CLIENT}/rooms/{quote_path(room_id)}/members"
     query = {"not_membership": "leave"}
     try:
         answer = await homeserver.request("GET", path, query=query, part_bytes=4096)
@@ -102,7 +109,7 @@ async def members_of(homeserver: Homeserver, room_id: str) -> list[JsonObject] |
     if _is_closed(answer):
         return None
     chunk = answer.body.get("chunk")
-    if not answer.good or not isinstance(chunk, list):
+    if not answer.is_success or not isinstance(chunk, list):
         raise _failed(answer)
     return [one if isinstance(one, Mapping) else _SOMEBODY for one in chunk]
 
@@ -110,9 +117,9 @@ async def members_of(homeserver: Homeserver, room_id: str) -> list[JsonObject] |
 async def check_doors(homeserver: Homeserver, room: Room) -> None:
     """Ask who can join a room and see its history. Raises ChannelUnavailable or LinkBroken."""
     for kind in _DOORS:
-        path = f"{CLIENT}/rooms/{part(room.room_id)}/state/{kind}"
+        path = f"{CLIENT}/rooms/{quote_path(room.room_id)}/state/{kind}"
         answer = await homeserver.request("GET", path)
-        if answer.good:
+        if answer.is_success:
             room.state({"type": kind, "state_key": "", "content": answer.body})
         elif not _is_closed(answer):
             raise _failed(answer)
@@ -203,7 +210,7 @@ async def _fetch(
 ) -> tuple[Page | None, str | None]:
     """One page and the token of the next. No page: we may not look into this room (any more)."""
     query = {"dir": direction, "from": token or "", "limit": str(_PAGE), "filter": _FILTER}
-    path = f"{CLIENT}/rooms/{part(room_id)}/messages"
+    path = f"{CLIENT}/rooms/{quote_path(room_id)}/messages"
     try:
         answer = await homeserver.request("GET", path, query=query, timeout_s=60.0)
     except AnswerTooLong:
@@ -212,7 +219,7 @@ async def _fetch(
     if _is_closed(answer):
         _log.warning("matrix.backfill_closed", room=room_id, errcode=answer.errcode)
         return None, None
-    if not answer.good or not isinstance(answer.body.get("chunk"), list):
+    if not answer.is_success or not isinstance(answer.body.get("chunk"), list):
         raise _failed(answer)
     end = answer.body.get("end")
     following = end if isinstance(end, str) and end and end != token else None
@@ -228,4 +235,4 @@ def _failed(answer: HttpAnswer) -> Exception:
     if answer.is_token_refused:
         # The next sync finds the same and logs in again.
         return ChannelUnavailable("the token was refused while older messages of a room were read")
-    return problem(answer)
+    return channel_error(answer)

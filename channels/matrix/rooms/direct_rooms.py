@@ -20,9 +20,9 @@ from channels.matrix.client.homeserver import (
     CLIENT,
     Homeserver,
     HttpAnswer,
+    channel_error,
     link_errors,
-    part,
-    problem,
+    quote_path,
     send_problem,
 )
 from channels.matrix.client.json_access import JsonObject, object_of, text_of
@@ -136,9 +136,12 @@ class DirectRooms:
         if person in there:
             return True
         answer = await self._homeserver.request(
-            "POST", f"{CLIENT}/rooms/{part(room_id)}/invite", {"user_id": person}, timeout_s=_CREATE_LIMIT_S
+            "POST",
+            f"{CLIENT}/rooms/{quote_path(room_id)}/invite",
+            {"user_id": person},
+            timeout_s=_CREATE_LIMIT_S,
         )
-        if not answer.good:
+        if not answer.is_success:
             raise _refused(answer, person)
         return True
 
@@ -156,7 +159,7 @@ class DirectRooms:
             "POST", f"{CLIENT}/createRoom", body, timeout_s=_CREATE_LIMIT_S
         )
         room_id = text_of(answer.body, "room_id")
-        if answer.good and room_id:
+        if answer.is_success and room_id:
             return room_id
         if answer.errcode and 400 <= answer.status < 500 and answer.status != 429:
             await self._keep(person, {})
@@ -166,14 +169,14 @@ class DirectRooms:
         """The room with this token in its create event, if it came into being after all."""
         answer = await self._homeserver.request("GET", f"{CLIENT}/joined_rooms")
         rooms = answer.body.get("joined_rooms")
-        if not answer.good or not isinstance(rooms, list):
-            raise problem(answer)
+        if not answer.is_success or not isinstance(rooms, list):
+            raise channel_error(answer)
         for room_id in rooms:
-            path = f"{CLIENT}/rooms/{part(str(room_id))}/state/m.room.create"
+            path = f"{CLIENT}/rooms/{quote_path(str(room_id))}/state/m.room.create"
             made = await self._homeserver.request("GET", path)
-            if not made.good and not (made.errcode and made.status in (403, 404)):
-                raise problem(made)
-            if made.good and made.body.get(TOKEN) == token:
+            if not made.is_success and not (made.errcode and made.status in (403, 404)):
+                raise channel_error(made)
+            if made.is_success and made.body.get(TOKEN) == token:
                 _log.info("matrix.direct_found", room=room_id)
                 return str(room_id)
         return None
@@ -181,7 +184,7 @@ class DirectRooms:
     async def _note(self, person: str, room_id: str) -> None:
         """Commit a room that is there, and tell other clients of the account what it is."""
         await self._keep(person, {"room": room_id})
-        self._rooms.promise_direct(room_id, person)
+        self._rooms.mark_direct(room_id, person)
         content = dict(await self._known_directs())
         listed = content.get(person)
         rooms = [room for room in listed if isinstance(room, str)] if isinstance(listed, list) else []
@@ -189,8 +192,8 @@ class DirectRooms:
             return
         content[person] = [*rooms, room_id]
         answer = await self._homeserver.request("PUT", self._path(), content)
-        if not answer.good:
-            raise problem(answer)
+        if not answer.is_success:
+            raise channel_error(answer)
 
     async def _keep(self, person: str, made: dict[str, str]) -> None:
         self._made[person] = made
@@ -199,17 +202,17 @@ class DirectRooms:
 
     async def _known_directs(self) -> JsonObject:
         answer = await self._homeserver.request("GET", self._path())
-        if not answer.good and answer.errcode != "M_NOT_FOUND":
-            raise problem(answer)
-        return answer.body if answer.good else {}
+        if not answer.is_success and answer.errcode != "M_NOT_FOUND":
+            raise channel_error(answer)
+        return answer.body if answer.is_success else {}
 
     def _path(self) -> str:
-        return f"{CLIENT}/user/{part(self._user_id)}/account_data/m.direct"
+        return f"{CLIENT}/user/{quote_path(self._user_id)}/account_data/m.direct"
 
 
 def _refused(answer: HttpAnswer, person: str) -> ChannelError:
     if answer.is_token_refused or answer.status == 429 or answer.status >= 500 or not answer.errcode:
-        return problem(answer)
+        return channel_error(answer)
     error = send_problem(answer)
     if isinstance(error, DeliveryFailed):
         return DeliveryFailed(f"{person} cannot be written to: {answer.errcode} {answer.error}")

@@ -24,7 +24,7 @@ import structlog
 
 from agent_core.backoff import Backoff, BackoffPolicy
 from channels.base import ChannelClock
-from channels.matrix.client.homeserver import CLIENT, Homeserver, HttpAnswer, LinkBroken, part
+from channels.matrix.client.homeserver import CLIENT, Homeserver, HttpAnswer, LinkBroken, quote_path
 from channels.matrix.client.json_access import JsonObject, events_of, object_of, text_of
 from channels.matrix.rooms.room_state import Rooms
 
@@ -40,7 +40,7 @@ _JOINS_EACH = 3
 _KEPT_S = 14 * 86_400.0
 """The time for which an invitation stays open, as a stranger's message does."""
 _KEPT, _KEPT_EACH = 50, 3
-"""So many of strangers are left open, in all and of one inviter."""
+"""The most open invitations of strangers, in all and of one inviter."""
 _PACE_S = 0.4
 """A refusal keeps its slot for so long: the server has better things to do."""
 _log = structlog.get_logger(__name__)
@@ -238,7 +238,7 @@ class Invites:
         self._changes += 1
         invite.genuine, invite.welcome = genuine, genuine
         if genuine and invite.direct:
-            self._rooms.promise_direct(invite.room_id, invite.inviter)
+            self._rooms.mark_direct(invite.room_id, invite.inviter)
 
     def _add(self, invite: _Invite) -> None:
         same_kind = sum(1 for other in self._open.values() if other.welcome == invite.welcome)
@@ -250,7 +250,7 @@ class Invites:
         self._open[invite.room_id] = invite
         self._progress[invite.room_id] = _Progress(Backoff(_RETRY))
         if invite.direct and (invite.genuine or invite.replaces):
-            self._rooms.promise_direct(invite.room_id, invite.inviter)
+            self._rooms.mark_direct(invite.room_id, invite.inviter)
 
     def _drop(self, room_id: str) -> None:
         if self._open.pop(room_id, None) is not None:
@@ -326,7 +326,7 @@ class Invites:
         if not invite.joined:
             path, query = _way_in(invite)
             answer = await self._homeserver.request("POST", path, {}, query=query, timeout_s=_JOIN_LIMIT_S)
-            if not answer.good:
+            if not answer.is_success:
                 return self._not_done(invite, answer)
             invite.joined = True
             self._changes += 1
@@ -354,9 +354,9 @@ class Invites:
         inviter = _inviter_in(own)
         replaced = text_of(object_of(own, "unsigned"), "replaces_state")
         if not inviter and replaced:
-            path = f"{CLIENT}/rooms/{part(invite.room_id)}/event/{part(replaced)}"
+            path = f"{CLIENT}/rooms/{quote_path(invite.room_id)}/event/{quote_path(replaced)}"
             before = await self._homeserver.request("GET", path)
-            if before.good and _invites(before.body):
+            if before.is_success and _invites(before.body):
                 inviter = text_of(before.body, "sender")
         if inviter:
             return inviter == invite.inviter
@@ -368,27 +368,27 @@ class Invites:
 
     async def _state_of(self, room_id: str, person: str) -> JsonObject | None:
         """Somebody's membership event, or on some servers its content; empty: none; None: not known now."""
-        path = f"{CLIENT}/rooms/{part(room_id)}/state/m.room.member/{part(person)}"
+        path = f"{CLIENT}/rooms/{quote_path(room_id)}/state/m.room.member/{quote_path(person)}"
         answer = await self._homeserver.request("GET", path, query={"format": "event"})
-        if not answer.good:
+        if not answer.is_success:
             return {} if answer.errcode and answer.status in (403, 404) else None
         return answer.body
 
     async def _is_successor(self, invite: _Invite) -> bool:
         """Return True if the room's creation event confirms its predecessor, or cannot be read now."""
-        path = f"{CLIENT}/rooms/{part(invite.room_id)}/state/m.room.create"
+        path = f"{CLIENT}/rooms/{quote_path(invite.room_id)}/state/m.room.create"
         answer = await self._homeserver.request("GET", path)
         before = text_of(object_of(answer.body, "predecessor"), "room_id")
-        if not answer.good or before == invite.replaces:
+        if not answer.is_success or before == invite.replaces:
             return True
         _log.warning("matrix.upgrade_refused", room=invite.replaces, replacement=invite.room_id)
         return False
 
     async def _refuse(self, invite: _Invite) -> float | None:
         answer = await self._homeserver.request(
-            "POST", f"{CLIENT}/rooms/{part(invite.room_id)}/leave", {}, timeout_s=_JOIN_LIMIT_S
+            "POST", f"{CLIENT}/rooms/{quote_path(invite.room_id)}/leave", {}, timeout_s=_JOIN_LIMIT_S
         )
-        if not answer.good:
+        if not answer.is_success:
             return self._not_done(invite, answer)
         _log.info("matrix.invite_refused", room=invite.room_id, inviter=invite.inviter)
         return None
@@ -403,17 +403,17 @@ class Invites:
 
     async def _mark_direct(self, invite: _Invite) -> bool:
         """Put the room into our own ``m.direct``, so that it is known as direct after a restart too."""
-        path = f"{CLIENT}/user/{part(self._user_id)}/account_data/m.direct"
+        path = f"{CLIENT}/user/{quote_path(self._user_id)}/account_data/m.direct"
         known = await self._homeserver.request("GET", path)
-        if not known.good and known.errcode != "M_NOT_FOUND":
+        if not known.is_success and known.errcode != "M_NOT_FOUND":
             return False
-        content: dict[str, Any] = dict(known.body) if known.good else {}
+        content: dict[str, Any] = dict(known.body) if known.is_success else {}
         rooms = content.get(invite.inviter)
         rooms = [room for room in rooms if isinstance(room, str)] if isinstance(rooms, list) else []
         if invite.room_id in rooms:
             return True
         content[invite.inviter] = [*rooms, invite.room_id]
-        return (await self._homeserver.request("PUT", path, content)).good
+        return (await self._homeserver.request("PUT", path, content)).is_success
 
 
 def _invites(event: JsonObject) -> bool:
@@ -432,5 +432,5 @@ def _way_in(invite: _Invite) -> tuple[str, dict[str, str] | None]:
     """Path and query of a join; without an invitation our server may have to be told whom to ask."""
     server = invite.inviter.partition(":")[2]
     if not invite.replaces or not server:
-        return f"{CLIENT}/rooms/{part(invite.room_id)}/join", None
-    return f"{CLIENT}/join/{part(invite.room_id)}", {"server_name": server, "via": server}
+        return f"{CLIENT}/rooms/{quote_path(invite.room_id)}/join", None
+    return f"{CLIENT}/join/{quote_path(invite.room_id)}", {"server_name": server, "via": server}

@@ -97,7 +97,7 @@ class JoinTimes:
                 self._changed = True
         return not self._closed.isdisjoint(here)
 
-    def saw(self, room_id: str, event: JsonObject, now: datetime) -> bool:
+    def note_membership(self, room_id: str, event: JsonObject, now: datetime) -> bool:
         """Process a membership event; returns whether somebody has joined."""
         person = text_of(event, "state_key")
         membership = text_of(object_of(event, "content"), "membership")

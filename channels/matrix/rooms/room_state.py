@@ -3,7 +3,7 @@ The state of the rooms that the bot is in, from answers of ``/sync``. Pure: noth
 of a run asks for the full state. A room stays encrypted once any ``m.room.encryption`` was seen; its absence
 proves nothing (``encryption_gate``). It is direct only if it was called so for the very person who writes,
 the summary counts two members, the writer is in it, and nobody can read or join uninvited; unknown counts as
-a group. Membership events without a summary and restarts make the count unknown (`Rooms.lacks_members`), as
+a group. Membership events without a summary and restarts make the count unknown (`Rooms.is_size_unknown`), as
 Synapse omits members with lazy loading, and its state may lack concurrent events (`Rooms.is_unchecked`). All
 fields are untrusted.
 """
@@ -202,7 +202,7 @@ class Rooms:
             found = []
         self.secret.update(one for one in found if isinstance(one, str))
 
-    def promise_direct(self, room_id: str, partner: str) -> None:
+    def mark_direct(self, room_id: str, partner: str) -> None:
         """Note that the invitation, which came from ``partner``, marked the room as direct."""
         self._promised[room_id] = partner
 
@@ -261,7 +261,7 @@ class Rooms:
             for event in events
         )
 
-    def lacks_members(self, room_id: str) -> bool:
+    def is_size_unknown(self, room_id: str) -> bool:
         """Return True if the room may be one of two, but its number of members is unknown."""
         room = self._rooms.get(room_id)
         if room is None or room.member_count is not None:
@@ -284,11 +284,11 @@ class Rooms:
         return (
             room is not None
             and self.was_made_for(room_id, sender)
-            and self.are_two(room_id, sender)
+            and self.is_alone_with(room_id, sender)
             and not room.is_open
         )
 
-    def are_two(self, room_id: str, sender: str) -> bool:
+    def is_alone_with(self, room_id: str, sender: str) -> bool:
         """Return True if nobody but ``sender`` and the bot is in a room or invited, whatever its purpose."""
         room = self._rooms.get(room_id)
         return (
@@ -342,7 +342,7 @@ def shown_name(name: str) -> str:
 
 
 def _direct_rooms(content: JsonObject) -> dict[str, set[str]]:
-    """From person → rooms, as ``m.direct`` has it, to room → people."""
+    """Invert ``m.direct``: from person → rooms to room → people."""
     partners: dict[str, set[str]] = {}
     for user_id, room_ids in content.items():
         for room_id in room_ids if isinstance(room_ids, list) else []:

@@ -92,7 +92,7 @@ class Successors:
         return json.dumps(self._before, separators=(",", ":"))
 
     def follow(self, old: str, new: str) -> bool:
-        """From now on ``new`` continues ``old``; returns whether that is new."""
+        """Note that ``new`` continues ``old``; return True if that was unknown."""
         if self._before.get(new) == old:
             return False
         if old == new or new in self.earlier(old) or new in self._before or len(self._before) >= _MOST:

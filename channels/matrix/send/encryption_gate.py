@@ -18,9 +18,9 @@ from channels.matrix.client.homeserver import (
     CLIENT,
     Homeserver,
     TokenLost,
+    channel_error,
     link_errors,
-    part,
-    problem,
+    quote_path,
     send_problem,
 )
 from channels.matrix.client.json_access import object_of, text_of
@@ -66,15 +66,15 @@ class EncryptionGate:
             return False
         with link_errors():
             answer = await self._homeserver.request(
-                "GET", f"{CLIENT}/rooms/{part(room_id)}/state/m.room.encryption"
+                "GET", f"{CLIENT}/rooms/{quote_path(room_id)}/state/m.room.encryption"
             )
         if answer.is_token_refused:
             raise TokenLost(answer)
         if answer.status in (403, 404) and answer.errcode and answer.errcode != "M_NOT_FOUND":
             raise send_problem(answer)
-        if not answer.good and answer.errcode != "M_NOT_FOUND":
-            raise problem(answer)
-        if answer.good:
+        if not answer.is_success and answer.errcode != "M_NOT_FOUND":
+            raise channel_error(answer)
+        if answer.is_success:
             self._rooms.is_secret(room_id)
         elif room is not None:
             self._in_clear[room_id] = room

@@ -32,9 +32,9 @@ from channels.matrix.client.homeserver import (
     LinkBroken,
     MatrixCredentials,
     TokenLost,
+    channel_error,
     link_errors,
-    part,
-    problem,
+    quote_path,
     send_problem,
 )
 from channels.matrix.client.json_access import JsonObject, object_of
@@ -59,7 +59,7 @@ from channels.matrix.send.uploads import FileRefused, Uploads
 from channels.split import split_markdown
 
 KEYS_KEPT_S = 12 * 3600.0
-"""So long a homeserver surely recognises a transaction id; Synapse promises 24 hours."""
+"""The time for which any homeserver recognises a transaction id; Synapse promises 24 hours."""
 NOT_ALONE = gettext_noop(
     "I have a message for you, but others can read this room now, so I did not post it. Write to me in a "
     "room where we are alone."
@@ -91,7 +91,7 @@ class SendAttempt:
 
 
 def check_size(content: JsonObject, limit: int) -> None:
-    """Check that a content fits into ``limit`` bytes. Raises `TooLarge`: it does not."""
+    """Check that a content fits into ``limit`` bytes. Raises `AnswerTooLarge`."""
     if size_of(content) > limit:
         raise AnswerTooLarge(f"the text is too long for one Matrix event ({size_of(content)} bytes)")
 
@@ -274,7 +274,7 @@ class EventSender:
         """The event that the message is already, where no transaction id would tell."""
         found = await self._search.find(message, name) if attempt.forgotten else None
         if found is None and attempt.earlier:
-            found = await self._search.find_earlier(message, name, attempt.earlier)
+            found = await self._search.find_in_replaced_rooms(message, name, attempt.earlier)
         if found is not None:
             _log.info("matrix.message_found", room=message.session.conversation, event_id=found)
         return found
@@ -286,7 +286,7 @@ class EventSender:
         if self._homeserver.credentials != attempt.used:
             # Another device has other transaction ids: first look whether the message is there.
             raise ChannelUnavailable("the login has changed meanwhile", retry_after_s=0.1)
-        path = f"{CLIENT}/rooms/{part(room_id)}/send/{kind}/{part(name)}"
+        path = f"{CLIENT}/rooms/{quote_path(room_id)}/send/{kind}/{quote_path(name)}"
         await attempt.uncertain()
         try:
             answer = await self._homeserver.request("PUT", path, covered, timeout_s=_SEND_LIMIT_S)
@@ -294,7 +294,7 @@ class EventSender:
             lost = DeliveryUncertain if error.maybe_taken else ChannelUnavailable
             raise lost(str(error)) from error
         event_id = answer.body.get("event_id")
-        if answer.good and isinstance(event_id, str):
+        if answer.is_success and isinstance(event_id, str):
             self._login.note_success()
             return event_id
         if answer.is_token_refused:
@@ -336,11 +336,11 @@ class EventSender:
 
     async def redact(self, room_id: str, event_id: str, name: str) -> None:
         """Redact one of our events. Raises `ChannelError`: that failed."""
-        path = f"{CLIENT}/rooms/{part(room_id)}/redact/{part(event_id)}/{part(name)}"
+        path = f"{CLIENT}/rooms/{quote_path(room_id)}/redact/{quote_path(event_id)}/{quote_path(name)}"
         with link_errors():
             answer = await self._homeserver.request("PUT", path, {}, timeout_s=_SEND_LIMIT_S)
-        if not answer.good:
-            raise problem(answer)
+        if not answer.is_success:
+            raise channel_error(answer)
 
     def _key_may_be_forgotten(self, message: OutboundMessage, used: MatrixCredentials) -> bool:
         """Return True if the server may have taken the message and forgotten its transaction id."""
@@ -372,18 +372,18 @@ class EventSender:
         try:
             encrypted = await self._encryption_gate.is_encrypted(room_id)
             kind, content = await self._encryption_gate.prepare(room_id, kind, content, encrypted=encrypted)
-            path = f"{CLIENT}/rooms/{part(room_id)}/send/{part(kind)}/{secrets.token_hex(12)}"
+            path = f"{CLIENT}/rooms/{quote_path(room_id)}/send/{quote_path(kind)}/{secrets.token_hex(12)}"
             answer = await self._homeserver.request("PUT", path, content, timeout_s=_SEND_LIMIT_S)
         except LinkBroken as error:
             raise ChannelUnavailable(str(error)) from error
         except TokenLost as refused:
-            raise problem(refused.answer) from refused
-        if not answer.good:
+            raise channel_error(refused.answer) from refused
+        if not answer.is_success:
             raise send_problem(answer)
 
 
 async def _formatted(build: Callable[..., dict[str, Any]], message: OutboundMessage) -> dict[str, Any]:
-    """With the Markdown interpreted, in a worker thread if it is long; without where that takes long."""
+    """Render the Markdown, in a worker thread if it is long; leave it as it is if that takes too long."""
     if len(message.text) <= _QUICKLY_FORMATTED:
         return build(formatted=True)
     with anyio.move_on_after(_FORMAT_LIMIT_S):

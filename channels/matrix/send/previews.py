@@ -29,7 +29,7 @@ _GROWTH = 1.5
 _MAX_KNOWN = 500
 _AFTER_FAILURE_S = 5.0
 _AFTER_ANSWER_S = 120.0
-_LOOK_S = 1.0
+_CHECK_EVERY_S = 1.0
 _SETTLE_S = 30.0
 _TRIES_BACK = 5
 _log = structlog.get_logger(__name__)
@@ -97,7 +97,7 @@ class StreamingPreview:
         self._news = anyio.Event()
 
     # ── what the channel is told ──
-    def began(self, session: SessionKey, room_id: str, context: MessageContext) -> None:
+    def note_question(self, session: SessionKey, room_id: str, context: MessageContext) -> None:
         """Note that a question is being worked on; of several answered together, the last one counts."""
         question = context.read_route(MatrixRoute).event_id
         if not question:
@@ -120,7 +120,7 @@ class StreamingPreview:
         )
         self._answers[question] = _Answer(preview_of(asked), Pace(self._settings, now))
 
-    def wants(self, session: SessionKey, text: str) -> None:
+    def update(self, session: SessionKey, text: str) -> None:
         """Want the answer's text so far to be shown."""
         answer = self._answers.get(self._current.get(session, ""))
         if answer is not None:
@@ -193,7 +193,7 @@ class StreamingPreview:
                     one.wanted or one.redact_at is not None for one in self._answers.values()
                 )
                 if open_ones:
-                    await anyio.sleep(min(_LOOK_S, self._settings.min_interval_s / 4))
+                    await anyio.sleep(min(_CHECK_EVERY_S, self._settings.min_interval_s / 4))
                 else:
                     await news.wait()
 

@@ -3,7 +3,8 @@ Reactions: people's reactions to the bot's messages, and the bot's own, which sh
 A mark is set when a question is taken up and replaced when it is answered or given up. Transaction ids derive
 from the question, so that repetitions are the same event and an unknown id is learned by sending again. Marks
 are hints in a bounded queue, tried a few times by one task. They leave the server's limit to answers: none is
-sent for `REST_S` after a refusal, nor while more than two of the events are taken that Synapse lets through.
+sent for `MIN_INTERVAL_S` after a refusal, nor while more than two of the events that Synapse lets through are
+taken.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ import structlog
 from agent_core.bounded import Bounded
 from agent_core.messages import Audience, InboundMessage, MessageContext, Sender, SessionKey
 from channels.base import AckState
-from channels.matrix.client.homeserver import CLIENT, Homeserver, HttpAnswer, LinkBroken, part
+from channels.matrix.client.homeserver import CLIENT, Homeserver, HttpAnswer, LinkBroken, quote_path
 from channels.matrix.client.json_access import JsonObject, object_of, text_of
-from channels.matrix.events.inbound_events import MatrixRoute, Me, Skip, received_at
+from channels.matrix.events.inbound_events import BotIdentity, MatrixRoute, Skip, received_at
 from channels.matrix.events.matrix_threads import EVENT_ID, SHARED
 from channels.matrix.rooms.room_state import Rooms
 
@@ -31,7 +32,7 @@ SIGNS = {AckState.RECEIVED: "👀", AckState.DONE: "✅", AckState.FAILED: "⚠�
 
 _MAX_WAITING = 500
 _LIMIT_S = 10.0
-REST_S = 60.0
+MIN_INTERVAL_S = 60.0
 """Within it Synapse's default limit (10 events, and one more every `_EVENT_S`) is full again."""
 _EVENT_S = 5.0
 _log = structlog.get_logger(__name__)
@@ -50,7 +51,7 @@ def read_reaction(
     room_id: str,
     *,
     outbound: str,
-    me: Me,
+    me: BotIdentity,
     rooms: Rooms,
     now: datetime,
     allowed_here: bool | None = None,
@@ -91,13 +92,13 @@ class AckReactions:
 
     def rest(self) -> None:
         """Note that the server has refused something: leave what it takes now to answers."""
-        self._rests_until = anyio.current_time() + REST_S
+        self._rests_until = anyio.current_time() + MIN_INTERVAL_S
 
     def note_event(self) -> None:
         """Note that an event is sent, which counts for the server's limit."""
         now = anyio.current_time()
         rests_until = max(self._rests_until, now - 2 * _EVENT_S) + _EVENT_S
-        self._rests_until = min(rests_until, now + REST_S)
+        self._rests_until = min(rests_until, now + MIN_INTERVAL_S)
 
     def show(self, room_id: str, event_id: str, stage: AckState) -> None:
         """Show the progress of the question with this id; returns at once."""
@@ -131,9 +132,9 @@ class AckReactions:
 
     async def _react(self, room_id: str, event_id: str, stage: AckState) -> bool:
         relation = {"rel_type": "m.annotation", "event_id": event_id, "key": SIGNS[stage]}
-        path = f"{CLIENT}/rooms/{part(room_id)}/send/m.reaction/{_txn(event_id, stage)}"
+        path = f"{CLIENT}/rooms/{quote_path(room_id)}/send/m.reaction/{_txn(event_id, stage)}"
         answer = await self._put(path, {"m.relates_to": relation})
-        found = text_of(answer.body, "event_id") if answer is not None and answer.good else ""
+        found = text_of(answer.body, "event_id") if answer is not None and answer.is_success else ""
         if found:
             self._known[event_id, stage] = found
         return bool(found)
@@ -142,7 +143,7 @@ class AckReactions:
         if (event_id, stage) not in self._known and not await self._react(room_id, event_id, stage):
             return
         ours = self._known.pop((event_id, stage))
-        path = f"{CLIENT}/rooms/{part(room_id)}/redact/{part(ours)}/{_txn(event_id, stage)}r"
+        path = f"{CLIENT}/rooms/{quote_path(room_id)}/redact/{quote_path(ours)}/{_txn(event_id, stage)}r"
         await self._put(path, {})
 
     async def _put(self, path: str, body: Mapping[str, Any]) -> HttpAnswer | None:

@@ -16,13 +16,13 @@ import structlog
 
 from agent_core.messages import OutboundMessage, SessionKey
 from channels.base import ChannelUnavailable, DeliveryFailed, Receipt
-from channels.matrix.client.homeserver import CLIENT, Homeserver, link_errors, part
+from channels.matrix.client.homeserver import CLIENT, Homeserver, link_errors, quote_path
 from channels.matrix.client.json_access import object_of, text_of
 from channels.matrix.events.room_policy import find_alias
 from channels.matrix.rooms.room_state import Rooms
 
-MOVES_WITHIN = timedelta(hours=1)
-"""So long a message waits for the bot to be in the room that replaces another."""
+UPGRADE_LIMIT = timedelta(hours=1)
+"""The time for which a message waits until the bot has joined the room that replaces another."""
 _log = structlog.get_logger(__name__)
 
 
@@ -54,20 +54,20 @@ def final_receipt(receipt: Receipt, placed: OutboundMessage, rooms: Rooms | None
     return replace(receipt, session=SessionKey(placed.session.channel, conversation, thread))
 
 
-async def waits_for_the_next_room(
+async def next_room_error(
     error: DeliveryFailed, message: OutboundMessage, homeserver: Homeserver, rooms: Rooms, now: datetime
 ) -> ChannelUnavailable | None:
     """Return a temporary error while the room is being replaced, else None. Raises `ChannelUnavailable`."""
     room_id = message.session.conversation
-    if error.fields.get("errcode") != "M_FORBIDDEN" or abs(now - message.created_at) > MOVES_WITHIN:
+    if error.fields.get("errcode") != "M_FORBIDDEN" or abs(now - message.created_at) > UPGRADE_LIMIT:
         return None
     room = rooms.get(room_id)
     content = object_of(room.tombstone, "content") if room is not None and room.tombstone else None
     if content is None:
-        path = f"{CLIENT}/rooms/{part(room_id)}/state/m.room.tombstone/"
+        path = f"{CLIENT}/rooms/{quote_path(room_id)}/state/m.room.tombstone/"
         with link_errors():
             answer = await homeserver.request("GET", path)
-        content = answer.body if answer.good else {}
+        content = answer.body if answer.is_success else {}
     if not text_of(content, "replacement_room"):
         return None
     _log.info("matrix.move_awaited", room=room_id)

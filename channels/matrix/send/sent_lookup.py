@@ -18,8 +18,8 @@ from channels.matrix.client.homeserver import (
     HttpAnswer,
     LinkBroken,
     TokenLost,
-    part,
-    problem,
+    channel_error,
+    quote_path,
     send_problem,
 )
 from channels.matrix.client.json_access import JsonObject, object_of, text_of
@@ -40,19 +40,21 @@ class SentLookup:
 
     async def transaction_of(self, room_id: str, event_id: str) -> str:
         """The transaction id of an event of ours, or of its newest edit; empty if it is redacted."""
-        answer = await self._ask(f"{CLIENT}/rooms/{part(room_id)}/event/{part(event_id)}")
-        if not answer.good:
-            raise problem(answer)
+        answer = await self._ask(f"{CLIENT}/rooms/{quote_path(room_id)}/event/{quote_path(event_id)}")
+        if not answer.is_success:
+            raise channel_error(answer)
         return _newest_transaction(answer.body)
 
     async def find_own_transaction(self, room_id: str, event_id: str) -> str:
         """The same for any event; empty if it is not ours, or does not exist."""
-        answer = await self._ask(f"{CLIENT}/rooms/{part(room_id)}/event/{part(event_id)}")
-        if not answer.good and (answer.status == 429 or answer.status >= 500):
-            raise problem(answer)
+        answer = await self._ask(f"{CLIENT}/rooms/{quote_path(room_id)}/event/{quote_path(event_id)}")
+        if not answer.is_success and (answer.status == 429 or answer.status >= 500):
+            raise channel_error(answer)
         return _newest_transaction(answer.body) if text_of(answer.body, "sender") == self._user_id else ""
 
-    async def find_earlier(self, message: OutboundMessage, name: str, rooms: Iterable[str]) -> str | None:
+    async def find_in_replaced_rooms(
+        self, message: OutboundMessage, name: str, rooms: Iterable[str]
+    ) -> str | None:
         """
         The same in the rooms that this one has replaced: the message may have been sent there.
 
@@ -94,7 +96,7 @@ class SentLookup:
         self, message: OutboundMessage, name: str, room_id: str
     ) -> AsyncGenerator[JsonObject, None]:
         """Our events of that name since the message was made, the newest first."""
-        room = part(room_id)
+        room = quote_path(room_id)
         query = {
             "dir": "b",
             "limit": _PAGE,
@@ -105,11 +107,11 @@ class SentLookup:
         oldest_ms = message.created_at.timestamp() * 1000 - _SKEW_MS
         for _ in range(10):
             answer = await self._ask(f"{CLIENT}/rooms/{room}/messages", query)
-            if not answer.good:
+            if not answer.is_success:
                 raise (
                     send_problem(answer)
                     if answer.errcode and answer.status in (403, 404)
-                    else problem(answer)
+                    else channel_error(answer)
                 )
             chunk = answer.body.get("chunk")
             events = [event for event in chunk if isinstance(event, dict)] if isinstance(chunk, list) else []

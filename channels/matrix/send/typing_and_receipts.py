@@ -1,7 +1,7 @@
 """
 Typing notices and read receipts: they may get lost and must never delay anything. A task sends at most one
 notice of a kind per room, the newest; a first one waits `GATHER_S`, since a quick answer needs no "typing".
-Receipts let answers pass (`TypingAndReceipts.making_way`), because many servers do one thing at a time.
+Receipts let answers pass (`TypingAndReceipts.yield_to_answer`), because many servers do one thing at a time.
 Failures are forgotten; "typing" fades by itself.
 """
 
@@ -13,7 +13,7 @@ from contextlib import contextmanager
 import anyio
 import structlog
 
-from channels.matrix.client.homeserver import CLIENT, Homeserver, LinkBroken, part
+from channels.matrix.client.homeserver import CLIENT, Homeserver, LinkBroken, quote_path
 
 GATHER_S = 0.04
 
@@ -21,7 +21,7 @@ _TYPING_MS = 30_000
 _BUSY_S = 45.0
 _LIMIT_S = 10.0
 _FEW = 3
-_GATHER_MOST_S = 0.6
+_MAX_GATHER_S = 0.6
 _MAX_ROOMS = 1000
 _log = structlog.get_logger(__name__)
 
@@ -41,7 +41,7 @@ class TypingAndReceipts:
         self._passed = anyio.Event()
 
     @contextmanager
-    def making_way(self) -> Iterator[None]:
+    def yield_to_answer(self) -> Iterator[None]:
         """While an answer is being sent."""
         self._answers += 1
         try:
@@ -97,7 +97,7 @@ class TypingAndReceipts:
         try:
             await anyio.sleep(GATHER_S)
             # With many rooms at once the answers come first; most need no "typing" by then.
-            await anyio.sleep(min(GATHER_S * max(len(busy) - _FEW, 0), _GATHER_MOST_S))
+            await anyio.sleep(min(GATHER_S * max(len(busy) - _FEW, 0), _MAX_GATHER_S))
             if room_id not in self._typing:
                 with anyio.move_on_after(1.0):
                     while self._answers:
@@ -116,10 +116,14 @@ class TypingAndReceipts:
             return
         (self._shown.add if on else self._shown.discard)(room_id)
         body: dict[str, object] = {"typing": True, "timeout": _TYPING_MS} if on else {"typing": False}
-        await self._send("PUT", f"{CLIENT}/rooms/{part(room_id)}/typing/{part(self._user_id)}", body)
+        await self._send(
+            "PUT", f"{CLIENT}/rooms/{quote_path(room_id)}/typing/{quote_path(self._user_id)}", body
+        )
 
     async def _send_read(self, room_id: str, event_id: str) -> None:
-        await self._send("POST", f"{CLIENT}/rooms/{part(room_id)}/receipt/m.read/{part(event_id)}", {})
+        await self._send(
+            "POST", f"{CLIENT}/rooms/{quote_path(room_id)}/receipt/m.read/{quote_path(event_id)}", {}
+        )
 
     async def _send(self, method: str, path: str, body: dict[str, object]) -> None:
         try:

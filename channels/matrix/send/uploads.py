@@ -22,8 +22,8 @@ from channels.matrix.client.homeserver import (
     HttpAnswer,
     LinkBroken,
     TokenLost,
+    channel_error,
     link_errors,
-    problem,
 )
 from channels.matrix.events.media_events import FileEncryption
 
@@ -94,7 +94,7 @@ class Uploads:
                 raise pieces.trouble from error
             raise ChannelUnavailable(f"a file could not be uploaded: {error}") from error
         mxc = answer.body.get("content_uri")
-        if not answer.good or not isinstance(mxc, str):
+        if not answer.is_success or not isinstance(mxc, str):
             raise _refusal(answer)
         _log.info("matrix.file_uploaded", size_bytes=attachment.size_bytes, encrypted=encrypted)
         where = {"url": mxc} if encryption is None else {"file": encryption.file(mxc)}
@@ -119,10 +119,10 @@ class Uploads:
             if answer.is_token_refused:
                 raise TokenLost(answer)
             limit = answer.body.get("m.upload.size")
-            if answer.good:
+            if answer.is_success:
                 return limit if isinstance(limit, int) and limit > 0 else 0
             if answer.errcode != "M_UNRECOGNIZED" and answer.status not in (403, 404):
-                raise problem(answer)
+                raise channel_error(answer)
         return 0
 
 
@@ -156,7 +156,7 @@ def _refusal(answer: HttpAnswer) -> Exception:
         return FileRefused("the homeserver rejects it as too large")
     if answer.status == 403 and answer.errcode:
         return FileRefused("the homeserver does not accept it from me")
-    return problem(answer)
+    return channel_error(answer)
 
 
 def _message_type(media_type: str) -> str:

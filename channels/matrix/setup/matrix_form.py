@@ -10,15 +10,15 @@ from typing import Any
 from channels.base import ChannelError
 from channels.matrix.config import MatrixAddresses, MatrixConfig
 from channels.matrix.setup.matrix_probe import (
-    Entrance,
+    VerifiedLogin,
     enter,
     enter_by_browser,
     has_login,
     is_in_clear,
     is_login_valid,
     is_unknown_user,
+    login_ways_at,
     resolve,
-    ways_at,
 )
 from channels.setup import (
     TRIES,
@@ -121,7 +121,7 @@ def _logged_in(
             user = check_option(user, matrix_id, "--matrix-user")
         if not homeserver:
             homeserver, ca_file = _homeserver(given, current, dialogue, user, ca_file)
-            ways = ways_at(homeserver, ca_file) if dialogue.interactive else ways
+            ways = login_ways_at(homeserver, ca_file) if dialogue.interactive else ways
         same = current is not None and (current.user_id, current.homeserver) == (user, homeserver)
         kept = same and current is not None and current.password is not None and first
         if (password is None or not first) and "password" in ways:
@@ -193,7 +193,7 @@ def _enter(
     password: str | None,
     ca_file: str | None,
     services: SetupServices,
-) -> Entrance | None:
+) -> VerifiedLogin | None:
     """A new login, or None if the daemon's own is good and no other password was given."""
     known = current.password.get_secret_value() if current is not None and current.password else None
     if (

@@ -1,7 +1,7 @@
 """
 Finds the homeserver and logs in; nothing is written yet. The login that works is kept and handed to the
-daemon (`Entrance.keep`), so a set-up leaves one device in the account and not two; one that is not wanted
-after all is logged out (`Entrance.discard`).
+daemon (`VerifiedLogin.keep`), so a set-up leaves one device in the account and not two; one that is not
+wanted after all is logged out (`VerifiedLogin.discard`).
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from channels.matrix.client.homeserver import (
     Homeserver,
     HttpAnswer,
     LinkBroken,
-    part,
-    problem,
+    channel_error,
+    quote_path,
     unreachable,
 )
 from channels.matrix.client.matrix_login import MatrixLogin
@@ -38,13 +38,13 @@ from channels.setup import PersonAtTerminal, complaint
 _LIMIT_S = 15.0
 _LOGIN_LIMIT_S = 40.0
 _PAUSES = 3
-_LONGEST_PAUSE_S = 60.0
+_MAX_PAUSE_S = 60.0
 _LOGINS = ("session.json", TOKENS)
 _NOBODY = "@nobody:example.org"
 
 
 @dataclass(frozen=True, slots=True)
-class Entrance:
+class VerifiedLogin:
     """A login that worked; what it consists of is in ``folder``."""
 
     config: MatrixConfig
@@ -78,7 +78,7 @@ class Entrance:
 
 def enter(
     homeserver: str, user_id: str, password: str, tls_ca_file: str | None, clock: ChannelClock
-) -> Entrance:
+) -> VerifiedLogin:
     """Log in. Raises `ChannelError` or `ValueError`: it failed; the text says why in plain words."""
     config = _config(homeserver, user_id, password, tls_ca_file)
     folder = Path(tempfile.mkdtemp(prefix="squidbot-init-"))
@@ -87,12 +87,12 @@ def enter(
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
-    return Entrance(config, folder, clock)
+    return VerifiedLogin(config, folder, clock)
 
 
 def enter_by_browser(
     homeserver: str, user_id: str, tls_ca_file: str | None, clock: ChannelClock, person: PersonAtTerminal
-) -> Entrance:
+) -> VerifiedLogin:
     """Log in with a person at a browser. Raises `ChannelError` or `ValueError`, as `enter`."""
     config = _config(homeserver, user_id, None, tls_ca_file)
     folder = Path(tempfile.mkdtemp(prefix="squidbot-init-"))
@@ -106,10 +106,10 @@ def enter_by_browser(
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
-    return Entrance(config, folder, clock)
+    return VerifiedLogin(config, folder, clock)
 
 
-def ways_at(homeserver: str, tls_ca_file: str | None) -> Sequence[str]:
+def login_ways_at(homeserver: str, tls_ca_file: str | None) -> Sequence[str]:
     """Return how one can log in, see `login_ways`; a server that does not say it takes passwords."""
 
     async def ask_ways() -> Sequence[str]:
@@ -159,7 +159,7 @@ def is_unknown_user(homeserver: str, person: str, tls_ca_file: str | None) -> bo
 
 async def _rejects_unknown_user(homeserver: str, person: str, tls_ca_file: str | None) -> bool:
     async with _connected(_config(homeserver, _NOBODY, "-", tls_ca_file)) as link:
-        answer = await _asked(link, f"{CLIENT}/profile/{part(person)}")
+        answer = await _asked(link, f"{CLIENT}/profile/{quote_path(person)}")
     # The second is what older versions of Synapse say.
     return answer.status == 404 and answer.errcode in ("M_NOT_FOUND", "M_UNKNOWN")
 
@@ -195,7 +195,7 @@ async def _enter(config: MatrixConfig, folder: Path, clock: ChannelClock) -> Non
         except ChannelUnavailable as error:
             # Homeservers slow logins down; a person who has tried twice is soon there.
             pause_s = error.retry_after_s
-            if pause_s is None or pause_s > _LONGEST_PAUSE_S or not pauses_left:
+            if pause_s is None or pause_s > _MAX_PAUSE_S or not pauses_left:
                 raise
             await anyio.sleep(pause_s)
     if not (folder / _LOGINS[0]).exists():
@@ -207,11 +207,11 @@ async def _still_in(config: MatrixConfig, state: Path, clock: ChannelClock) -> b
         async with _connected(config) as homeserver:
             await MatrixLogin(config, homeserver, state, clock).enter()
             answer = await _asked(homeserver, f"{CLIENT}/account/whoami", anonymous=False)
-    if answer.good:
+    if answer.is_success:
         return answer.body.get("user_id") == config.user_id
     if answer.is_token_refused:
         return False
-    raise problem(answer)
+    raise channel_error(answer)
 
 
 async def _resolve(base: str, tls_ca_file: str | None, *, named: bool) -> str:
@@ -247,7 +247,7 @@ async def _reaches(base: str, tls_ca_file: str | None) -> bool:
 async def _speaks_matrix(address: str, tls_ca_file: str | None) -> bool:
     async with _connected(_config(address, _NOBODY, "-", tls_ca_file)) as homeserver:
         answer = await _asked(homeserver, "/_matrix/client/versions")
-    return answer.good and isinstance(answer.body.get("versions"), list)
+    return answer.is_success and isinstance(answer.body.get("versions"), list)
 
 
 async def _well_known(base: str, tls_ca_file: str | None) -> str | None:
@@ -255,7 +255,7 @@ async def _well_known(base: str, tls_ca_file: str | None) -> str | None:
     origin = "{0.scheme}://{0.netloc}".format(urlsplit(base))
     async with _connected(_config(origin, _NOBODY, "-", tls_ca_file)) as homeserver:
         answer = await _asked(homeserver, "/.well-known/matrix/client")
-    if not answer.good or not answer.body:
+    if not answer.is_success or not answer.body:
         return None
     told = answer.body.get("m.homeserver")
     address = told.get("base_url") if isinstance(told, dict) else None

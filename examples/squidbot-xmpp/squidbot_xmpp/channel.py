@@ -42,7 +42,7 @@ from squidbot_xmpp.files import FileRefused, Files
 from squidbot_xmpp.link import PAGE, Link, Refused
 from squidbot_xmpp.reader import Reader, XmppRoute
 
-LOOK_S = 120.0
+CHECK_EVERY_S = 120.0
 _TIME = "%Y-%m-%dT%H:%M:%SZ"
 _EMPTY = "-"  # the position in an archive in which there is nothing yet
 _FIRST_LOOK = timedelta(days=1)
@@ -137,7 +137,7 @@ class XmppChannel:
             if place == self.account:
                 await self._read_rest(link, inbox)
             caught_up(place)
-            await link.wait_for_news(place, LOOK_S)
+            await link.wait_for_news(place, CHECK_EVERY_S)
 
     async def _read_rest(self, link: Link, inbox: Inbox) -> None:
         """What is in no archive: messages that shall not be kept, and requests to see the bot's presence."""

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from agent_core.ports import Clock
-from channels.attachments import Damaged, LocalFiles, Storage, StorageAway
+from channels.attachments import Damaged, LocalFiles, Storage, StorageUnreachable
 from channels.attachments.attachment_storage import read_pieces
 from gateway.cli.check.check_report import Finding, FindingLevel, IntegrityFinding
 from gateway.routing.attachment_retention import ORPHAN_AFTER_S
@@ -63,7 +63,7 @@ def attachment_files(
     storage = storage or LocalFiles(home.root)
     try:
         there = {file.path: file for file in storage.list_files()}
-    except StorageAway as error:
+    except StorageUnreachable as error:
         yield _away(error)
         return
     missing = sorted(name for name, needed in named.items() if needed and name not in there)
@@ -121,11 +121,11 @@ def _shared_contents(storage: Storage) -> Iterator[IntegrityFinding]:
                     f"{file.path} in {storage.name} has changed since it was saved",
                     remedy="restore an earlier version of it; squidbot shows nobody the present one",
                 )
-    except StorageAway as error:
+    except StorageUnreachable as error:
         yield _away(error)
 
 
-def _away(error: StorageAway) -> IntegrityFinding:
+def _away(error: StorageUnreachable) -> IntegrityFinding:
     return IntegrityFinding(
         "attachments",
         f"attachments were not checked: {error.strerror}",

@@ -33,7 +33,7 @@ Position = Callable[[str], Awaitable[str | None]]
 
 
 @runtime_checkable
-class Examinable(Protocol):
+class SelfTesting(Protocol):
     """A channel that can check more than its login: a mailbox must also be able to send."""
 
     account: str
@@ -62,7 +62,7 @@ async def check_channel(
         try:
             async with anyio.create_task_group() as tasks:
                 facts: Mapping[str, str] = {}
-                if isinstance(channel, Examinable):
+                if isinstance(channel, SelfTesting):
                     facts = await channel.check()
                 else:
                     tasks.start_soon(channel.run, inbox)

@@ -43,7 +43,7 @@ async def check_speaking(report: CheckReport, settings: Settings, built: Gateway
     """Test ``voice.speak``, if it is set."""
     if (wished := settings.voice.speak) is not None and wished.when != "never":
         with _report_outcome(report, "spoken answers", "voice.speak", f"{wished.model} spoke"):
-            await have_spoken(wished, settings.llm, built.clock, litellm=built.models.litellm)
+            await speak_once(wished, settings.llm, built.clock, litellm=built.models.litellm)
 
 
 async def listen_once(
@@ -58,7 +58,7 @@ async def listen_once(
     await _within_limit(lambda: engine.transcribe(sound), engine.aclose)
 
 
-async def have_spoken(wished: SpeakSettings, spec: LLMSpec, clock: Clock, *, litellm: LiteLLMProcess) -> None:
+async def speak_once(wished: SpeakSettings, spec: LLMSpec, clock: Clock, *, litellm: LiteLLMProcess) -> None:
     """Have one word spoken. Raises `ModelError` or `TimeoutError`: it failed."""
     from agent_core.media.media_client import build_speaker  # noqa: PLC0415 - only where it is wished for
 

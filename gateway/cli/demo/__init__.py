@@ -32,7 +32,7 @@ from devservers.ports import lease_ports
 from devservers.process import Child
 from devservers.synapse import Synapse
 from gateway.cli.demo.conversation import converse
-from gateway.cli.demo.tour_material import ears
+from gateway.cli.demo.tour_material import transcription_standin
 from gateway.cli.setup.model_probe import ProbedModel, choose_model, ollama_models
 
 __all__ = ["Demo", "run_demo"]
@@ -149,7 +149,7 @@ def _start(folder: Path, stack: ExitStack) -> Demo:
     llm = settings.setdefault(
         "llm", {"models": {"demo": {"model": "demo/demo"}}, "pools": {"main": ["demo"]}}
     )
-    llm["providers"] = {**llm.get("providers", {}), "ears": ears(stack)}
+    llm["providers"] = {**llm.get("providers", {}), "ears": transcription_standin(stack)}
     settings["voice"] = {"transcribe": {"provider": "ears", "model": "openai/whisper-1"}}
     config.write_text(yaml.safe_dump(settings, sort_keys=False))
     demo = Demo(synapse, mail, home, listen, _start_daemon(home), alice)

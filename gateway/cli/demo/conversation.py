@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from gateway.cli.demo import Demo
 
 _ANSWER_LIMIT_S = 120.0
-_LOOK_S = 0.5
+_CHECK_EVERY_S = 0.5
 _LISTEN_EVERY_S = 0.5
 _SETTLE_S = 0.3
 _OPEN = ("ready", "running", "answered")
@@ -155,11 +155,11 @@ class _Talk:
         return True
 
     def _speak(self, text: str) -> bool:
-        from gateway.cli.demo.tour_material import NotSpoken, speak  # noqa: PLC0415 - the demo alone needs it
+        from gateway.cli.demo.tour_material import SpeechUnavailable, speak  # noqa: PLC0415 - the demo alone needs it
 
         try:
             return self._say(text, by=lambda: speak(self._demo.alice, self._demo.room, text))
-        except NotSpoken as error:  # the log of the daemon says nothing of that
+        except SpeechUnavailable as error:  # the log of the daemon says nothing of that
             print(f"     ({error})")
             return False
 
@@ -244,7 +244,7 @@ class _Talk:
         give_up_at = time.monotonic() + _ANSWER_LIMIT_S
         while True:
             try:
-                return look(_LOOK_S)
+                return look(_CHECK_EVERY_S)
             except TimeoutError as error:
                 if time.monotonic() > give_up_at:
                     print(f"     (no answer: {error})\n{self._demo.daemon.log_tail(5)}")

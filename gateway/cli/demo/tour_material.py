@@ -63,28 +63,28 @@ class Site:
 _LONGEST = 1000
 
 
-class NotSpoken(DevServerError):
+class SpeechUnavailable(DevServerError):
     """espeak-ng is not installed, or does not speak."""
 
 
-def ears(stack: ExitStack) -> dict[str, Any]:
+def transcription_standin(stack: ExitStack) -> dict[str, Any]:
     """The settings with which the daemon transcribes by the stand-in, which runs as long as the demo."""
     server = stack.enter_context(TranscriptionServer())
     return {"api_base": server.api_base, "api_key": "demo"}
 
 
 def speak(alice: MatrixPeer, room: str, text: str) -> None:
-    """Say something as a voice message. Raises NotSpoken."""
+    """Say something as a voice message. Raises SpeechUnavailable."""
     program = shutil.which("espeak-ng")
     if program is None:
-        raise NotSpoken("espeak-ng is not installed; on Debian: apt install espeak-ng")
+        raise SpeechUnavailable("espeak-ng is not installed; on Debian: apt install espeak-ng")
     with tempfile.TemporaryDirectory(prefix="squidbot-voice-") as folder:
         path = Path(folder) / "voice.wav"
         command = [program, "-w", str(path), "--", text[:_LONGEST]]
         try:
             subprocess.run(command, check=True, capture_output=True, timeout=30.0)  # noqa: S603
         except (OSError, subprocess.SubprocessError) as error:
-            raise NotSpoken(f"espeak-ng does not speak: {error}") from error
+            raise SpeechUnavailable(f"espeak-ng does not speak: {error}") from error
         sound = with_words(path.read_bytes(), text[:_LONGEST])
     content = {
         "msgtype": "m.audio",

@@ -1,6 +1,6 @@
 """
 Turns the answers of `squidbot init` into settings, and settings into lines of YAML. Pure. Settings are nested
-mappings in the order of the file (`Tree`); a `Secret` stands in a file of its own.
+mappings in the order of the file (`Tree`); a `SecretLine` stands in a file of its own.
 """
 
 from __future__ import annotations

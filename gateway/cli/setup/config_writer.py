@@ -1,6 +1,6 @@
 """
 Reads the configuration, and writes a new one and its secrets, proved by the real loader, or nothing at all. A
-configuration that a person has is not changed: `Planned.lacks` is what it does not say yet.
+configuration that a person has is not changed: `PlannedSetup.lacks` is what it does not say yet.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from gateway.settings.source import read_source, secret_places
 
 
 @dataclass(frozen=True, slots=True)
-class Existing:
+class ExistingConfig:
     """The configuration as it is: what it says once references are looked up, and what that means."""
 
     path: Path
@@ -42,28 +42,28 @@ class Existing:
 class PlannedSetup:
     """The lines that the configuration lacks, and the secret files to write. ``told`` is for a person."""
 
-    existing: Existing
+    existing: ExistingConfig
     lacks: Tree
     secrets: tuple[SecretLine, ...]
     told: tuple[str, ...]
 
 
-def read_existing(path: Path, environ: Mapping[str, str]) -> Existing:
+def read_existing(path: Path, environ: Mapping[str, str]) -> ExistingConfig:
     """Read the present configuration. Raises ConfigInvalid: it must first be repaired or moved away."""
     if path.is_symlink() and not path.exists():
         raise ConfigInvalid(f"{path} is a link to something that does not exist")
     try:
         if not path.exists() or not path.read_bytes().strip():
-            return Existing(path, False, {}, Settings())
+            return ExistingConfig(path, False, {}, Settings())
         settings = load_settings(path, environ=environ)
-        return Existing(path, True, read_source(path, environ).data, settings)
+        return ExistingConfig(path, True, read_source(path, environ).data, settings)
     except ConfigInvalid as error:
         raise ConfigInvalid(f"{error}\nFix this first, or move the file away; nothing was changed") from error
     except (OSError, ValueError) as error:
         raise ConfigInvalid(f"{path} cannot be read: {error}") from error
 
 
-def plan(existing: Existing, answers: Answers, environ: Mapping[str, str]) -> PlannedSetup:
+def plan(existing: ExistingConfig, answers: Answers, environ: Mapping[str, str]) -> PlannedSetup:
     """Work out what is to be written. Raises `SetupRefused`: another file hides a secret."""
     lacks = missing_in(existing.now, settings_of(answers, existing.now))
     path, told, secrets = existing.path, [], []

@@ -1,7 +1,7 @@
 """
 Asks a person in any terminal: lines in, lines out, nothing drawn. `Terminal` asks on the standard input;
-`Silent` takes what is proposed, which is what ``--yes`` means. Both end by `Cancelled` when the person goes
-away.
+`UnattendedDialogue` takes what is proposed, which is what ``--yes`` means. Both end by `Cancelled` when the
+person goes away.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class Terminal:
             raise Cancelled("the input has ended; nothing was written") from error
 
 
-class Silent:
+class UnattendedDialogue:
     """Nobody is there, so every default is taken."""
 
     interactive = False

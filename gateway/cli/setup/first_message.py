@@ -24,7 +24,7 @@ from gateway.operations.control.control_client import ControlClient, ControlFail
 from gateway.operations.operation_context import OperationContext
 from gateway.settings import Settings
 from gateway.settings.accounts import access_of, own_addresses
-from gateway.store.lease import lost_lease_speaks
+from gateway.store.lease import unwrap_lost_lease
 from gateway.store.states import OutboxState
 from gateway.store.stores import StoreUnavailable, StoreUnusable
 from gateway.supervision.gateway import Gateway
@@ -136,7 +136,7 @@ async def _here(settings: Settings, home: Home, to: Sequence[str], known: _Known
         built = await build(settings, home)
     except (StoreUnusable, StoreUnavailable) as error:
         raise GatewayError(str(error)) from error
-    with lost_lease_speaks():
+    with unwrap_lost_lease():
         return await _greetings(built, settings, to, known)
 
 

@@ -49,7 +49,7 @@ class ModelOffer:
 
     @property
     def name(self) -> str:
-        """As people write it: a server on this machine speaks OpenAI's protocol, but is not OpenAI."""
+        """Return the name for people: a local server speaks OpenAI's protocol, but is not OpenAI."""
         if self.api_base and self.provider != "server" and self.model.startswith("openai/"):
             return f"{self.provider}/{self.model.removeprefix('openai/')}"
         return self.model

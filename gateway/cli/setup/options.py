@@ -19,7 +19,7 @@ from channels.setup import SetupRefused
 
 ENVIRONMENT = "SQUIDBOT_INIT_"
 _LONGEST = 500
-_LONGEST_SECRET = 10_000
+_MAX_SECRET = 10_000
 _YES, _NO = frozenset({"1", "yes", "true", "on"}), frozenset({"0", "no", "false", "off", ""})
 
 
@@ -71,7 +71,7 @@ def clean_secret(text: str, what: str) -> str:
     text = text.removeprefix("\ufeff").removesuffix("\n").removesuffix("\r")
     if not text:
         raise ValueError(f"{what} is empty")
-    if len(text) > _LONGEST_SECRET:
+    if len(text) > _MAX_SECRET:
         raise ValueError(f"{what} has {len(text)} characters; is that the right file?")
     if _has_controls(text):
         raise ValueError(f"{what} has a line break or another control character in it")
@@ -150,7 +150,7 @@ def _secret(name: str, file: object, environ: Mapping[str, str]) -> str | None:
     what = f"{_option(name)}-file"
     if chosen:
         try:
-            text = Path(chosen).expanduser().read_bytes()[: 2 * _LONGEST_SECRET].decode("utf-8-sig")
+            text = Path(chosen).expanduser().read_bytes()[: 2 * _MAX_SECRET].decode("utf-8-sig")
         except UnicodeDecodeError as error:
             raise ValueError(f"{what}: {chosen} is not UTF-8 text") from error
         except (OSError, RuntimeError, ValueError) as error:

@@ -35,7 +35,7 @@ class SystemPlaces:
 
 
 @dataclass(slots=True)
-class Installed:
+class InstalledService:
     """The result of an installation: the service runs, steps done, steps remaining."""
 
     running: bool = False
@@ -81,9 +81,9 @@ def install(
     environ: Mapping[str, str],
     now: datetime,
     places: SystemPlaces = SystemPlaces(),  # noqa: B008 - a frozen value
-) -> Installed:
+) -> InstalledService:
     """Write the unit and start it."""
-    result = Installed()
+    result = InstalledService()
     user = kind == "user"
     folder = _user_units(environ) if user else places.units
     control = ["systemctl", "--user"] if user else ["systemctl"]
@@ -153,7 +153,7 @@ def _word(text: str) -> str:
     return f'"{inner}"'
 
 
-def _write(unit: Path, text: str, now: datetime, result: Installed) -> None:
+def _write(unit: Path, text: str, now: datetime, result: InstalledService) -> None:
     before = unit.read_text(encoding="utf-8") if unit.exists() else None
     if before == text:
         result.done.append(f"{unit} exists already")

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from agent_core.files import make_folder, write_new
-from agent_core.language import language_in
+from agent_core.language import environment_language
 from agent_core.persona import FILE_NAME, STARTER
 from channels.plugin import AccountConfig
 from channels.setup import (
@@ -32,12 +32,12 @@ from channels.setup import (
 )
 from gateway.cli.login import TerminalPerson
 from gateway.cli.setup.config_lines import Answers, Tree, lines_of
-from gateway.cli.setup.config_writer import Existing, plan, read_existing, write_setup
+from gateway.cli.setup.config_writer import ExistingConfig, plan, read_existing, write_setup
 from gateway.cli.setup.dialogue import Cancelled, Terminal
 from gateway.cli.setup.model_probe import key_variable
 from gateway.cli.setup.options import Given
 from gateway.cli.setup.owner_questions import ask_model, ask_owner, ask_timezone, ask_voice
-from gateway.cli.setup.systemd import Installed, Kind, SystemPlaces, install
+from gateway.cli.setup.systemd import InstalledService, Kind, SystemPlaces, install
 from gateway.errors import StateUnusable, describe
 from gateway.plugins import channel_kinds, setup_forms
 from gateway.routing.access import kind_of
@@ -106,7 +106,7 @@ def _own_address(kind: str, account: AccountConfig | None) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class CalledAs:
+class ProgramCommand:
     """The call of this program: its name, the options that name the home, all arguments."""
 
     program: str = "squidbot"
@@ -123,7 +123,7 @@ class Init:
     config: Path
     dialogue: Dialogue
     environ: Mapping[str, str]
-    called: CalledAs = CalledAs()
+    called: ProgramCommand = ProgramCommand()
     places: SystemPlaces = SystemPlaces()  # noqa: RUF009 - a frozen value
     _remains: Tree = field(default_factory=dict, init=False)
 
@@ -161,7 +161,7 @@ class Init:
                 "as that user"
             )
 
-    def _welcome(self, existing: Existing) -> None:
+    def _welcome(self, existing: ExistingConfig) -> None:
         if not self.dialogue.interactive:
             if lacking := missing(self.given, existing.settings, self.environ):
                 raise SetupRefused("\n".join(lacking))
@@ -172,7 +172,7 @@ class Init:
             say(f"The defaults are what {self.config} says; it is not changed, and you see what to add.")
         say()
 
-    def _ask_account(self, existing: Existing, form: SetupForm[Any]) -> SetupAnswer:
+    def _ask_account(self, existing: ExistingConfig, form: SetupForm[Any]) -> SetupAnswer:
         name = _account_name(existing.settings, form.kind)
         services = SetupServices(
             clock=SystemClock(), person=TerminalPerson(), state=lambda: self.home.state(name)
@@ -181,7 +181,7 @@ class Init:
         return form.ask(self.given.as_mapping(), current, self.dialogue, services)
 
     def _ask_rest_and_write(
-        self, existing: Existing, asked: Mapping[str, SetupAnswer]
+        self, existing: ExistingConfig, asked: Mapping[str, SetupAnswer]
     ) -> tuple[Settings, bool]:
         owner = ask_owner(
             self.given,
@@ -202,7 +202,7 @@ class Init:
                 {kind: each.settings for kind, each in asked.items() if each.settings is not None},
                 frozenset(kind for kind, each in asked.items() if each.off),
                 zone,
-                language="" if existing.is_there else language_in(self.environ),
+                language="" if existing.is_there else environment_language(self.environ),
                 console="" if existing.is_there else free_address(),
             ),
             self.environ,
@@ -248,11 +248,11 @@ class Init:
         """Do the last steps, whose failure does not undo the setup; return the exit code."""
         say = self.dialogue.say
         running = holder_of(self.home) is not None
-        installed = Installed()
+        installed = InstalledService()
         remaining: list[str] = []
         kind = self.given.install or self._choose_unit()
         if kind != "system":
-            begin_workspace(self.home.path(settings.agents.workspace))
+            create_workspace(self.home.path(settings.agents.workspace))
         if kind is not None:
             installed = install(
                 cast("Kind", kind),
@@ -335,7 +335,7 @@ class Init:
                 remaining.append(f"the first message to {address} has not arrived: {one.told}")
         return remaining
 
-    def _next(self, installed: Installed, settings: Settings) -> None:
+    def _next(self, installed: InstalledService, settings: Settings) -> None:
         say = self.dialogue.say
         rest = "".join(f" {shlex.quote(word)}" for word in self.called.home_args)
         say("\nNext:")
@@ -382,7 +382,7 @@ def _channels(settings: Settings, asked: Mapping[str, SetupAnswer]) -> dict[str,
 _FILES = {FILE_NAME: STARTER, "HEARTBEAT.md": _CHECKLIST}
 
 
-def begin_workspace(folder: Path) -> None:
+def create_workspace(folder: Path) -> None:
     """Make the folder and its first files, where they are missing; what cannot be written is left out."""
     for name, text in _FILES.items():
         with suppress(OSError):

@@ -19,7 +19,7 @@ from typing import TextIO
 from agent_core.storage.history_paging import lines_backwards
 from gateway.errors import GatewayError, NotFound
 
-_LOOK_EVERY_S = 0.3
+_CHECK_EVERY_S = 0.3
 
 
 class JournalFailed(GatewayError):
@@ -68,7 +68,7 @@ def from_files(
     while follow:
         with suppress(FileNotFoundError), file.open(encoding="utf-8", errors="replace") as lines:
             yield from _followed(file, lines, sleep)
-        sleep(_LOOK_EVERY_S)
+        sleep(_CHECK_EVERY_S)
 
 
 def _followed(file: Path, lines: TextIO, sleep: Callable[[float], None]) -> Iterator[str]:
@@ -85,7 +85,7 @@ def _followed(file: Path, lines: TextIO, sleep: Callable[[float], None]) -> Iter
             if rest:
                 yield rest
             return
-        sleep(_LOOK_EVERY_S)
+        sleep(_CHECK_EVERY_S)
 
 
 def _is_other(file: Path, lines: TextIO) -> bool:

@@ -1,6 +1,6 @@
 """
 Reads a backup without trusting it: checks names, kinds, sizes and checksums first. `members` gives each
-member as it comes, so that nothing is held in memory; `look_into` compares all of them with the manifest.
+member as it comes, so that nothing is held in memory; `verify_backup` compares all of them with the manifest.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from gateway.system.terminal_text import plain_line
 _TOPS = frozenset(
     {DATABASE_NAME, CONFIG_NAME, "sessions", "memory", "workspace", "attachments", "state", "secrets"}
 )
-_MOST_LISTED = 64 * 1024 * 1024
-_MOST_FILES = 500_000  # so many names fit into the listing
-_MOST_VALUES = 10_000
+_MAX_LISTED = 64 * 1024 * 1024
+_MAX_FILES = 500_000  # so many names fit into the listing
+_MAX_VALUES = 10_000
 """In a listing besides those of the files: each takes many times its bytes in memory."""
-_LONGEST_NAME = 4000
+_MAX_NAME = 4000
 _YEARS = range(2000, 3000)
-_LONGEST_PART = 255
+_MAX_PART = 255
 _BLOCK = 1024 * 1024
 _Kind = TypeVar("_Kind", dict[str, Any], list[Any])
 _HEADER_BYTES = 64 * 1024
@@ -45,7 +45,7 @@ class BackupRefused(GatewayError):
 
 
 @dataclass(frozen=True, slots=True)
-class Looked:
+class VerifiedBackup:
     """The content of a backup; every byte was compared with its manifest."""
 
     head: dict[str, Any]
@@ -68,7 +68,7 @@ class _Member(tarfile.TarInfo):
 
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
-        """As its base; refuses members that no backup has, before a long header is read into memory."""
+        """Parse a header; refuse members that no backup has before a long one is read into memory."""
         found = super().frombuf(buf, encoding, errors)
         if found.type not in _KINDS:
             raise BackupRefused(f"it contains {found.name[:200]!r}, which is not a file")
@@ -101,7 +101,9 @@ def needs_passphrase(path: Path) -> bool:
 
 
 @refuse_damage()
-def look_into(path: Path, *, passphrase: str | None = None, most_bytes: int | None = None) -> Looked:
+def verify_backup(
+    path: Path, *, passphrase: str | None = None, most_bytes: int | None = None
+) -> VerifiedBackup:
     """Verify a backup up to ``most_bytes``. Raises BackupRefused, BackupDamaged or WrongPassphrase."""
     seen: dict[str, dict[str, Any]] = {}
     head: dict[str, Any] | None = None
@@ -119,13 +121,13 @@ def look_into(path: Path, *, passphrase: str | None = None, most_bytes: int | No
             manifest = _object(member, content, beside=seen)
         else:
             name = checked_name(member)
-            if name in seen or len(seen) >= _MOST_FILES:
+            if name in seen or len(seen) >= _MAX_FILES:
                 raise BackupRefused(f"it contains {name!r} twice, or too many files")
             seen[name] = {"size": member.size, "sha256": copy_and_hash(content)}
     if head is None or manifest is None:
         raise BackupRefused("its end is missing")
     _compare(manifest, seen)
-    return Looked(head, seen, _stands(manifest, "database", dict))
+    return VerifiedBackup(head, seen, _stands(manifest, "database", dict))
 
 
 @contextmanager
@@ -188,10 +190,10 @@ def _text(value: object) -> str:
 
 def _object(member: tarfile.TarInfo, content: BinaryIO, *, beside: Collection[str] = ()) -> dict[str, Any]:
     """The object that a member holds; ``beside`` are the files that it may list."""
-    if member.size > _MOST_LISTED:
+    if member.size > _MAX_LISTED:
         raise BackupRefused(f"its {member.name} is too large")
     raw = content.read()
-    most = _MOST_VALUES + sum(5 + name.count(",") + name.count("[") + name.count("{") for name in beside)
+    most = _MAX_VALUES + sum(5 + name.count(",") + name.count("[") + name.count("{") for name in beside)
     if raw.count(b",") + raw.count(b"[") + raw.count(b"{") > most:
         raise BackupRefused(f"its {member.name} lists more than it contains")
     try:
@@ -209,10 +211,10 @@ def checked_name(member: tarfile.TarInfo) -> str:
     parts = name.split("/")
     fine = (
         member.name.startswith(PREFIX)
-        and len(name) <= _LONGEST_NAME
+        and len(name) <= _MAX_NAME
         and parts[0] in _TOPS
         and (len(parts) > 1) == (parts[0] not in (DATABASE_NAME, CONFIG_NAME))
-        and all(part not in ("", ".", "..") and len(os.fsencode(part)) <= _LONGEST_PART for part in parts)
+        and all(part not in ("", ".", "..") and len(os.fsencode(part)) <= _MAX_PART for part in parts)
         and "\0" not in name
     )
     if not fine:

@@ -34,9 +34,9 @@ from gateway.errors import GatewayError
 
 MAGIC = b"squidbot-sealed1"  # what files begin with, whatever the code calls them
 _LOG_N, _R, _P = 17, 8, 1
-_MOST_LOG_N = 20
+_MAX_LOG_N = 20
 _CHUNK = 65_536
-_MOST_CHUNK = 1_048_576
+_MAX_CHUNK = 1_048_576
 _TAG = 16
 _HEAD = struct.Struct(">16s4B16sI")
 _MAC = 16
@@ -131,8 +131,8 @@ class DecryptingReader(io.RawIOBase):
         if (
             magic != MAGIC
             or (r, p) != (_R, _P)
-            or not 1 <= log_n <= _MOST_LOG_N
-            or not 1 <= chunk <= _MOST_CHUNK
+            or not 1 <= log_n <= _MAX_LOG_N
+            or not 1 <= chunk <= _MAX_CHUNK
         ):
             raise BackupDamaged("the file does not begin like an encrypted backup of this version")
         self._key, mac_key = _keys(passphrase, salt, log_n)

@@ -23,8 +23,8 @@ DATABASE_NAME = "gateway.db"
 _DEVICE_FILES = ("pickle_key", "crypto-*", "session.json", "cross_signing.json", "verified.json")
 _TOKEN_FILES = ("*/oauth.json", "mcp/*.login", "mcp/*.told", "state-key")
 """In the folder ``state``: logins, that somebody was told of one that is needed, the key for a database."""
-_MOST_NESTED, _LONGEST_PATH, _TOLD = 100, 3800, 200
-_MOST_HOLES = 1_000_000_000
+_MAX_NESTED, _MAX_PATH, _MAX_SHOWN = 100, 3800, 200
+_MAX_HOLES = 1_000_000_000
 """Bytes of holes in all files together: they take no space on the disk, and as long to read as data."""
 _TEMPORARY = ("*.tmp", "*.new", "*.next", "*.try")
 _MARK = "gateway-db.json"
@@ -50,7 +50,7 @@ class FoundFile:
 
 
 @dataclass(slots=True)
-class Choice:
+class BackupSelection:
     """Chooses the files of one home, ``with_secrets`` also pure secret files."""
 
     root: Path
@@ -98,8 +98,8 @@ class Choice:
         """Find the files below a folder. Refuses folders nested deeper than paths or unpackers can go."""
         for path in _listed(folder):
             inside = f"{name}/{path.name}"
-            if depth > _MOST_NESTED or len(os.fsencode(path)) > _LONGEST_PATH:
-                self.left_out.append(f"{inside[:_TOLD]}… (nested too deeply)")
+            if depth > _MAX_NESTED or len(os.fsencode(path)) > _MAX_PATH:
+                self.left_out.append(f"{inside[:_MAX_SHOWN]}… (nested too deeply)")
                 return
             mode = path.lstat().st_mode
             if stat.S_ISDIR(mode):
@@ -120,7 +120,7 @@ class Choice:
             self.left_out.append(f"{name} (a link or a special file)")
             return
         if state.st_blocks * 512 < state.st_size:
-            room = _MOST_HOLES - self._holes
+            room = _MAX_HOLES - self._holes
             holes = _holes_in(path, room)
             if holes > room:
                 self.left_out.append(f"{name} (it is {state.st_size / 1e9:.1f} GB long and mostly empty)")

@@ -38,7 +38,13 @@ from typing import Any, BinaryIO
 from agent_core.files import sync
 from gateway.errors import GatewayError
 from gateway.operations.backup.archive_encryption import EncryptingWriter
-from gateway.operations.backup.contents import CONFIG_NAME, DATABASE_NAME, BackupPart, Choice, FoundFile
+from gateway.operations.backup.contents import (
+    CONFIG_NAME,
+    DATABASE_NAME,
+    BackupPart,
+    BackupSelection,
+    FoundFile,
+)
 from gateway.system.version import version_of
 
 FORMAT = 1
@@ -67,7 +73,7 @@ class BackupSource:
     ``secrets`` are outside files, restored to the home's folder secrets.
     """
 
-    choice: Choice
+    choice: BackupSelection
     snapshot: Callable[[], dict[str, Any]]
     config: bytes | None = None
     facts: dict[str, Any] = field(default_factory=dict)

@@ -29,18 +29,18 @@ from agent_core.files import sync
 from gateway.errors import GatewayError, NotFound
 from gateway.operations.backup.archive import (
     BackupRefused,
-    Looked,
+    VerifiedBackup,
     checked_name,
     copy_and_hash,
-    look_into,
     members,
     refuse_damage,
+    verify_backup,
 )
 from gateway.operations.backup.contents import DATABASE_NAME
 from gateway.operations.backup.create import HEAD_NAME, MANIFEST_NAME
 from gateway.proactive.jobs.triggers import Once, TriggerInvalid, parse_timing
 from gateway.store.rollback_guard import Extent, Gap, write_restore
-from gateway.store.sql.quarantine_after_restore import Parked
+from gateway.store.sql.quarantine_after_restore import QuarantineCounts
 from gateway.store.sqlite.sqlite_restore import examine_copy, quarantine_open_work
 from gateway.store.store_errors import StoreUnavailable, StoreUnusable
 from gateway.system.home import open_home
@@ -60,9 +60,9 @@ class HomeInUse(GatewayError):
 class RestoredBackup:
     """The result. ``looked`` is None if an earlier restore was finished, without reading its backup."""
 
-    looked: Looked | None
+    looked: VerifiedBackup | None
     home: Path
-    parked: Parked
+    parked: QuarantineCounts
     put_aside: Path | None = None
     notes: tuple[str, ...] = ()
 
@@ -76,7 +76,7 @@ def restore(
     replace: bool = False,
     moved: bool = False,
     until: datetime | None = None,
-    agreed: Callable[[Looked], bool] = lambda _: True,
+    agreed: Callable[[VerifiedBackup], bool] = lambda _: True,
 ) -> RestoredBackup | None:
     """
     Restore a backup; return the result, or None without agreement.
@@ -98,7 +98,7 @@ def restore(
             f"{root} is not empty. Name another home with --home, or add --replace, which moves its "
             "content aside and removes nothing"
         )
-    looked = look_into(
+    looked = verify_backup(
         path, passphrase=passphrase, most_bytes=max(0, shutil.disk_usage(parent).free - _ROOM_LEFT)
     )
     if not agreed(looked):
@@ -136,7 +136,7 @@ def _new_stage(root: Path) -> Path:
 
 
 def _finish_other(
-    root: Path, begun: UnfinishedRestore, looked: Looked, *, replace: bool
+    root: Path, begun: UnfinishedRestore, looked: VerifiedBackup, *, replace: bool
 ) -> RestoredBackup | None:
     """Finish an interrupted restore; return its result if it was of this backup. Raises HomeInUse."""
     done = finish_restore(root)
@@ -151,7 +151,13 @@ def _finish_other(
 
 
 def _write_plan(
-    root: Path, stage: Path, looked: Looked, aside: tuple[str, ...], result: dict[str, Any], *, now: datetime
+    root: Path,
+    stage: Path,
+    looked: VerifiedBackup,
+    aside: tuple[str, ...],
+    result: dict[str, Any],
+    *,
+    now: datetime,
 ) -> UnfinishedRestore:
     """Make what is unpacked durable, then the note with which the restore can be finished."""
     plan = UnfinishedRestore(
@@ -178,7 +184,7 @@ def _leave_as_found(root: Path, found: Collection[str] | None) -> None:
                 entry.rmdir()
 
 
-def _goes_aside(root: Path, backup: Path, looked: Looked) -> tuple[str, ...]:
+def _goes_aside(root: Path, backup: Path, looked: VerifiedBackup) -> tuple[str, ...]:
     """Return the names in the home that are moved aside; see ``replace`` of `restore`."""
     stays = {backup.resolve().relative_to(root.resolve()).parts[0]} if _is_in(backup, root) else set()
     if not any(name.startswith("secrets/") for name in looked.files):
@@ -195,14 +201,14 @@ def finish_restore(root: Path) -> RestoredBackup:
     with hold_home(open_home(root, as_guest=True), while_unfinished=True):
         plan = read_unfinished_restore(root)
         if plan is None:  # the one who was at work has finished it
-            return RestoredBackup(None, root, Parked())
+            return RestoredBackup(None, root, QuarantineCounts())
         put_aside = _carry_out(root, plan)
     return RestoredBackup(
         None, root, _parked(plan.told), put_aside, tuple(map(str, plan.told.get("notes") or ()))
     )
 
 
-def carry_in(root: Path, stage: Path, put_aside: Sequence[str], *, now: datetime) -> Path | None:
+def move_into_home(root: Path, stage: Path, put_aside: Sequence[str], *, now: datetime) -> Path | None:
     """Move a folder's content into the home; replaced files go aside. Raises Unfinished."""
     brings = tuple(sorted(entry.name for entry in stage.iterdir()))
     plan = UnfinishedRestore("", stage.name, _name_for_aside(root, now), tuple(put_aside), brings)
@@ -211,14 +217,16 @@ def carry_in(root: Path, stage: Path, put_aside: Sequence[str], *, now: datetime
     return _carry_out(root, plan)
 
 
-def _parked(told: dict[str, Any]) -> Parked:
+def _parked(told: dict[str, Any]) -> QuarantineCounts:
     counts = told.get("parked")
-    known = {one.name for one in fields(Parked)}
+    known = {one.name for one in fields(QuarantineCounts)}
     given = counts.items() if isinstance(counts, dict) else ()
-    return Parked(**{name: count for name, count in given if name in known and isinstance(count, int)})
+    return QuarantineCounts(
+        **{name: count for name, count in given if name in known and isinstance(count, int)}
+    )
 
 
-def _identity(looked: Looked) -> str:
+def _identity(looked: VerifiedBackup) -> str:
     """Tells one backup from another by all that it holds."""
     held = json.dumps([looked.head, looked.files], sort_keys=True).encode()
     return hashlib.sha256(held).hexdigest()
@@ -233,7 +241,7 @@ def _make_durable(stage: Path) -> None:
 
 
 @refuse_damage()
-def _unpack(path: Path, passphrase: str | None, looked: Looked, stage: Path) -> None:
+def _unpack(path: Path, passphrase: str | None, looked: VerifiedBackup, stage: Path) -> None:
     stage.mkdir(mode=0o700)
     for member, content in members(path, passphrase):
         if member.name in (HEAD_NAME, MANIFEST_NAME):
@@ -261,8 +269,8 @@ def _make_folders(stage: Path, folder: Path) -> None:
 
 @refuse_damage()
 def _prepare(
-    stage: Path, looked: Looked, *, now: datetime, moved: bool, until: datetime | None
-) -> tuple[Parked, tuple[str, ...]]:
+    stage: Path, looked: VerifiedBackup, *, now: datetime, moved: bool, until: datetime | None
+) -> tuple[QuarantineCounts, tuple[str, ...]]:
     """Make of the unpacked files what a gateway may open."""
     database = stage / DATABASE_NAME
     try:
@@ -275,7 +283,7 @@ def _prepare(
     notes = [str(note) for note in looked.head.get("notes") or () if isinstance(note, str)]
     if moved:
         write_restore(mark, extent, made_at=looked.made_at, now=now, gap=None)
-        return Parked(), tuple(notes)
+        return QuarantineCounts(), tuple(notes)
     gap = Gap(looked.made_at, min(until or now, now))
     parked = quarantine_open_work(
         database, backed_up_at=looked.made_at.timestamp(), now=now.timestamp(), runs_once=runs_once

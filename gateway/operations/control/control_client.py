@@ -16,10 +16,10 @@ from typing import Any
 from gateway.errors import GatewayError
 from gateway.system.home import Home, short_path
 
-_LONGEST_LINE = 8192
-MOST_REQUEST_BYTES = 1_000_000
+_MAX_LINE = 8192
+MAX_REQUEST_BYTES = 1_000_000
 """Most bytes of one request: the longest text of a message or document, above any command's need."""
-TOO_MUCH = f"this is too much for one request; at most {MOST_REQUEST_BYTES:,} bytes"
+TOO_MUCH = f"this is too much for one request; at most {MAX_REQUEST_BYTES:,} bytes"
 
 
 class DaemonGone(GatewayError):
@@ -74,7 +74,7 @@ def exchange(path: Path, request: str, value: object = None, *, limit_s: float) 
     or ValueError (malformed).
     """
     body = b"" if value is None else json.dumps(value).encode()
-    if len(body) > MOST_REQUEST_BYTES:
+    if len(body) > MAX_REQUEST_BYTES:
         raise ControlFailed(TOO_MUCH, kind="RequestInvalid", exit_code=2)
     head = f"{request} HTTP/1.0\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as link:
@@ -83,9 +83,9 @@ def exchange(path: Path, request: str, value: object = None, *, limit_s: float) 
             link.connect(name)
         link.sendall(head.encode() + body)
         with link.makefile("rb") as answer:
-            _, status, *_ = answer.readline(_LONGEST_LINE).split(maxsplit=2)
+            _, status, *_ = answer.readline(_MAX_LINE).split(maxsplit=2)
             length = -1
-            while (line := answer.readline(_LONGEST_LINE)) not in (b"\r\n", b""):
+            while (line := answer.readline(_MAX_LINE)) not in (b"\r\n", b""):
                 field, _, told = line.partition(b":")
                 length = int(told) if field.lower() == b"content-length" else length
             if length < 0:

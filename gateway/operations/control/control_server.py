@@ -21,9 +21,9 @@ from aiohttp import web
 
 from channels.terminal.channel import TerminalChannel
 from gateway.errors import GatewayError, StateUnusable, describe
-from gateway.operations.control.control_client import MOST_REQUEST_BYTES, TOO_MUCH
+from gateway.operations.control.control_client import MAX_REQUEST_BYTES, TOO_MUCH
 from gateway.operations.control.terminal_routes import terminal_routes
-from gateway.operations.http.health import Health, json_answer, one_more
+from gateway.operations.http.health import Health, json_answer, next_handler
 from gateway.operations.operation_context import OperationContext
 from gateway.store.lease import LeaseTaken
 from gateway.system.home import Home, short_path
@@ -50,16 +50,16 @@ async def serve_control(
     It serves ``health`` and the terminal channel of ``built``, too. Raises StateUnusable.
     """
 
-    async def not_here() -> str:
-        return "" if built is None else await built.not_here()
+    async def standby_notice() -> str:
+        return "" if built is None else await built.standby_notice()
 
-    app = web.Application(client_max_size=MOST_REQUEST_BYTES)
-    app.add_routes([web.post("/op/{name}", _Calls(operations, not_here).answer), *routes])
+    app = web.Application(client_max_size=MAX_REQUEST_BYTES)
+    app.add_routes([web.post("/op/{name}", _Calls(operations, standby_notice).answer), *routes])
     if health is not None:
         app.add_routes(health.routes())
     terminal = built.channels.get("terminal") if built is not None else None
     if isinstance(terminal, TerminalChannel):
-        app.add_routes(terminal_routes(terminal, not_here))
+        app.add_routes(terminal_routes(terminal, standby_notice))
     runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=2)
     await runner.setup()
     path = home.control_socket
@@ -69,7 +69,7 @@ async def serve_control(
             _remove_left_over(path)
             with short_path(path) as short:
                 listening = await asyncio.get_running_loop().create_unix_server(
-                    lambda: one_more(runner.server), short
+                    lambda: next_handler(runner.server), short
                 )
             path.chmod(0o600)
         except OSError as error:
@@ -89,9 +89,9 @@ async def serve_control(
 class _Calls:
     """Turns requests into operations and their errors into answers."""
 
-    def __init__(self, operations: OperationContext, not_here: Callable[[], Awaitable[str]]) -> None:
+    def __init__(self, operations: OperationContext, standby_notice: Callable[[], Awaitable[str]]) -> None:
         self._operations = operations
-        self._not_here = not_here
+        self._not_here = standby_notice
 
     async def _refuse_elsewhere(self, name: str) -> None:
         if name != "status" and (refusal := await self._not_here()):

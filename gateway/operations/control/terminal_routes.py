@@ -31,9 +31,9 @@ _PING_S = 30.0
 
 
 def terminal_routes(
-    terminal: TerminalChannel, not_here: Callable[[], Awaitable[str]]
+    terminal: TerminalChannel, standby_notice: Callable[[], Awaitable[str]]
 ) -> list[web.AbstractRouteDef]:
-    """The route that connects to ``terminal``; ``not_here`` says why it may not be used on this machine."""
+    """The route that connects to ``terminal``; ``standby_notice`` says why not on this machine."""
 
     async def talk(request: web.Request) -> web.StreamResponse:
         socket = web.WebSocketResponse(heartbeat=_PING_S, max_msg_size=_MESSAGE_LIMIT)
@@ -43,7 +43,7 @@ def terminal_routes(
         except ChannelUnavailable as error:
             await socket.close(code=aiohttp.WSCloseCode.TRY_AGAIN_LATER, message=str(error).encode()[:120])
             return socket
-        await _Talk(socket, link, not_here).run()
+        await _Talk(socket, link, standby_notice).run()
         return socket
 
     return [web.get("/terminal", talk)]

@@ -23,7 +23,7 @@ from channels.base import LinkState
 from channels.status import ChannelStatus
 from gateway.errors import ListenFailed
 from gateway.observability import metrics
-from gateway.settings import is_loopback
+from gateway.settings.problems import is_loopback
 
 MAX_CONNECTIONS = 64
 """
@@ -161,7 +161,7 @@ async def serve(app: web.Application, *, host: str, port: int) -> AsyncIterator[
     try:
         try:
             listening = await asyncio.get_running_loop().create_server(
-                lambda: one_more(runner.server), host, port
+                lambda: next_handler(runner.server), host, port
             )
         except OSError as error:
             raise ListenFailed(
@@ -176,8 +176,8 @@ async def serve(app: web.Application, *, host: str, port: int) -> AsyncIterator[
             await runner.cleanup()
 
 
-def one_more(server: web.Server | None) -> asyncio.BaseProtocol:
-    """The handler of the next client: one that refuses, if too many are being answered at this moment."""
+def next_handler(server: web.Server | None) -> asyncio.BaseProtocol:
+    """Return the handler of the next client; it refuses if too many are being answered now."""
     if server is None:
         return _Refusal()
     open_ones = [one for one in server.connections if one.transport is not None]

@@ -22,7 +22,7 @@ from aiohttp import web
 
 from agent_core.text import field_at
 from gateway.operations.http.health import json_answer
-from gateway.settings import HookSettings
+from gateway.settings.settings import HookSettings
 from gateway.store.stores import StoreUnavailable
 
 PATH = "/hooks/"
@@ -44,7 +44,7 @@ class Hooks:
     The route of the hooks.
 
     Args:
-        not_here: Why another process is the daemon of this home; empty if it is this one.
+        standby_notice: Why another process is the daemon of this home; empty if it is this one.
         monotonic: Seconds of a clock that is never set.
     """
 
@@ -52,12 +52,12 @@ class Hooks:
         self,
         settings: Mapping[str, HookSettings],
         deliver: Deliver,
-        not_here: Callable[[], Awaitable[str]],
+        standby_notice: Callable[[], Awaitable[str]],
         monotonic: Callable[[], float],
     ) -> None:
         self._settings = settings
         self._deliver = deliver
-        self._not_here = not_here
+        self._not_here = standby_notice
         self._monotonic = monotonic
         self._minute: dict[str, tuple[float, int]] = {}
 

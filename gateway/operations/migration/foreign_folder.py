@@ -16,11 +16,11 @@ from urllib.parse import quote
 
 from agent_core.confined_files import folder_below, open_below, parts_of
 
-MOST_TEXT_BYTES = 4 * 1024 * 1024
+MAX_TEXT_BYTES = 4 * 1024 * 1024
 """A longer document is not read: none that an assistant reads in each prompt comes near it."""
-_MOST_LINE_BYTES = 8 * 1024 * 1024
-_MOST_NAMES = 200_000
-_MOST_NOTES = 1000
+_MAX_LINE_BYTES = 8 * 1024 * 1024
+_MAX_NAMES = 200_000
+_MAX_NOTES = 1000
 
 
 class ForeignFolder:
@@ -33,7 +33,7 @@ class ForeignFolder:
     def note(self, path: str, why: str) -> None:
         """Record that something is not read, once each."""
         text = f"{path}: {why}"
-        if text not in self.notes[-50:] and len(self.notes) < _MOST_NOTES:
+        if text not in self.notes[-50:] and len(self.notes) < _MAX_NOTES:
             self.notes.append(text)
 
     def entries(self, path: str = "") -> tuple[list[str], list[str]]:
@@ -49,9 +49,9 @@ class ForeignFolder:
             try:
                 with os.scandir(handle) as found:
                     for number, entry in enumerate(found):
-                        if number >= _MOST_NAMES:
+                        if number >= _MAX_NAMES:
                             self.note(
-                                path or ".", f"only the first {_MOST_NAMES} names of the folder are read"
+                                path or ".", f"only the first {_MAX_NAMES} names of the folder are read"
                             )
                             break
                         if entry.is_symlink():
@@ -66,7 +66,7 @@ class ForeignFolder:
                 os.close(handle)
         return sorted(files), sorted(folders)
 
-    def content(self, path: str, most: int = MOST_TEXT_BYTES) -> bytes | None:
+    def content(self, path: str, most: int = MAX_TEXT_BYTES) -> bytes | None:
         """Return the content of a file; None if it is missing, too long or cannot be read."""
         try:
             with os.fdopen(open_below(self.root, path), "rb") as file:
@@ -108,13 +108,13 @@ class ForeignFolder:
             return
         with file:
             number = 0
-            while raw := file.readline(_MOST_LINE_BYTES):
+            while raw := file.readline(_MAX_LINE_BYTES):
                 number += 1
-                place, is_too_long = f"{path}:{number}", len(raw) == _MOST_LINE_BYTES
-                while len(raw) == _MOST_LINE_BYTES and not raw.endswith(b"\n"):
-                    raw = file.readline(_MOST_LINE_BYTES)
+                place, is_too_long = f"{path}:{number}", len(raw) == _MAX_LINE_BYTES
+                while len(raw) == _MAX_LINE_BYTES and not raw.endswith(b"\n"):
+                    raw = file.readline(_MAX_LINE_BYTES)
                 if is_too_long:
-                    self.note(place, f"is longer than {_MOST_LINE_BYTES} bytes")
+                    self.note(place, f"is longer than {_MAX_LINE_BYTES} bytes")
                 elif raw.strip() and (value := self._parsed(place, raw)) is not None:
                     yield place, value
 
@@ -138,7 +138,7 @@ class ForeignFolder:
             link = sqlite3.connect(f"file:{quote(str(place))}?{way}", uri=True, check_same_thread=False)
             with closing(link) as database:
                 database.text_factory = lambda raw: raw.decode("utf-8", "replace")
-                database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 2 * _MOST_LINE_BYTES)
+                database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 2 * _MAX_LINE_BYTES)
                 database.execute("PRAGMA trusted_schema = OFF")
                 known = database.execute("SELECT type FROM sqlite_master WHERE name = ?", (table,)).fetchall()
                 if known != [("table",)]:

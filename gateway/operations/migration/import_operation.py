@@ -161,7 +161,7 @@ class _Step:
         """Write a file that is not there or has only what `init` wrote; return the state, and why not."""
         from agent_core.errors import ToolError
         from agent_core.persona import STARTER
-        from agent_core.tools.files.journaled_files import By
+        from agent_core.tools.files.journaled_files import ChangeAuthor
 
         key = _key_for(name, content)
         try:
@@ -172,7 +172,7 @@ class _Step:
             if there is not None and there.content.strip() not in (b"", STARTER.strip().encode()):
                 return _STAYS, f"there is another {name}"
             if self.writes:
-                by = By(session="squidbot import", key=key)
+                by = ChangeAuthor(session="squidbot import", key=key)
                 expected = None if there is None else there.digest
                 self.files.replace(place, lambda _: content, kind="write", by=by, expected=expected)
         except ToolError as error:

@@ -23,10 +23,10 @@ from gateway.observability.redaction import Redactor, names_a_secret
 from gateway.operations.migration.foreign_folder import ForeignFolder
 from gateway.proactive.jobs.trigger_parsing import TriggerRequest
 
-MOST_JOB_CHARS = 20_000
-_MOST_MESSAGE_CHARS = 100_000
-_MOST_SKILL_FILES, _MOST_SKILL_BYTES = 100, 1024 * 1024
-_MOST_JOBS, _MOST_SKILLS = 1000, 200
+MAX_JOB_CHARS = 20_000
+_MAX_MESSAGE_CHARS = 100_000
+_MAX_SKILL_FILES, _MAX_SKILL_BYTES = 100, 1024 * 1024
+_MAX_JOBS, _MAX_SKILLS = 1000, 200
 _SILENT = frozenset({"HEARTBEAT_OK", "NO_REPLY"})
 """What an assistant answers to its own program if it has nothing to say."""
 _DAY = re.compile(r"(\d{4}-\d\d-\d\d)\b[^/]{0,100}\.md", re.ASCII)
@@ -246,8 +246,8 @@ class ForeignHome:
         return self._made(role, text, at)
 
     def _made(self, role: Any, text: str, at: datetime) -> Message:
-        title, is_long = self._assistant.title, len(text) > _MOST_MESSAGE_CHARS
-        text = _REDACTOR.text(f"{text[:_MOST_MESSAGE_CHARS]}…" if is_long else text)
+        title, is_long = self._assistant.title, len(text) > _MAX_MESSAGE_CHARS
+        text = _REDACTOR.text(f"{text[:_MAX_MESSAGE_CHARS]}…" if is_long else text)
         said = f"{self.kind}\n{role}\n{at.isoformat()}\n{text}".encode()
         return Message(
             role=role,
@@ -263,8 +263,8 @@ class ForeignHome:
         known: set[str] = set()
         for value, place, text in self._job_values():
             name = _clean(value.get("id") or value.get("jobId")) if isinstance(value, dict) else ""
-            if len(known) >= _MOST_JOBS:
-                self.folder.note(place, f"only the first {_MOST_JOBS} schedules are read")
+            if len(known) >= _MAX_JOBS:
+                self.folder.note(place, f"only the first {_MAX_JOBS} schedules are read")
                 return
             if name not in known:
                 line = text.count("\n", 0, max(text.find(json.dumps(name)), 0)) + 1
@@ -287,8 +287,8 @@ class ForeignHome:
             here = f"{path}/{name}"
             if name.startswith("."):
                 continue
-            if len(skills) >= _MOST_SKILLS:
-                self.folder.note(here, f"only {_MOST_SKILLS} skills are read")
+            if len(skills) >= _MAX_SKILLS:
+                self.folder.note(here, f"only {_MAX_SKILLS} skills are read")
                 return
             if "SKILL.md" not in self.folder.entries(here)[0]:
                 if depth < 2:
@@ -310,13 +310,13 @@ class ForeignHome:
         """Add the files of a skill. Raises SkillInvalid: there are too many, or one holds a secret."""
         names, folders = self.folder.entries(f"{skill}/{below}".rstrip("/"))
         for name in names:
-            content = self.folder.content(f"{skill}/{below}{name}", _MOST_SKILL_BYTES)
+            content = self.folder.content(f"{skill}/{below}{name}", _MAX_SKILL_BYTES)
             files[f"{below}{name}"] = content or b""
             text = (content or b"").decode("utf-8", "replace")
             if name.startswith(".env") or _REDACTOR.text(text) != text:
                 raise SkillInvalid(f"has what looks like a secret in {below}{name}")
-            if len(files) > _MOST_SKILL_FILES or sum(map(len, files.values())) > _MOST_SKILL_BYTES:
-                raise SkillInvalid(f"is more than {_MOST_SKILL_FILES} files or {_MOST_SKILL_BYTES} bytes")
+            if len(files) > _MAX_SKILL_FILES or sum(map(len, files.values())) > _MAX_SKILL_BYTES:
+                raise SkillInvalid(f"is more than {_MAX_SKILL_FILES} files or {_MAX_SKILL_BYTES} bytes")
         for name in folders:
             if not name.startswith(".") and name != "__pycache__":
                 self._add_files(skill, f"{below}{name}/", files)
@@ -340,13 +340,13 @@ def read_job(value: Any, name: str, place: str) -> ForeignJob:
         why = "sends its result to a webhook"
     elif isinstance(repeat, dict) and repeat.get("times") and schedule.get("kind") != "once":
         why = "runs only a certain number of times"
-    elif not 0 < len(text) <= MOST_JOB_CHARS:
-        why = f"has no text, or more than {MOST_JOB_CHARS} characters"
+    elif not 0 < len(text) <= MAX_JOB_CHARS:
+        why = f"has no text, or more than {MAX_JOB_CHARS} characters"
     elif isinstance(request, str):
         why = request
     masked = _REDACTOR.text(text)
     if why or isinstance(request, str):
-        return ForeignJob(name, place, masked[:MOST_JOB_CHARS], why=why)
+        return ForeignJob(name, place, masked[:MAX_JOB_CHARS], why=why)
     return ForeignJob(name, place, masked, kind != "systemEvent", request)
 
 

@@ -25,9 +25,9 @@ from agent_core.storage.history_paging import PageMark
 from agent_core.storage.layout import Layout
 from agent_core.storage.session_record import parse_record
 from gateway.errors import ConfigInvalid, GatewayError
-from gateway.operations.backup.restore import carry_in, finish_restore
+from gateway.operations.backup.restore import finish_restore, move_into_home
 from gateway.operations.migration.moving_accounts import HomeAccounts, write_accounts
-from gateway.operations.privacy.erasure_journal import broken_off
+from gateway.operations.privacy.erasure_journal import interrupted_erasures
 from gateway.store.copied_files import HomeFiles, write_conversation, write_document
 from gateway.store.copied_tables import COLUMNS, storable_row
 from gateway.store.copy_marker import Marker
@@ -60,7 +60,7 @@ class Moved:
     already: bool = False
 
     def text(self, setting: str) -> str:
-        """For people; ``setting`` is the line that the configuration needs."""
+        """Describe the move for people; ``setting`` is the line that the configuration needs."""
         if self.already:
             told = [f"{self.target} already has everything from {self.source}: an earlier run copied it."]
         else:
@@ -159,7 +159,7 @@ def move_to_embedded(
                     left = [
                         path.name for name in ("gateway.db*", "search.db*") for path in home.root.glob(name)
                     ]
-                    carry_in(home.root, stage, [*left, "sessions", "memory"], now=clock.now())
+                    move_into_home(home.root, stage, [*left, "sessions", "memory"], now=clock.now())
                 source.set_marker(replace(wanted, done=True))
         except BaseException:
             if not is_there:  # nothing is in its place here
@@ -244,7 +244,7 @@ def _put_document(text: bytes | None, place: Path, clock: Clock) -> None:
 
 
 def _refuse_erasure(layout: Layout) -> None:
-    if broken_off(layout):
+    if interrupted_erasures(layout):
         raise ConfigInvalid(
             "a `squidbot forget` was interrupted and would not find everything after a move; run it "
             "again first (squidbot check --data names it)"

@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from gateway.operations.privacy.personal_histories import StoredHistories
 
 _NAME = "forgetting-{}.json"
-MOVING = "moving-person.json"
+MOVE_FILE_NAME = "moving-person.json"
 
 
-def with_the_rest(layout: Layout, kept: StoredHistories, found: PersonFiles) -> PersonFiles:
+def merge_journal(layout: Layout, kept: StoredHistories, found: PersonFiles) -> PersonFiles:
     """Combine the files found now with those of an interrupted run."""
     from gateway.operations.privacy.inventory import Share
 
@@ -75,16 +75,16 @@ def finish(layout: Layout, person: Person) -> None:
     files.sync(_folder(layout))
 
 
-def broken_off(layout: Layout) -> list[tuple[str, ...]]:
+def interrupted_erasures(layout: Layout) -> list[tuple[str, ...]]:
     """The addresses of every person whose erasure was interrupted."""
     found = (as_object(durable_files.read(path)) for path in sorted(_folder(layout).glob(_NAME.format("*"))))
     return [tuple(plan["addresses"]) for plan in found if plan is not None and _is_one(plan)]
 
 
-def moving(layout: Layout) -> list[str] | None:
+def interrupted_move(layout: Layout) -> list[str] | None:
     """The old and the new address of a move that was interrupted."""
     with suppress(OSError, ValueError):
-        return [str(one) for one in json.loads((_folder(layout) / MOVING).read_bytes())]
+        return [str(one) for one in json.loads((_folder(layout) / MOVE_FILE_NAME).read_bytes())]
     return None
 
 
@@ -95,7 +95,7 @@ def check_no_move_pending(layout: Layout) -> None:
     Raises:
         StateUnusable: The text names the command that does the rest.
     """
-    if addresses := moving(layout):
+    if addresses := interrupted_move(layout):
         command = f"squidbot person move {shlex.join(addresses)}"
         raise StateUnusable(f"a move to a new address was interrupted; finish it first: {command}")
 

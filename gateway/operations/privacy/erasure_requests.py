@@ -32,7 +32,7 @@ class ErasureRequest:
     due: str
 
 
-def coming_night(now: datetime, zone: tzinfo | None) -> datetime:
+def next_night(now: datetime, zone: tzinfo | None) -> datetime:
     """Return the next time at which requests are due."""
     local = now.astimezone(zone)
     at = local.replace(hour=_HOUR, minute=0, second=0, microsecond=0)

@@ -18,13 +18,13 @@ from typing import Any
 from agent_core import files
 from agent_core.models import MemoryScope
 from agent_core.storage.layout import Layout, folder_name
-from channels.attachments import PATH, Damaged, LocalFiles, Storage, StorageAway
+from channels.attachments import PATH, Damaged, LocalFiles, Storage, StorageUnreachable
 from channels.attachments.attachment_storage import read_pieces
 from gateway.errors import GatewayError
 from gateway.operations.privacy.inventory import Person, PersonFiles, Share, find_files, is_person_data
 from gateway.operations.privacy.personal_histories import StoredHistories, open_histories
 from gateway.store.place import QueuePlace
-from gateway.store.sql.erasure_statements import blank_words, without_in_line, without_in_message
+from gateway.store.sql.erasure_statements import blank_words, remove_from_line, remove_from_message
 
 _README = """\
 # What squidbot stores about {name}
@@ -77,7 +77,7 @@ def _export(  # noqa: PLR0917 - what `export_person` was given
         raise ExportRefused(f"{target} cannot be created: {error.strerror or error}") from error
     try:
         _write_all(kept, found, target, now, storage)
-    except StorageAway as error:
+    except StorageUnreachable as error:
         shutil.rmtree(target, ignore_errors=True)
         raise ExportRefused(f"attachments cannot be fetched: {error.strerror}") from error
     except OSError as error:
@@ -149,15 +149,15 @@ def _lines(share: Share, found: PersonFiles, turns: frozenset[str]) -> Iterator[
         if line is not None and share.whole:
             yield line
         elif line is not None and is_person_data(line, found.person, turns):
-            yield without_in_line(line, lambda who: not found.person.speaks_as(who))
+            yield remove_from_line(line, lambda who: not found.person.matches_sender(who))
 
 
 def _without_others_words(row: dict[str, Any], found: PersonFiles) -> dict[str, Any]:
     """A row without what others had said in a shared conversation before the question."""
     if row["session"] in found.own_sessions:
         return row
-    gone = lambda who: not found.person.speaks_as(who)  # noqa: E731 - bound to this person
-    left = blank_words(row["payload"], without_in_message, gone)
+    gone = lambda who: not found.person.matches_sender(who)  # noqa: E731 - bound to this person
+    left = blank_words(row["payload"], remove_from_message, gone)
     return row if left is None else {**row, "payload": left}
 
 

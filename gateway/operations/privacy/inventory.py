@@ -22,7 +22,7 @@ from gateway.operations.privacy.personal_histories import KeptHistory, StoredHis
 from gateway.routing.access import LOCAL_ADDRESS
 from gateway.store.personal_rows import person_rows
 from gateway.store.place import QueuePlace
-from gateway.store.sql.erasure_statements import PersonRows, without_in_line
+from gateway.store.sql.erasure_statements import PersonRows, remove_from_line
 
 
 class PersonUnclear(GatewayError):
@@ -43,7 +43,7 @@ class Person:
         """Their name in file names and messages."""
         return "owner" if self.owner else min(self.addresses)
 
-    def speaks_as(self, sender: str) -> bool:
+    def matches_sender(self, sender: str) -> bool:
         """Return True if a sender is this person; for the owner also the terminal."""
         return person_name(sender) in self.addresses or (self.owner and sender == LOCAL_ADDRESS)
 
@@ -156,7 +156,7 @@ def is_person_data(line: dict[str, Any], person: Person, turns: Collection[str])
     """Return True if a line of a shared conversation is the person's, or was an answer to them."""
     sender = line.get("sender")
     if isinstance(sender, str) and sender:
-        return person.speaks_as(sender)
+        return person.matches_sender(sender)
     return line.get("role") != "user" and line.get("turn") in turns
 
 
@@ -169,7 +169,7 @@ def _share_of(history: KeptHistory, person: Person) -> tuple[Share | None, set[s
         sender = line.get("sender") if line is not None else None
         if line is None or not isinstance(sender, str) or not sender:
             continue
-        if not person.speaks_as(sender):
+        if not person.matches_sender(sender):
             others = True
         elif isinstance(line.get("turn"), str):
             turns.add(line["turn"])
@@ -192,7 +192,7 @@ def remove_person_words(line: dict[str, Any], person: Person) -> dict[str, Any]:
     told = f"{line.get('content')} {line.get('origins')}".lower()
     if not any(one.lower() in told for one in person.addresses):
         return line
-    return without_in_line(line, person.speaks_as)
+    return remove_from_line(line, person.matches_sender)
 
 
 def _files_in(message: dict[str, Any], name: str = "") -> set[str]:

@@ -21,7 +21,7 @@ from agent_core.storage.history_lines import MAX_LINE_BYTES, as_object, encode_o
 from agent_core.storage.history_paging import lines_forwards
 from agent_core.storage.layout import Layout
 from gateway.errors import NotFound
-from gateway.operations.privacy.erasure_journal import MOVING, moving
+from gateway.operations.privacy.erasure_journal import MOVE_FILE_NAME, interrupted_move
 from gateway.operations.privacy.inventory import Person, PersonUnclear, find_files, people
 from gateway.operations.privacy.personal_histories import StoredHistories, open_histories
 from gateway.store.personal_rows import rename_person
@@ -39,7 +39,7 @@ def move_person(
     """
     person, other = people([old], owner_aliases), people([new], owner_aliases)
     change = AddressChange(person_name(old), person_name(new))
-    begun = moving(layout)
+    begun = interrupted_move(layout)
     if begun not in (None, [change.old, change.new]):
         raise PersonUnclear(f"{begun[0]} is being moved to {begun[1]}; finish that with the same command")
     with open_histories(layout, database) as kept:
@@ -54,14 +54,14 @@ def move_person(
         else:
             rename_person(database, change)
         kept.finish()
-    plan = layout.home / "state" / MOVING
+    plan = layout.home / "state" / MOVE_FILE_NAME
     plan.unlink(missing_ok=True)
     files.sync(plan.parent)
     return counts
 
 
 def _move_files(layout: Layout, database: Path, change: AddressChange) -> None:
-    files.replace(layout.home / "state" / MOVING, json.dumps([change.old, change.new]).encode())
+    files.replace(layout.home / "state" / MOVE_FILE_NAME, json.dumps([change.old, change.new]).encode())
     for key, path in storage_integrity.histories(layout):
         if key is not None:
             _move_history(layout, path, layout.history(change.session(key)), change)

@@ -30,7 +30,7 @@ from gateway.operations.privacy.erasure_requests import (
     EXPORTS,
     ErasureRequest,
     add_request,
-    coming_night,
+    next_night,
     request_of,
     withdraw,
 )
@@ -38,7 +38,7 @@ from gateway.proactive.owner_alerts import forget_alert
 from gateway.routing.access import Access, Role, is_admitted, normalise
 from gateway.store.stores import StateStore
 from gateway.store.wakeups import Alert
-from gateway.turns.commands.asked import CommandContext
+from gateway.turns.commands.chat_command_context import CommandContext
 from gateway.turns.commands.conversation_commands import KeepFile
 from gateway.turns.questions.decisions import proof_level
 from gateway.turns.questions.review_questions import CommandReply
@@ -184,7 +184,7 @@ class OwnErasure:
             self.report(alert)
             return _("I have told my owner, who does it at the machine.")
         if known is None or known.code != code:
-            due = coming_night(self.clock.now(), self.zone).isoformat()
+            due = next_night(self.clock.now(), self.zone).isoformat()
             known = ErasureRequest(sorted(addresses), code, due)
             await anyio.to_thread.run_sync(add_request, home, known)
             await self.state.write(_topic(asked), "")

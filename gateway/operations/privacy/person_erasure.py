@@ -23,7 +23,7 @@ from agent_core.storage.history_lines import encode_object
 from agent_core.storage.layout import Layout
 from channels.attachments import LocalFiles, Storage, digest_of
 from gateway.operations.backup.contents import known_backups
-from gateway.operations.privacy.erasure_journal import begin, finish, with_the_rest
+from gateway.operations.privacy.erasure_journal import begin, finish, merge_journal
 from gateway.operations.privacy.inventory import (
     Person,
     PersonFiles,
@@ -38,15 +38,15 @@ from gateway.operations.privacy.repetition_report import identifying_words, plac
 from gateway.routing.access import normalise
 from gateway.store.personal_rows import erase_rows, named_in_rows
 from gateway.store.place import QueuePlace
-from gateway.store.sql.erasure_statements import Gone, nameless
+from gateway.store.sql.erasure_statements import Gone, anonymise_origins
 
 MARKER = "[removed]"
 _ATTACHMENT = re.compile(r"attachments/([0-9a-f]{2})/\1[0-9a-f]{62}\.[a-z0-9]{1,8}")
-_MOST_TOLD = 50
+_MAX_REPORTED = 50
 
 
 @dataclass(frozen=True, slots=True)
-class Forgotten:
+class ErasureResult:
     """
     The result of an erasure: removed counts, files that still name an address, places of backups.
 
@@ -68,7 +68,7 @@ def forget_person(
     now: datetime,
     only_look: bool = False,
     storage: Storage | None = None,
-) -> Forgotten:
+) -> ErasureResult:
     """
     Erase a person's data, under the home's lock; ``only_look`` changes nothing.
 
@@ -96,14 +96,14 @@ def _forget(
     now: datetime,
     only_look: bool,
     storage: Storage,
-) -> Forgotten:
-    found = with_the_rest(layout, kept, find_files(kept, database, person))
+) -> ErasureResult:
+    found = merge_journal(layout, kept, find_files(kept, database, person))
     in_workspace = files_of_person(layout.home, layout.workspace, found)
     counts, total = found.counts() | in_workspace.counts(), len(found.attachments)
     backups = tuple(str(path) for _, path in known_backups(layout.home))
     repeated = tuple(places_of(kept, database, found, identifying_words(kept, found)))
     if only_look:
-        return Forgotten(counts, 0, (), backups, repeated)
+        return ErasureResult(counts, 0, (), backups, repeated)
     if storage.is_shared:
         storage.probe()  # before anything is changed
     begin(layout, found)
@@ -127,11 +127,11 @@ def _forget(
     finish(layout, person)
     counts["attachments"] = total - left
     named = (*files_naming(layout.home, person.addresses), *kept.places_naming(person.addresses))
-    return Forgotten(counts, left, named, backups, repeated)
+    return ErasureResult(counts, left, named, backups, repeated)
 
 
 def _mark_lines(share: Share, person: Person, turns: Collection[str]) -> None:
-    """Write the history anew with markers in the place of the person's lines."""
+    """Rewrite the history with markers in place of the person's lines."""
     if not share.history.exists():
         return
 
@@ -161,13 +161,13 @@ def _forget_documents(kept: StoredHistories, found: PersonFiles, turns: Collecti
     for scope in found.documents:
         kept.document(scope).remove()
     for document in kept.documents():
-        _unwrite(document, turns, found.person.speaks_as)
+        _unwrite(document, turns, found.person.matches_sender)
 
 
 def _unwrite(document: KeptDocument, turns: Collection[str], gone: Gone) -> None:
     """Take the lines out of a document that came into it in these turns, out of every version."""
     known = document.versions()
-    every = [nameless(line, gone) for line in known]
+    every = [anonymise_origins(line, gone) for line in known]
     before: set[str] = set()
     theirs: set[str] = set()
     for version in every:
@@ -224,7 +224,7 @@ def files_naming(root: Path, addresses: Collection[str]) -> Iterator[str]:
                 raise
             named = [folder]  # in so many folders that nobody can look
         for path in named:
-            if told >= _MOST_TOLD:
+            if told >= _MAX_REPORTED:
                 yield "…"
                 return
             told += 1

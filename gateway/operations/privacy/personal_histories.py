@@ -149,7 +149,7 @@ class StoredHistories(Protocol):
 
 
 class KeptFiles:
-    """Implements `Kept`."""
+    """Implements `StoredHistories` for files."""
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout

@@ -20,7 +20,7 @@ from agent_core.confined_files import folder_below, open_below, parts_of
 from agent_core.memory.scopes import person_name
 from agent_core.storage.history_lines import as_object, encode_object
 from gateway.operations.privacy.inventory import PersonFiles
-from gateway.store.sql.erasure_statements import nameless
+from gateway.store.sql.erasure_statements import anonymise_origins
 
 
 @dataclass(slots=True)
@@ -49,7 +49,11 @@ def files_of_person(home: Path, workspace: Path, found: PersonFiles) -> FilesOfP
     turns, sessions, people = found.turns, set(found.own_sessions), found.person.addresses
     theirs = [line for line in known if line.get("turn") in turns or line.get("session") in sessions]
     gone.changes = {line["id"] for line in theirs}
-    named = {line["id"] for line in known if nameless(line, lambda who: person_name(who) in people) != line}
+    named = {
+        line["id"]
+        for line in known
+        if anonymise_origins(line, lambda who: person_name(who) in people) != line
+    }
     mine = [line for line in known if line["id"] in gone.changes | named]
     others = {line.get("after") for line in known if line["id"] not in gone.changes | named}
     made = {str(line["after"]) for line in mine if line.get("after")} - others
@@ -88,7 +92,7 @@ def forget_files(home: Path, workspace: Path, found: PersonFiles) -> None:
     for notes in (labels, journal):
         before = _lines(notes)
         after = [
-            nameless(line | _NOBODY if line.get("id") in gone.changes else line, is_theirs)
+            anonymise_origins(line | _NOBODY if line.get("id") in gone.changes else line, is_theirs)
             for line in before
             if not _numbers(line) & gone.removed
         ]

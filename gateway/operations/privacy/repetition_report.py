@@ -27,7 +27,7 @@ _RARE_LENGTH = 16
 
 
 @dataclass(slots=True)
-class Words:
+class IdentifyingWords:
     """Word sequences and rare words that identify what somebody has said."""
 
     runs: set[str] = field(default_factory=set)
@@ -41,11 +41,11 @@ class Words:
         if length >= _SHORTEST_RUN:
             self.runs.update(" ".join(words[at : at + length]) for at in range(len(words) - length + 1))
 
-    def without(self, other: Words) -> Words:
+    def excluding(self, other: IdentifyingWords) -> IdentifyingWords:
         """These without what somebody else has said as well."""
-        return Words(self.runs - other.runs, self.rare - other.rare)
+        return IdentifyingWords(self.runs - other.runs, self.rare - other.rare)
 
-    def are_in(self, text: str) -> bool:
+    def occur_in(self, text: str) -> bool:
         """Return True if a text repeats the words."""
         words = [match[0].casefold() for match in _WORD.finditer(text)]
         return any(word in self.rare for word in words) or any(
@@ -54,14 +54,14 @@ class Words:
             for at in range(len(words) - length + 1)
         )
 
-    def are_in_value(self, value: Any) -> bool:
+    def occur_in_value(self, value: Any) -> bool:
         """Return True if a text in a JSON value repeats the words, at any depth; keys do not count."""
         if isinstance(value, str):
-            return self.are_in(value)
+            return self.occur_in(value)
         if isinstance(value, list):
-            return any(map(self.are_in_value, value))
+            return any(map(self.occur_in_value, value))
         if isinstance(value, dict):
-            return any(self.are_in_value(one) for key, one in value.items() if key not in _NO_TEXT)
+            return any(self.occur_in_value(one) for key, one in value.items() if key not in _NO_TEXT)
         return False
 
 
@@ -76,14 +76,14 @@ def _is_rare(word: str) -> bool:
     return digits >= _RARE_DIGITS or "@" in word or "://" in word or len(word) >= _RARE_LENGTH
 
 
-def identifying_words(kept: StoredHistories, found: PersonFiles) -> Words:
+def identifying_words(kept: StoredHistories, found: PersonFiles) -> IdentifyingWords:
     """The words that identify what a person has said."""
-    theirs, others = Words(), Words()
+    theirs, others = IdentifyingWords(), IdentifyingWords()
     for history in kept.histories():
         for _, line in history.lines():
             sender = line.get("sender") if line is not None else None
             if line is not None and isinstance(sender, str) and sender:
-                text, person, said = str(line.get("content") or ""), found.person.speaks_as, list[str]()
+                text, person, said = str(line.get("content") or ""), found.person.matches_sender, list[str]()
                 if not person(sender):  # what they said in a group to others stands before others' questions
                     text = remove_words_of(text, person, removed=said)
                 (theirs if person(sender) else others).add(text)
@@ -92,30 +92,34 @@ def identifying_words(kept: StoredHistories, found: PersonFiles) -> Words:
     for row in found.rows.inbox:
         payload = as_object((row.get("payload") or "").encode("utf-8", "replace")) or {}
         theirs.add(str(payload.get("text") or ""))
-    return theirs.without(others)
+    return theirs.excluding(others)
 
 
-def places_of(kept: StoredHistories, database: QueuePlace, found: PersonFiles, words: Words) -> list[str]:
+def places_of(
+    kept: StoredHistories, database: QueuePlace, found: PersonFiles, words: IdentifyingWords
+) -> list[str]:
     """The places of repetitions that `squidbot forget` leaves; nothing is changed."""
     told = []
     for history in kept.histories():
         lines = (line for _, line in history.lines() if line is not None)
         count = sum(_repeats(line, words, found, history.key) for line in lines)
         told += [f"{history.place_text} ({count} lines)"] if count else []
-        if words.are_in(history.summary()):
+        if words.occur_in(history.summary()):
             told.append(f"the summary of {history.key}")
     if database.exists():
-        rows = repeated_in_rows(database, words.are_in_value, found.rows)
+        rows = repeated_in_rows(database, words.occur_in_value, found.rows)
         told += [f"{database.name}, {table} ({count} rows)" for table, count in rows.items()]
     for document in kept.documents():
         texts = (document.text() or "", document.raw_versions().decode("utf-8", "replace"))
-        told += [place for place, text in zip(document.place_text, texts, strict=True) if words.are_in(text)]
+        told += [
+            place for place, text in zip(document.place_text, texts, strict=True) if words.occur_in(text)
+        ]
     return told
 
 
-def _repeats(line: dict[str, Any], words: Words, found: PersonFiles, key: SessionKey) -> bool:
+def _repeats(line: dict[str, Any], words: IdentifyingWords, found: PersonFiles, key: SessionKey) -> bool:
     """Return True if a line repeats the words and is neither a person's own nor removed otherwise."""
     if line.get("role") == "user":
         return False
     turns = next((share.turns for share in found.shares if share.key == key), frozenset[str]())
-    return not is_person_data(line, found.person, found.turns | turns) and words.are_in_value(line)
+    return not is_person_data(line, found.person, found.turns | turns) and words.occur_in_value(line)

@@ -28,7 +28,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
 
 
 def status(report: Mapping[str, Any]) -> str:
-    """`Operations.status`."""
+    """Render ``status``."""
     lines = _process(report)
     channels = report.get("channels") or {}
     for name, one in channels.items():
@@ -167,7 +167,7 @@ def _attachments(one: Mapping[str, Any]) -> list[str]:
 
 
 def inbox_rows(rows: Sequence[Mapping[str, Any]]) -> str:
-    """`Operations.inbox_list`."""
+    """Render ``inbox list``."""
     if not rows:
         return "no messages"
     return table(
@@ -199,7 +199,7 @@ def _what(row: Mapping[str, Any]) -> str:
 
 
 def drafts(rows: Sequence[Mapping[str, Any]]) -> str:
-    """`Operations.drafts_list`."""
+    """Render ``drafts list``."""
     if not rows:
         return "no drafts wait for you"
     return table(
@@ -248,7 +248,7 @@ def _form(row: Mapping[str, Any]) -> str:
 
 
 def draft(row: Mapping[str, Any]) -> str:
-    """`Operations.drafts_show`."""
+    """Render ``drafts show``."""
     answers = [f"  answers   m{row['inbox']}"] if row["inbox"] is not None else []
     error = [f"  error     {plain_line(row['error'])}"] if row["error"] else []
     head = [
@@ -262,7 +262,7 @@ def draft(row: Mapping[str, Any]) -> str:
 
 
 def inbox_row(answer: Mapping[str, Any]) -> str:
-    """`Operations.inbox_show`."""
+    """Render ``inbox show``."""
     row = answer["row"]
     lines = [f"message {row['id']}: {row['state']}"]
     for label, value in (
@@ -289,7 +289,7 @@ def inbox_row(answer: Mapping[str, Any]) -> str:
 
 
 def sessions(answer: Mapping[str, Any]) -> str:
-    """`Operations.sessions_list`."""
+    """Render ``sessions list``."""
     rows = answer["sessions"]
     if not rows:
         return "no sessions"
@@ -310,7 +310,7 @@ def sessions(answer: Mapping[str, Any]) -> str:
 
 
 def found_messages(answer: Mapping[str, Any]) -> str:
-    """`Operations.sessions_search`."""
+    """Render ``sessions search``."""
     lines = [
         plain_line(f"{row.get('room') or row.get('called') or row['session']}  {row['who']}: {row['text']}")
         for row in answer["rows"]
@@ -322,7 +322,7 @@ def found_messages(answer: Mapping[str, Any]) -> str:
 
 
 def session(answer: Mapping[str, Any]) -> str:
-    """`Operations.sessions_show`."""
+    """Render ``sessions show``."""
     lines = [f"{plain_line(answer['session'])}: {answer['messages']} messages"]
     lines += _cursor(answer)
     if answer.get("damaged_lines"):
@@ -385,13 +385,13 @@ def _consolidating(state: Mapping[str, Any]) -> list[str]:
 
 
 def render_reindex(answer: Mapping[str, Any]) -> str:
-    """`Operations.sessions_reindex`."""
+    """Render ``sessions reindex``."""
     state = "everything can be searched" if answer["complete"] else "the rest follows in the background"
     return f"{answer['messages']} messages of {answer['sessions']} sessions are in the index; {state}"
 
 
 def file_changes(answer: Mapping[str, Any]) -> str:
-    """`Operations.files_history`."""
+    """Render ``files history``."""
     path = answer["path"]
     rows = [
         (
@@ -414,12 +414,12 @@ def file_changes(answer: Mapping[str, Any]) -> str:
 
 
 def memory_diff(answer: Mapping[str, Any]) -> str:
-    """`Operations.memory_diff`."""
+    """Render ``memory diff``."""
     return "\n".join(plain_line(line) for line in answer["diff"]) or "nothing changed"
 
 
 def memory_versions(answer: Mapping[str, Any]) -> str:
-    """`Operations.memory_history`, with what changed in each version."""
+    """Render ``memory history``, with what changed in each version."""
     if not answer["versions"]:
         return "nothing was ever written to this memory"
     lines: list[str] = []

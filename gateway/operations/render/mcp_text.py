@@ -12,7 +12,7 @@ _DESCRIPTION_CHARS = 70
 
 
 def servers(answer: Mapping[str, Any]) -> str:
-    """`Operations.mcp_list`."""
+    """Render ``mcp list``."""
     rows = answer["servers"]
     if not rows:
         return "there are no MCP servers in the settings (mcp.servers)"
@@ -38,7 +38,7 @@ def _table(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def tools(answer: Mapping[str, Any]) -> str:
-    """`Operations.mcp_tools`."""
+    """Render ``mcp tools``."""
     lines = [
         f"{plain_line(one['model_name'])}  ({one['effect'] or 'asks each time'})\n    "
         f"{plain_line(one['description'])[:_DESCRIPTION_CHARS]}"

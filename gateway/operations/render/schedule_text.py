@@ -43,7 +43,7 @@ def summary_lines(report: Mapping[str, Any]) -> list[str]:
 
 
 def _time(text: str | None) -> str:
-    """As `show` has times: on this machine's clock, to the second."""
+    """Format a time as `show` does: local, to the second."""
     try:
         return datetime.fromisoformat(text or "").astimezone().strftime("%Y-%m-%d %H:%M:%S")
     except ValueError:

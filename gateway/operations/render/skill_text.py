@@ -14,7 +14,7 @@ _SHOWN_CHARS = 20_000
 
 
 def skills(answer: Mapping[str, Any]) -> str:
-    """`Operations.skills_list`."""
+    """Render ``skills list``."""
     rows = [
         (row["name"], row["from"], _summary(row["description"], row["missing"])) for row in answer["skills"]
     ]
@@ -22,7 +22,7 @@ def skills(answer: Mapping[str, Any]) -> str:
 
 
 def skill_reports(answer: Mapping[str, Any]) -> str:
-    """`Operations.skills_check`, and what `skills add` shows first."""
+    """Render ``skills check``, and what `skills add` shows first."""
     shown = ["\n".join(_lines(one)) for one in answer["skills"]]
     return "\n\n".join([*shown, *_problems(answer)]) or "you have no skills of your own"
 
@@ -44,7 +44,7 @@ def _summary(description: str, missing: list[str]) -> str:
 
 
 def _lines(one: Mapping[str, Any]) -> Iterator[str]:
-    """All that somebody should know of a skill; its own words behind a mark, so that none looks like ours."""
+    """Describe a skill; its own words stand behind a mark, so that none looks like ours."""
     new = "sha256" in one
     yield plain_line(f"{one['name']}: {one['description']}")
     facts = {

@@ -13,13 +13,13 @@ from agent_core.text import one_line
 from gateway.system.terminal_text import place_of, plain_line
 
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
-_LONGEST_NAME = 32
+_MAX_NAME = 32
 _SHORTEST_BAR = 4
-_MOST_BAR = 40
+_MAX_BAR = 40
 
 
 def usage(answer: Mapping[str, Any], width: int | None = None) -> str:
-    """`Operations.usage`, in lines of at most ``width`` characters; by default those of the terminal."""
+    """Render ``usage``, in lines of at most ``width`` characters; by default those of the terminal."""
     if width is None:
         width = shutil.get_terminal_size((80, 24)).columns
     rows: Sequence[Mapping[str, Any]] = answer["rows"]
@@ -94,8 +94,8 @@ def _chart(rows: Sequence[Mapping[str, Any]], by: str, width: int) -> list[str]:
     right = max((len(text) for text in numbers), default=0)
     room = max(width - right - 4, _SHORTEST_BAR + 6)
     names = [_name(row, by) for row in rows]
-    longest = min(max((len(name) for name in names), default=0), _LONGEST_NAME, room - _SHORTEST_BAR)
-    bars = min(_MOST_BAR, room - longest)
+    longest = min(max((len(name) for name in names), default=0), _MAX_NAME, room - _SHORTEST_BAR)
+    bars = min(_MAX_BAR, room - longest)
     lines = []
     for name, row, text in zip(names, rows, numbers, strict=True):
         drawn = bar(_tokens(row) / most if most else 0, bars)

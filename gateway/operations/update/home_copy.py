@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gateway.errors import StateUnusable
-from gateway.operations.backup.contents import DATABASE_NAME, BackupPart, Choice
+from gateway.operations.backup.contents import DATABASE_NAME, BackupPart, BackupSelection
 from gateway.system.home import open_home
 
 
@@ -26,7 +26,7 @@ def copy_home(
     Raises:
         StateUnusable: It cannot be copied, for example for want of room.
     """
-    choice, count = Choice(root, workspace), 1
+    choice, count = BackupSelection(root, workspace), 1
     try:
         open_home(target)
         staged = Path(snapshot()["folder"])

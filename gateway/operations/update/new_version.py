@@ -23,7 +23,7 @@ from gateway.errors import GatewayError
 
 DISTRIBUTION = "squidbot-gateway"
 _CHANGELOG = "share/squidbot/CHANGELOG.md"
-_MOST_FILES, _MOST_BYTES = 20_000, 500_000_000
+_MAX_FILES, _MAX_BYTES = 20_000, 500_000_000
 _INSTALL_LIMIT_S = 900
 
 
@@ -114,7 +114,7 @@ def _unpacked(wheel: Path, stage: Path) -> NewVersion:
     try:
         with zipfile.ZipFile(wheel) as archive:
             entries = archive.infolist()
-            if len(entries) > _MOST_FILES or sum(each.file_size for each in entries) > _MOST_BYTES:
+            if len(entries) > _MAX_FILES or sum(each.file_size for each in entries) > _MAX_BYTES:
                 raise NoNewVersion(f"{wheel} is far too large for squidbot")
             archive.extractall(folder)  # it keeps what it unpacks below the folder
     except (OSError, zipfile.BadZipFile) as error:

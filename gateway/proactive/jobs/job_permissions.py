@@ -24,7 +24,7 @@ from channels.base import (
 )
 from gateway.routing.access import Access, Role
 
-LEFT = gettext_noop("I am not in its conversation any more")
+BOT_HAS_LEFT = gettext_noop("I am not in its conversation any more")
 """The note of a job that is paused until the bot is back in its conversation."""
 _ASK_LIMIT_S = 30.0
 _log = structlog.get_logger(__name__)
@@ -38,7 +38,7 @@ class PlaceUnknown(AgentError):
     """The channel that cannot, where it is another one than that of the turn."""
 
 
-class OwnerAway(PlaceUnknown):
+class OwnerUnreachable(PlaceUnknown):
     """The owner's conversation, on this channel, cannot be reached at the moment."""
 
     def __init__(self, why: str, channel: str) -> None:
@@ -46,7 +46,7 @@ class OwnerAway(PlaceUnknown):
         self.channel = channel
 
 
-def role_now(access: Access, channel: Channel | None, message: InboundMessage) -> Role:
+def current_role(access: Access, channel: Channel | None, message: InboundMessage) -> Role:
     """Return the sender's present role in this conversation. Raises ChannelUnavailable."""
     here = None
     if isinstance(channel, SupportsRoomPolicy):

@@ -52,13 +52,13 @@ from gateway.store.stores import JobStore, StoreUnavailable
 _LETTERS = "23456789abcdefghjkmnpqrstuvwxyz"
 _ID_LENGTH = 5
 _DAY = timedelta(days=1)
-MOST_MENTIONED = 10
+MAX_MENTIONED = 10
 """Only a moderator can have more people notified in a room: all of them."""
 EVERYBODY_HERE = frozenset({"all", "all of us", "everybody", "everyone", "us", "alle", "uns"})
 _BETWEEN = re.compile(r",|&|;|\band\b", re.IGNORECASE)
 _NO_MARKS = dict.fromkeys(map(ord, "[]<>`“”"))
 _CROWD = 10
-"""So many times as much as one person may all have together whom one pattern lets in."""
+"""The limit of all people whom one pattern admits, in multiples of one person's."""
 _T = TypeVar("_T")
 _log = structlog.get_logger(__name__)
 
@@ -226,14 +226,14 @@ class JobService:
             found |= dict.fromkeys(
                 people if each.lower() in EVERYBODY_HERE else one or [_the_one(each, people)]
             )
-        if len(found) <= MOST_MENTIONED:
+        if len(found) <= MAX_MENTIONED:
             return [] if list(found) == [place.person] else list(found)
         if not place.context.moderator:
             raise TriggerInvalid(
                 _(
                     "that is {n} people, and only a moderator can have so many notified; name at most {most}",
                     n=len(found),
-                    most=MOST_MENTIONED,
+                    most=MAX_MENTIONED,
                 )
             )
         return [EVERYBODY]

@@ -25,9 +25,9 @@ from agent_core.prompt import background_text
 from agent_core.provenance import Origin, from_json, join_origins, to_json, untrusted_origin
 from channels.base import Channel, ChannelUnavailable
 from gateway.proactive.jobs.config import ScheduleConfig
-from gateway.proactive.jobs.job_permissions import LEFT, PlaceUnknown, has_bot_left, role_now
+from gateway.proactive.jobs.job_permissions import BOT_HAS_LEFT, PlaceUnknown, current_role, has_bot_left
 from gateway.proactive.jobs.triggers import (
-    LATEST,
+    LATEST_TIME,
     AddressWatch,
     Hook,
     Once,
@@ -46,7 +46,7 @@ from gateway.store.wakeups import Wakeups
 
 NOT_ALLOWED = "its person may no longer talk to me"
 UNREADABLE = "its trigger cannot be read"
-_LOOK_EVERY_S = 30.0
+_CHECK_EVERY_S = 30.0
 _SOONEST_S = 0.02
 _AT_ONCE = 50
 _ALL_EVERY = timedelta(minutes=10)
@@ -87,7 +87,7 @@ class Scheduler:
         self._failures = 0
         self._clock_is_wrong = False
         self._looked_at: datetime | None = None
-        self._all_again_at = LATEST
+        self._all_again_at = LATEST_TIME
         for news in (wakeups.jobs, wakeups.link):
             news.connect(lambda _: self._news.set())
 
@@ -114,22 +114,22 @@ class Scheduler:
     async def fire_due(self) -> float:
         """Put due jobs into the inbox; return the seconds until the next check. Raises StoreUnavailable."""
         now = self._clock.now()
-        if now >= LATEST:
+        if now >= LATEST_TIME:
             # Nothing would ever be due again, and so every job would be done with for good.
             if not self._clock_is_wrong:
                 _log.error("schedule.clock_wrong", now=now.isoformat())
             self._clock_is_wrong, self._looked_at = True, now
-            return _LOOK_EVERY_S
+            return _CHECK_EVERY_S
         self._clock_is_wrong = False
-        wait_s = _LOOK_EVERY_S
+        wait_s = _CHECK_EVERY_S
         # Only a clock that was set back makes those interesting that wait for a later time.
         # Now and then all are looked at, whatever there may be to find.
         if self._looked_at is None or now < self._looked_at or now >= self._all_again_at:
             jobs, self._all_again_at = await self._plans.jobs(), now + _ALL_EVERY
         else:
-            jobs = await self._plans.jobs(until=now + timedelta(seconds=2 * _LOOK_EVERY_S))
+            jobs = await self._plans.jobs(until=now + timedelta(seconds=2 * _CHECK_EVERY_S))
         for number, job in enumerate(jobs):
-            if job.state is JobState.PAUSED and job.note == LEFT:
+            if job.state is JobState.PAUSED and job.note == BOT_HAS_LEFT:
                 await self._resume(job, now)
             if job.state is not JobState.ACTIVE or job.next_at is None:
                 continue
@@ -208,7 +208,7 @@ class Scheduler:
         channel = self._channels.get(job.session.channel)
         if channel is None:
             raise ChannelUnavailable("it is switched off")
-        if role_now(self._access, channel, message) is Role.STRANGER:
+        if current_role(self._access, channel, message) is Role.STRANGER:
             entry = LedgerEntry(ledger_name(job.id), instant, RunOutcome.SKIPPED, NOT_ALLOWED)
             await self._plans.note(entry)
             _log.warning("job.not_allowed", job=job.id, channel=job.session.channel)

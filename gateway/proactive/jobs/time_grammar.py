@@ -89,7 +89,7 @@ def split_when(text: str) -> tuple[str, str]:
     return time, said
 
 
-def split_time_behind(text: str) -> tuple[str, str]:
+def split_trailing_time(text: str) -> tuple[str, str]:
     """Split the time from the text before it, which has none itself. Raises as `split_when`."""
     time, said = _time_behind(text)
     if not time or not is_free_of_times(said):
@@ -115,7 +115,7 @@ def is_free_of_times(text: str) -> bool:
 def _time_behind(text: str) -> tuple[str, str]:
     """The longest time at the end of a text, and what is before it; two empty texts if there is none."""
     reader = _Reader(text)
-    for token in reader.tokens[1:] if len(reader.tokens) < words.MOST_TOKENS else ():
+    for token in reader.tokens[1:] if len(reader.tokens) < words.MAX_TOKENS else ():
         if is_time(reader.text[token.start :]):
             return reader.text[token.start :], reader.text[: token.start].strip(_BETWEEN)
     return "", ""
@@ -164,7 +164,7 @@ class _Reader(TokenReader):
             return True
         first, second, *_ = *self.tokens[self.at :], words.NOTHING, words.NOTHING
         is_text = second.kind == "word" and second.text not in words.TIME_WORDS
-        if first.text in words.INTRODUCES or (first.text == "to" and is_text):
+        if first.text in words.INTRODUCTORY_WORDS or (first.text == "to" and is_text):
             return False
         if first.is_glued and first.kind != "mark":
             return True

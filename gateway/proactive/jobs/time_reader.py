@@ -119,7 +119,7 @@ class TokenReader:
         """True if what comes next may be counted by the ordinal before it: ``on the 3rd`` floor."""
         follows = self._next
         is_word = follows.kind == "word" and not follows.has_comma
-        is_of_time = follows.text in (words.LEADS - words.OF) | words.TIME_WORDS | words.INTRODUCES
+        is_of_time = follows.text in (words.LEADS - words.OF) | words.TIME_WORDS | words.INTRODUCTORY_WORDS
         return 0 < self._ordinal_end == self.at and is_word and not is_of_time
 
     def _digits(self) -> int | None:
@@ -167,7 +167,7 @@ class TokenReader:
         is_dotted = "." in figures and not after_day
         if not (at or half or oclock or around is not None) and (not figures or is_dotted):
             return None
-        if not half and (behind := self._take(words.PARTS_BEHIND)) is not None:
+        if not half and (behind := self._take(words.TRAILING_PARTS)) is not None:
             earliest = behind
         return clock_of(hour, minute, half, earliest=earliest, is_spoken=is_spoken)
 

@@ -28,7 +28,7 @@ _TOKEN = re.compile(
     r"|(?P<mark>[^\s,])",
     re.IGNORECASE,
 )
-MOST_TOKENS = 60
+MAX_TOKENS = 60
 """No time is longer; a text behind it is not looked at."""
 _AS_IN_TABLES = str.maketrans({"ä": "ae", "ö": "oe", "ü": "ue", "ß": "ss", ".": None})
 
@@ -51,7 +51,7 @@ def tokens_of(text: str) -> list[Token]:
     """The first parts of a text, enough for any time."""
     found: list[Token] = []
     end = 0
-    for each in islice(_TOKEN.finditer(text), MOST_TOKENS):
+    for each in islice(_TOKEN.finditer(text), MAX_TOKENS):
         said, gap = each[0].lower(), text[end : each.start()]
         word = said.translate(_AS_IN_TABLES) if each.lastgroup == "word" else said
         found.append(Token(each.lastgroup or "", word, *each.span(), "," in gap, bool(end) and not gap))
@@ -151,8 +151,8 @@ PARTS_ALONE = _table(
         EVENING: "in the evening|at night|am abend",
     }
 )
-PARTS_BEHIND = {phrase: EARLIEST[part] for phrase, part in PARTS_ALONE.items()}
-PARTS_BEHIND |= _table({0: "morgens|frueh|vormittags", 12: "nachmittags", 17: "abends"})
+TRAILING_PARTS = {phrase: EARLIEST[part] for phrase, part in PARTS_ALONE.items()}
+TRAILING_PARTS |= _table({0: "morgens|frueh|vormittags", 12: "nachmittags", 17: "abends"})
 PARTS_OF_TODAY = _table(
     {MORNING: "this morning", AFTERNOON: "this afternoon", EVENING: "tonight|this evening|heute abend"}
 )
@@ -229,7 +229,7 @@ ARTICLES = _set("the|den|dem|a|an|next|this")
 FROM_NOW = _table({True: "from now|from now on|ab jetzt|von jetzt an"})
 NO_SPAN = _set("of|from|before|after|ago|later|long|vor|nach|lang|spaeter")
 """Behind ``5 minutes``, which is then no time from now."""
-INTRODUCES = _set("that|about|dass")
+INTRODUCTORY_WORDS = _set("that|about|dass")
 TIME_WORDS = _set(
     "so|half|halb|quarter|viertel|month|months|monat|monats|past|ago|nacht|nachts"
     "|yesterday|gestern|someday|advent|weihnachtstag|weihnachtsfeiertag|feiertag"
@@ -242,7 +242,7 @@ TIME_WORDS = _set(
     FROM_TODAY,
     NAMED_TIMES,
     PARTS,
-    PARTS_BEHIND,
+    TRAILING_PARTS,
     PARTS_OF_TODAY,
     OCLOCK,
 )

@@ -56,7 +56,7 @@ _FIELDS = re.compile(
 _UNITS = {"days": gettext_noop("days"), "weeks": gettext_noop("weeks"), "months": gettext_noop("months")}
 _SLACK = timedelta(minutes=1)
 _FURTHEST = timedelta(days=366 * 10)
-_MOST_MONTHS = 120
+_MAX_MONTHS = 120
 _EARLY = 6
 """An hour before it, without am, pm and minutes in figures, is one of the afternoon."""
 
@@ -82,7 +82,7 @@ class TriggerRequest:
 
 
 def request_of(given: Mapping[str, Any]) -> TriggerRequest:
-    """The request in the arguments of a tool. Raises `TimingInvalid`: a value is of the wrong kind."""
+    """The request in the arguments of a tool. Raises `TriggerInvalid`: a value is of the wrong kind."""
 
     def number(name: str) -> float | None:
         value = given.get(name)
@@ -182,7 +182,7 @@ def _repeated(when: Calendar, now: datetime, zone: str) -> Cron:
     if on_some_days and any(clock.hour == 24 for clock in when.clocks):
         raise TriggerInvalid(_("midnight is at the end of a day; write 00:00 with the day that begins then"))
     in_months = when.unit == "months"
-    if in_months and not 1 <= when.count <= _MOST_MONTHS:
+    if in_months and not 1 <= when.count <= _MAX_MONTHS:
         raise TriggerInvalid(_("the time between two of them must be more than 0, and less than ten years"))
     today = now.astimezone(zone_of(zone))
     is_from_today = in_months and not (when.days_of_month or when.weekdays)

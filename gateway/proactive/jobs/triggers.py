@@ -41,16 +41,16 @@ from cronsim import CronSim, CronSimError
 
 from agent_core.text import time_zone
 
-LATEST = datetime(2200, 1, 1, tzinfo=UTC)
+LATEST_TIME = datetime(2200, 1, 1, tzinfo=UTC)
 """No instant is later, and a clock that shows a later time is wrong."""
-_LONGEST_EXPRESSION, _LONGEST_ZONE = 200, 100
+_MAX_EXPRESSION, _MAX_ZONE = 200, 100
 _SPANS = (timedelta(hours=1), timedelta(days=2), timedelta(days=40), timedelta(days=400))
 _LONGEST = timedelta(days=3000)
 _HOOK = re.compile(r"hook ([a-z0-9][a-z0-9-]{0,39})", re.ASCII)
 _EVERY = re.compile(r"every (\d{1,10}) from (\S+)", re.ASCII)
 _WATCH = re.compile(r"watch (\d{1,10}) from (\S+) of (\S{1,4000})(?: part (.{1,1000}))?", re.ASCII)
 _CRON = re.compile(
-    rf"cron (.{{1,{_LONGEST_EXPRESSION}}}?) in (\S{{1,{_LONGEST_ZONE}}})"
+    rf"cron (.{{1,{_MAX_EXPRESSION}}}?) in (\S{{1,{_MAX_ZONE}}})"
     r"(?: each (\d{1,4}) (days|weeks|months) from (\d{4}-\d\d-\d\d))?",
     re.ASCII,
 )
@@ -120,7 +120,7 @@ class Cron:
 
 @dataclass(frozen=True, slots=True)
 class Hook:
-    """Whenever the webhook of this name is called; never by the clock."""
+    """Fires when the webhook of this name is called; never by the clock."""
 
     name: str
 
@@ -144,7 +144,7 @@ Timing = Once | Interval | Cron | Hook
 
 
 def parse_timing(text: str) -> Timing:
-    """Read what ``str()`` wrote. Raises `TimingInvalid`: it is no timing, or one that never comes."""
+    """Read what ``str()`` wrote. Raises `TriggerInvalid`: it is no timing, or one that never comes."""
     if text.startswith("at "):
         return Once(*map(_instant, text[3:].split(", ")))
     if (hook := _HOOK.fullmatch(text)) is not None:
@@ -172,10 +172,8 @@ def checked_cron(expression: str, zone: str) -> Cron:
         raise TriggerInvalid(
             f"a cron expression has five fields (minute hour day month weekday), not {expression!r}"
         )
-    if len(fields) > _LONGEST_EXPRESSION or len(zone) > _LONGEST_ZONE:
-        raise TriggerInvalid(
-            f"a cron expression may have {_LONGEST_EXPRESSION} characters, not {len(fields)}"
-        )
+    if len(fields) > _MAX_EXPRESSION or len(zone) > _MAX_ZONE:
+        raise TriggerInvalid(f"a cron expression may have {_MAX_EXPRESSION} characters, not {len(fields)}")
     zone = zone_of(zone).key
     for each in fields.split(" | "):
         try:
@@ -265,7 +263,7 @@ def _instants(timing: Cron, after: datetime) -> Iterator[datetime]:
     begin = (after - timedelta(hours=3)).astimezone(zone)
     runs = ((local.astimezone(UTC) for local in CronSim(each, begin)) for each in timing.expressions)
     for instant in merge(*runs):
-        if instant > LATEST:
+        if instant > LATEST_TIME:
             return
         if instant > last and timing.counts(instant.astimezone(zone).date()):
             last = instant
@@ -273,7 +271,7 @@ def _instants(timing: Cron, after: datetime) -> Iterator[datetime]:
 
 
 def _sane(instant: datetime) -> datetime | None:
-    return instant if instant < LATEST else None
+    return instant if instant < LATEST_TIME else None
 
 
 def zone_of(name: str) -> ZoneInfo:

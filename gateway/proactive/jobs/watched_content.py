@@ -21,8 +21,8 @@ from agent_core.language import _, ngettext
 from agent_core.text import field_at, one_line
 from agent_core.tools.web.readable_page import codec_of, read_content
 
-_MOST_ITEMS = 2_000
-_MOST_SHOWN, _SHOWN_CHARS = 10, 300
+_MAX_ITEMS = 2_000
+_MAX_SHOWN, _SHOWN_CHARS = 10, 300
 _DECLARED = re.compile(rb"""<\?xml\s[^>]{0,100}?encoding\s{0,5}=\s{0,5}["']([\w.:-]{1,40})""")
 _ROOTS = ("rss", "RDF", "feed")
 _ENTRIES = ("item", "entry")
@@ -53,20 +53,20 @@ def read_items(body: bytes, content_type: str, *, address: str, part: str = "") 
         lines = [line for line in lines if part.casefold() in line.casefold()]
     if entries is not None:
         wanted = [each for each in entries if part.casefold() in each.text.casefold()]
-        return Content({_key(each.key): each.text for each in wanted[:_MOST_ITEMS]}, is_feed=True)
+        return Content({_key(each.key): each.text for each in wanted[:_MAX_ITEMS]}, is_feed=True)
     said = [one_line(line, _SHOWN_CHARS) for line in lines if line.strip()]
     if not said:
         raise ValueError(f"there is nothing with {part!r} in it" if part else "there is no text in it")
-    return Content({_key(line): line for line in said[:_MOST_ITEMS]})
+    return Content({_key(line): line for line in said[:_MAX_ITEMS]})
 
 
 def news_of(content: Content, seen: Collection[str]) -> str:
     """Return what is there now and was not ``seen``, as text for people; empty if there is nothing new."""
     new = [text for key, text in content.items.items() if key not in seen]
     gone = 0 if content.is_feed else len(set(seen) - set(content.items))
-    lines = [f"- {text}" for text in new[:_MOST_SHOWN]]
-    if len(new) > _MOST_SHOWN:
-        lines.append(_("and {n} more", n=len(new) - _MOST_SHOWN))
+    lines = [f"- {text}" for text in new[:_MAX_SHOWN]]
+    if len(new) > _MAX_SHOWN:
+        lines.append(_("and {n} more", n=len(new) - _MAX_SHOWN))
     if gone and not new:
         lines.append(ngettext("A line is gone.", "{n} lines are gone.", gone))
     return "\n".join(lines)
@@ -75,7 +75,7 @@ def news_of(content: Content, seen: Collection[str]) -> str:
 def keys_to_keep(content: Content, seen: Sequence[str]) -> list[str]:
     """Return the keys that count as seen from now on: of a feed also earlier ones, which may come back."""
     now = list(content.items)
-    return list(dict.fromkeys([*now, *seen]))[:_MOST_ITEMS] if content.is_feed else now
+    return list(dict.fromkeys([*now, *seen]))[:_MAX_ITEMS] if content.is_feed else now
 
 
 @dataclass(slots=True)

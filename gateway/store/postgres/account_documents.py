@@ -19,8 +19,8 @@ import psycopg
 from Crypto.Cipher import ChaCha20_Poly1305
 from Crypto.Random import get_random_bytes
 
-from agent_core.state_folder import DiskFolder, Row, StateAway
-from gateway.store.postgres.bounded_wait import MOMENT_S, Moment, Wanted
+from agent_core.state_folder import DiskFolder, Row, StateUnreachable
+from gateway.store.postgres.bounded_wait import BLOCKING_LIMIT_S, BeforeCall, BoundedWait
 from gateway.store.postgres.pool import Pool
 from gateway.store.postgres.postgres_connection import Transaction
 from gateway.store.postgres.postgres_errors import is_connection_lost, unavailable
@@ -69,7 +69,7 @@ _ADDRESS = "address"
 """The name of the document with the address of an account."""
 _AT_ONCE = 500
 _ROWS_A_SECOND = 500
-_LONGEST_S = 10.0
+_MAX_WAIT_S = 10.0
 _DOCUMENTS = (
     *("session.json", "cross_signing.json", "verified.json", "pickle_key"),
     *("oauth.json", "answer-limits.json", "answer-brake.json", _ADDRESS),
@@ -108,11 +108,11 @@ class AccountState:
         self.name = secrets.token_hex(8)
         """The name of this process, for claims."""
         self._lock = threading.Lock()
-        self._moment = Moment(reach.where)
+        self._moment = BoundedWait(reach.where)
         self._db: psycopg.Connection | None = None
 
     def check(self) -> None:
-        """Check the key against stored documents; blocks. Raises StateAway or StoreUnusable."""
+        """Check the key against stored documents; blocks. Raises StateUnreachable or StoreUnusable."""
         with self._closed_if_not():
             found = self.call("read_state_key", lambda db: _content(db, *KEY_CHECK))
             if found is not None:
@@ -128,7 +128,11 @@ class AccountState:
             self._compare(self.call("write_state_key", lambda db: _first(db, *KEY_CHECK, encrypted)))
 
     def check_accounts(self, addresses: Mapping[str, str], *, note: bool) -> None:
-        """Check accounts' addresses; ``note`` records missing ones. Raises StateAway or StoreUnusable."""
+        """
+        Check accounts' addresses; ``note`` records missing ones.
+
+        Raises StateUnreachable or StoreUnusable.
+        """
         if self._encryption is None:
             return  # nobody has stored anything yet
         for name, address in addresses.items():
@@ -185,7 +189,7 @@ class AccountState:
 
     def close(self) -> None:
         """Close the connection."""
-        if self._lock.acquire(timeout=MOMENT_S):  # otherwise the connection ends with the process
+        if self._lock.acquire(timeout=BLOCKING_LIMIT_S):  # otherwise the connection ends with the process
             try:
                 self._disconnect()
             finally:
@@ -197,11 +201,11 @@ class AccountState:
         run: Callable[[ConnectionPort], _Result],
         *,
         locks: tuple[str, ...] = (),
-        within_s: float = MOMENT_S,
+        within_s: float = BLOCKING_LIMIT_S,
     ) -> _Result:
-        """Run a function in a transaction; blocks the loop up to ``within_s``. Raises StateAway."""
+        """Run a function in a transaction; blocks the loop up to ``within_s``. Raises StateUnreachable."""
 
-        def alone(wanted: Wanted) -> _Result:
+        def alone(wanted: BeforeCall) -> _Result:
             with self._lock, self._away(name):
                 wanted()
                 return self._called(name, run, locks)
@@ -209,7 +213,11 @@ class AccountState:
         return self._moment.wait_for(alone, within_s)
 
     def read(self, name: str, run: Callable[[psycopg.Connection], Iterator[_Result]]) -> Iterator[_Result]:
-        """Yield a query's results over one state, without time limit, in a thread. Raises StateAway."""
+        """
+        Yield a query's results over one state, without time limit, in a thread.
+
+        Raises StateUnreachable.
+        """
         with self._away(name):
             db, _ = self._reach.connect()
             with contextlib.closing(db):
@@ -219,18 +227,18 @@ class AccountState:
 
     @contextlib.contextmanager
     def _away(self, name: str) -> Iterator[None]:
-        """Convert errors of an unavailable database to `StateAway`."""
+        """Convert errors of an unavailable database to `StateUnreachable`."""
         try:
             yield
         except StoreUnavailable as error:
-            raise StateAway(str(error)) from error
+            raise StateUnreachable(str(error)) from error
         except psycopg.Error as error:
             told = unavailable(error, self._reach.where, name)
             if told is error:
                 raise
             if isinstance(told, StoreUnusable):
                 raise told from error
-            raise StateAway(str(told)) from error
+            raise StateUnreachable(str(told)) from error
 
     def _called(self, name: str, run: Callable[[ConnectionPort], _Result], locks: tuple[str, ...]) -> _Result:
         is_second = False
@@ -430,9 +438,9 @@ class DatabaseFolder:
             )
             return True
 
-        within_s = min(_LONGEST_S, MOMENT_S + len(changed) / _ROWS_A_SECOND)
+        within_s = min(_MAX_WAIT_S, BLOCKING_LIMIT_S + len(changed) / _ROWS_A_SECOND)
         if not self._state.call("write_state", save, within_s=within_s):
-            raise StateAway("another squidbot has written to the keys of this account")
+            raise StateUnreachable("another squidbot has written to the keys of this account")
 
     def forget(self, file: str) -> None:
         """See `agent_core.state_folder.RowStore.forget`."""

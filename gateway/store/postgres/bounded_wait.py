@@ -14,11 +14,11 @@ from collections.abc import Callable
 from concurrent.futures import Future, wait
 from typing import TypeVar
 
-from agent_core.state_folder import StateAway
+from agent_core.state_folder import StateUnreachable
 
-MOMENT_S = 2.0
+BLOCKING_LIMIT_S = 2.0
 _Result = TypeVar("_Result")
-Wanted = Callable[[], None]
+BeforeCall = Callable[[], None]
 """Called when the call is about to begin; raises if nobody waits for it any more."""
 
 
@@ -31,37 +31,41 @@ def on_event_loop() -> bool:
     return True
 
 
-class Moment:
+class BoundedWait:
     """Bounded waiting for one server."""
 
     def __init__(self, where: str) -> None:
         self._where = where
         self._late: threading.Thread | None = None
 
-    def wait_for(self, call: Callable[[Wanted], _Result], within_s: float) -> _Result:
-        """Return or raise a call's result; without an event loop it runs directly. Raises StateAway."""
+    def wait_for(self, call: Callable[[BeforeCall], _Result], within_s: float) -> _Result:
+        """
+        Return or raise a call's result; without an event loop it runs directly.
+
+        Raises StateUnreachable.
+        """
         if not on_event_loop():
             return call(lambda: None)
         if self._late is not None and self._late.is_alive():
-            raise StateAway(f"{self._where} still has not answered")
+            raise StateUnreachable(f"{self._where} still has not answered")
         waiting: Future[_Result] = Future()
         thread = threading.Thread(target=_make, args=(call, waiting), name="account-state", daemon=True)
         thread.start()
         wait([waiting], within_s)
         if waiting.cancel() or not waiting.done():
             self._late = thread
-            raise StateAway(f"{self._where} has not answered within {within_s:.0f} s")
+            raise StateUnreachable(f"{self._where} has not answered within {within_s:.0f} s")
         return waiting.result()
 
 
-def _make(call: Callable[[Wanted], _Result], waiting: Future[_Result]) -> None:
+def _make(call: Callable[[BeforeCall], _Result], waiting: Future[_Result]) -> None:
     began = False
 
     def wanted() -> None:
         nonlocal began
         began = began or waiting.set_running_or_notify_cancel()
         if not began:
-            raise StateAway("nobody waits for it any more")
+            raise StateUnreachable("nobody waits for it any more")
 
     try:
         result = call(wanted)

@@ -12,13 +12,13 @@ from collections.abc import Iterator
 from gateway.store.postgres.postgres_connection import TOO_MANY
 from gateway.store.sql.change_triggers import RULES, Rule
 
-_MOST_CHARS = 65_536
+_MAX_CHARS = 65_536
 _NOTE = f"""
 CREATE FUNCTION {{schema}}.note(VARIADIC fact json[]) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE noted text := COALESCE(current_setting('{{facts}}', true), '');
 BEGIN
     IF noted <> '{TOO_MANY}' THEN
-        PERFORM set_config('{{facts}}', CASE WHEN length(noted) > {_MOST_CHARS} THEN '{TOO_MANY}'
+        PERFORM set_config('{{facts}}', CASE WHEN length(noted) > {_MAX_CHARS} THEN '{TOO_MANY}'
             ELSE noted || array_to_json(fact)::text || E'\\n' END, true);
     END IF;
 END $$

@@ -37,7 +37,7 @@ from gateway.store.store_errors import StoreUnusable
 _ROWS = 500
 _CHARS = 4 * 1024 * 1024
 _CURSOR = "moving"
-_MOST_MISSING = 1_000_000
+_MAX_MISSING = 1_000_000
 _BYTES_OF_A_CHARACTER = 4
 
 
@@ -204,7 +204,7 @@ class PostgresTables:
     def _as_in_a_file(self, session: str, rows: Iterable[tuple[Any, ...]]) -> Iterator[str]:
         expected = 0
         for _, seq, text in rows:
-            if seq - expected > _MOST_MISSING:
+            if seq - expected > _MAX_MISSING:
                 raise StoreUnusable(
                     f"{session}: lines {expected} to {seq - 1} are missing, so nothing was moved; squidbot"
                     " check --data says what else is wrong",

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import psycopg
 
-from agent_core.state_folder import StateAway
+from agent_core.state_folder import StateUnreachable
 from gateway.store.lease import DAEMON, LeaseTimes
 from gateway.store.model import Machine
-from gateway.store.postgres.bounded_wait import Moment, Wanted
+from gateway.store.postgres.bounded_wait import BeforeCall, BoundedWait
 from gateway.store.postgres.postgres_connection import CONNECT_S, SCHEMA, Transaction, connect, place_of
 from gateway.store.postgres.postgres_errors import open_error
 from gateway.store.postgres.postgres_queue import HOME
@@ -44,28 +44,28 @@ async def homes_of(url: str, *, within_s: float = CONNECT_S) -> list[HomeOnServe
     """
     where = place_of(url)
     try:
-        names = Moment(where).wait_for(lambda wanted: _databases(url, wanted), within_s)
+        names = BoundedWait(where).wait_for(lambda wanted: _databases(url, wanted), within_s)
     except psycopg.Error as error:
         raise open_error(error, where, "homes") from error
-    except StateAway as error:
+    except StateUnreachable as error:
         raise StoreUnavailable(str(error)) from error
     found = []
     for name in names:
         try:
-            home = Moment(name).wait_for(lambda wanted, name=name: _home(url, name, wanted), within_s)  # type: ignore[misc]
-        except (psycopg.Error, StateAway) as error:
+            home = BoundedWait(name).wait_for(lambda wanted, name=name: _home(url, name, wanted), within_s)  # type: ignore[misc]
+        except (psycopg.Error, StateUnreachable) as error:
             home = HomeOnServer(name, problem=str(error).strip().partition("\n")[0])
         found += [home] if home else []
     return found
 
 
-def _databases(url: str, wanted: Wanted) -> list[str]:
+def _databases(url: str, wanted: BeforeCall) -> list[str]:
     wanted()
     with connect(url) as db:
         return [name for (name,) in db.execute(_DATABASES)]
 
 
-def _home(url: str, name: str, wanted: Wanted) -> HomeOnServer | None:
+def _home(url: str, name: str, wanted: BeforeCall) -> HomeOnServer | None:
     """Return the home in this database; None if it has no tables of squidbot."""
     wanted()
     with connect(url, database=name) as db:

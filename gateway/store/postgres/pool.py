@@ -9,7 +9,7 @@ tried with a growing pause. A cancelled caller's claim is undone, until the serv
 A call whose connection is lost during the commit is in doubt, and goes through the queue again until the
 server says what became of its transaction: it returns or is repeated. After a takeover ids are reused and the
 outcome is unknowable: a claim is undone, and others get `StoreUnavailable`, as do callers (except claims,
-which would meet themselves) after `TOLD_WITHIN_S`. Recorded facts are lost, so all signals fire.
+which would meet themselves) after `NOTIFIED_WITHIN_S`. Recorded facts are lost, so all signals fire.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ import structlog
 
 from gateway.store.postgres.postgres_connection import TOO_MANY, Transaction, outcome_of, timeline_of
 from gateway.store.postgres.postgres_errors import (
-    in_each_others_way,
+    is_conflict,
     is_connection_lost,
     is_unavailable,
     unavailable,
@@ -40,23 +40,23 @@ from gateway.store.sql.engine import NOTHING, CallLimit, ConnectionPort, Locks, 
 from gateway.store.sql.signals import waiting_facts
 from gateway.store.store_errors import Fenced, LostTurn, StoreUnavailable
 
-TOLD_WITHIN_S = 60.0
-REPEATED_AFTER_S = 1.0
+NOTIFIED_WITHIN_S = 60.0
+RETRY_UNDO_S = 1.0
 """Between the tries of an undo that is refused: the disk of the server may stay full."""
-_LOOK_S = 0.05
+_CHECK_EVERY_S = 0.05
 _FIRST_PAUSE_S = 0.1
-_LONGEST_PAUSE_S = 5.0
+_MAX_PAUSE_S = 5.0
 _TRIES = 10
 _LOCK_TIMEOUT = "55P03"
 _ABOUT_LEASES = frozenset({"lease", "renew_lease", "release_lease", "show_machine", "hide_machine"})
 _Result = TypeVar("_Result")
-Heard = Callable[[str], object]
+NotifyHandler = Callable[[str], object]
 """Called on the event loop with what the triggers of a committed transaction have recorded."""
 _log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Doubt:
+class UncertainCommit:
     """The id of a transaction that may or may not have been committed, and the server's timeline."""
 
     number: str
@@ -79,7 +79,7 @@ class ServerCall:
     value: Any = None
     error: BaseException | None = None
     facts: str = ""
-    doubt: Doubt | None = None
+    doubt: UncertainCommit | None = None
     doubted_at: float | None = None
     told: bool = False
 
@@ -107,7 +107,7 @@ class ServerReach:
     def note_failure(self, why: psycopg.Error) -> None:
         """Record that the server could not be reached."""
         with self._lock:
-            self._pause_s = min(max(_FIRST_PAUSE_S, 2 * self._pause_s), _LONGEST_PAUSE_S)
+            self._pause_s = min(max(_FIRST_PAUSE_S, 2 * self._pause_s), _MAX_PAUSE_S)
             self._not_before = time.monotonic() + self._pause_s * random.uniform(0.5, 1.0)
             self._why = why
 
@@ -134,7 +134,7 @@ class Pool:
         home: int,
         size: int,
         look_only: bool,
-        heard: Heard | None = None,
+        heard: NotifyHandler | None = None,
     ) -> None:
         self.where = where
         self._connect = connect
@@ -279,10 +279,10 @@ class Pool:
         if call.doubt is not None and call.doubted_at is None:
             call.doubted_at = now
             _log.warning("queue.commit_in_doubt", operation=call.name, detail=str(call.error))
-        if call.doubted_at is not None and now - call.doubted_at > TOLD_WITHIN_S and call.undo is None:
+        if call.doubted_at is not None and now - call.doubted_at > NOTIFIED_WITHIN_S and call.undo is None:
             call.told = True
             self._give(call)
-        self._loop.call_later(REPEATED_AFTER_S if call.doubt is None else _LOOK_S, self._queue.put, call)
+        self._loop.call_later(RETRY_UNDO_S if call.doubt is None else _CHECK_EVERY_S, self._queue.put, call)
 
     @staticmethod
     def _give(call: ServerCall) -> None:
@@ -328,7 +328,7 @@ class _Serving:
         except BaseException as error:  # noqa: BLE001 - the caller gets any error, and the thread survives
             call.error = error
 
-    def _settle(self, call: ServerCall, doubt: Doubt) -> bool:
+    def _settle(self, call: ServerCall, doubt: UncertainCommit) -> bool:
         """Resolve a lost commit; return True if nothing has happened and the call is to be repeated."""
         db = self._connected()
         found = outcome_of(db, doubt.number) if self._timeline and self._timeline == doubt.timeline else ""
@@ -378,11 +378,11 @@ class _Serving:
                 if is_connection_lost(error):
                     self.disconnect()
                     if committing and transaction.number is not None:
-                        call.doubt = Doubt(transaction.number, self._timeline)
+                        call.doubt = UncertainCommit(transaction.number, self._timeline)
                     if committing or is_second:
                         raise
                     is_second = True
-                elif in_each_others_way(error) and tries < _TRIES:
+                elif is_conflict(error) and tries < _TRIES:
                     tries += 1
                     _log.info("queue.retried", operation=call.name, sqlstate=error.sqlstate, tries=tries)
                     lets_by = error.sqlstate == _LOCK_TIMEOUT
@@ -392,7 +392,9 @@ class _Serving:
             else:
                 if noted == TOO_MANY:
                     assert transaction.number is not None
-                    call.doubt = Doubt(transaction.number, self._timeline)  # if the connection is lost now
+                    call.doubt = UncertainCommit(
+                        transaction.number, self._timeline
+                    )  # if the connection is lost now
                     noted = self._all_facts(db)
                     call.doubt = None
                 call.facts = told + noted
@@ -429,8 +431,8 @@ def all_facts(db: ConnectionPort) -> str:
 class WriteCall(Pool):
     """Implements `gateway.store.sql.engine.Writer` and `gateway.store.sql.engine.Fencing`."""
 
-    def work_under(self, name: str, holder: str, fence: int) -> None:
-        """From now on every call requires this lease, except those about leases."""
+    def require_lease(self, name: str, holder: str, fence: int) -> None:
+        """Require this lease for every later call, except those about leases."""
         self._needs = (name, holder, fence)
 
     @property

@@ -48,7 +48,7 @@ LEASE_IDLE_S = 3
 How long a transaction about leases may be idle. A process that is frozen in one, or loses its connection
 without the server's noticing, keeps all others from renewing theirs.
 """
-ALONE_WAITS_S = 1
+EXCLUSIVE_WAIT_S = 1
 """
 How long a call waits for its exclusive lock before it lets the others pass and tries again: they queue behind
 it, and the holder may be a frozen process.
@@ -333,7 +333,7 @@ def _limits(locks: Sequence[str]) -> Mapping[str, str]:
     if any(name.startswith(LEASES) for name in locks):
         limits["idle_in_transaction_session_timeout"] = f"{LEASE_IDLE_S}s"
     if ALONE[0] in locks:
-        limits["lock_timeout"] = f"{ALONE_WAITS_S}s"
+        limits["lock_timeout"] = f"{EXCLUSIVE_WAIT_S}s"
     return limits
 
 

@@ -35,7 +35,7 @@ def _meaning(error: psycopg.Error) -> str | None:
     return _MEANINGS.get(state) or _MEANINGS.get(state[:2])
 
 
-def in_each_others_way(error: psycopg.Error) -> bool:
+def is_conflict(error: psycopg.Error) -> bool:
     """Return True if the call conflicted with another and had no effect: it can be retried at once."""
     return error.sqlstate in _AGAIN
 
@@ -50,13 +50,13 @@ def is_connection_lost(error: psycopg.Error) -> bool:
 
 def is_unavailable(error: psycopg.Error) -> bool:
     """Return True if the server refuses for now, rather than because of a defect of ours."""
-    return in_each_others_way(error) or is_connection_lost(error) or _meaning(error) is not None
+    return is_conflict(error) or is_connection_lost(error) or _meaning(error) is not None
 
 
 def unavailable(error: psycopg.Error, where: str, operation: str) -> Exception:
     """Return the error for the caller, a defect's unchanged; ``where`` has no password."""
     if error.sqlstate == _NO_RIGHTS:
-        return may_not(where, " ".join(str(error.diag.message_primary or error).split()))
+        return missing_rights_error(where, " ".join(str(error.diag.message_primary or error).split()))
     if not is_unavailable(error):
         return error
     said = " ".join(str(error.diag.message_primary or error).split())
@@ -93,7 +93,7 @@ _MISSPELT = (
 _READ_ONLY = re.compile(r"session is read-only|hot standby|not in read-write")
 
 
-def may_not(where: str, said: str) -> StoreUnusable:
+def missing_rights_error(where: str, said: str) -> StoreUnusable:
     """Return the error for a role that lacks rights; ``said`` names them."""
     return StoreUnusable(
         f"The role of {where} may not work with squidbot's tables: {said}. Let it own them, as the role does"

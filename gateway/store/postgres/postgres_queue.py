@@ -23,8 +23,8 @@ from gateway.store.postgres.account_documents import AccountState
 from gateway.store.postgres.histories.database_memory import PostgresMemory, PostgresSearch, journal_of
 from gateway.store.postgres.pool import ReadCall, WriteCall
 from gateway.store.postgres.postgres_connection import connect, place_of
-from gateway.store.postgres.postgres_errors import may_not, open_error
-from gateway.store.postgres.postgres_schema import without_rights
+from gateway.store.postgres.postgres_errors import missing_rights_error, open_error
+from gateway.store.postgres.postgres_schema import tables_without_rights
 from gateway.store.postgres.restore_detection import Failover, begin, note_server
 from gateway.store.rollback_guard import Extent, Gap, HighWaterMark
 from gateway.store.sql.engine import ALONE, NOTHING, ConnectionPort, Database, Journal
@@ -79,11 +79,11 @@ class PostgresQueue(Queue):
 
     async def check_rights(self) -> None:
         """Check the role's rights, read-only. Raises StoreUnusable or StoreUnavailable."""
-        found = await self.database.reader.call("rights", without_rights)
+        found = await self.database.reader.call("rights", tables_without_rights)
         if found:
             more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
             named = ", ".join(found[:_NAMED])
-            raise may_not(self.writer.where, f"it may not read, or not change, {named}{more}")
+            raise missing_rights_error(self.writer.where, f"it may not read, or not change, {named}{more}")
 
     async def check_restored(self, mark: HighWaterMark | None) -> Gap | None:
         """

@@ -94,7 +94,7 @@ ORDER BY relname
 """  # noqa: S608 - constants
 
 
-def without_rights(db: ConnectionPort) -> list[str]:
+def tables_without_rights(db: ConnectionPort) -> list[str]:
     """Return the tables that the connection's role may not read, or not change as a daemon does."""
     return [str(name) for (name,) in db.execute(_WITHOUT).fetchall()]
 

@@ -26,11 +26,11 @@ _HERE = (
     " left(pg_walfile_name(pg_current_wal_lsn()), 8)"
 )
 
-COMMITS_WAIT = (
+SYNCHRONOUS_COMMIT = (
     "SELECT current_setting('synchronous_standby_names') <> ''"
     " AND current_setting('synchronous_commit') NOT IN ('off', 'local')"
 )
-_POSITION = f"SELECT left(pg_walfile_name(pg_current_wal_lsn()), 8), ({COMMITS_WAIT})"
+_POSITION = f"SELECT left(pg_walfile_name(pg_current_wal_lsn()), 8), ({SYNCHRONOUS_COMMIT})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class AcceptedRestore:
 
 
 def read_accepted_restore(db: ConnectionPort) -> AcceptedRestore | None:
-    """Read what `set_restored` wrote last."""
+    """Read what `write_accepted_restore` wrote last; None if nothing was."""
     text = _meta(db, _RESTORED)
     if text is None:
         return None
@@ -86,7 +86,7 @@ def begin(db: ConnectionPort, where: str, mark: HighWaterMark | None, now: Exten
 
 def note_server(db: ConnectionPort) -> None:
     """Record the server, and whether commits wait for a replica, so that the next start knows it."""
-    confirmed = "yes" if db.execute(COMMITS_WAIT).fetchone()[0] else "no"
+    confirmed = "yes" if db.execute(SYNCHRONOUS_COMMIT).fetchone()[0] else "no"
     for name, value in ((_SERVER, _here(db)), (_CONFIRMED, confirmed)):
         if _meta(db, name) != value:
             _put(db, name, value)

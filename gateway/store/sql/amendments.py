@@ -19,10 +19,10 @@ from agent_core.messages import (
     MessageNotes,
     SessionKey,
 )
-from agent_core.prompt import CORRECTED
+from agent_core.prompt import CORRECTION_PREFIX
 from gateway.store.shared import SHARED
 from gateway.store.sql.engine import ConnectionPort
-from gateway.store.sql.locking import NAMED, OUTBOX_OF_CHANNEL, in_conversation, names_of
+from gateway.store.sql.locking import NAMED, OUTBOX_OF_CHANNEL, conversation_condition, names_of
 from gateway.store.sql.row_codec import (
     Raw,
     dump,
@@ -47,7 +47,7 @@ _WORK = (InboxState.READY, InboxState.RUNNING)
 _OPEN = (*_WORK, InboxState.QUARANTINED)
 _OVER = (InboxState.ANSWERED, InboxState.SETTLED)
 _ENDED = (*_OVER, InboxState.DEAD)
-_MOST_BEGUN_ANEW = 3
+_MAX_RESTARTS = 3
 """Each costs a model call, and the others in a room wait. Three leave room for slips of the hand."""
 _OUTCOMES = {"done": "", "failed": " without success"}
 _UNSENT = (OutboxState.PENDING, OutboxState.SENDING, OutboxState.UNCERTAIN, OutboxState.HELD)
@@ -178,11 +178,11 @@ class _Amender:
                 )
 
     def _may_ask_again(self, session: str, turn: str, state: str) -> bool:
-        """Return whether an edit may end the turn: a running one whose messages were not often begun anew."""
-        return state == InboxState.READY or self._count_restarts(session, turn) < _MOST_BEGUN_ANEW
+        """Return True if an edit may end the turn: a running one whose messages were not restarted often."""
+        return state == InboxState.READY or self._count_restarts(session, turn) < _MAX_RESTARTS
 
     def _count_restarts(self, session: str, turn: str) -> int:
-        """Return how often a message of this turn was begun anew."""
+        """Return the number of restarts of this turn's messages."""
         counts = [message.notes.begun_anew for _, message in self._open_in(session, turn)]
         return max(counts, default=0)
 
@@ -200,7 +200,7 @@ class _Amender:
         """
         gone = "session = ? AND turn = ? AND withdrawn IS NOT NULL"
         ignore(self.db, gone, (session, turn), "withdrawn", self.now, only=_WORK)
-        often = self._count_restarts(session, turn) >= _MOST_BEGUN_ANEW
+        often = self._count_restarts(session, turn) >= _MAX_RESTARTS
         self._prepare_again(session, turn)
         afresh = "" if often else "attempts = 0, deferrals = 0, first_deferred_at = NULL, "
         waiting = f"{afresh}next_at = NULL, waits_for = NULL, turn = NULL, tail = NULL, error = NULL"
@@ -265,7 +265,7 @@ class _Amender:
     def leave(self, amendment: Amendment) -> None:
         if amendment.session is None:
             return
-        in_it, sessions = in_conversation(amendment.session)
+        in_it, sessions = conversation_condition(amendment.session)
         where, there = f"channel = ? AND account = ? AND {in_it}", (*self.place, *sessions)
         self._take_away(where, there, "left")
         self._leave_shared(amendment.session)
@@ -396,7 +396,7 @@ def _correction(
     """Count an edit of an answered message, which said ``before``; return its note."""
     count = message.notes.edit_count + 1
     _store(db, row_id, message, replace(message.notes, edit_count=count))
-    text = f"{CORRECTED}{_quote(before)}]\n{message.notes.edited}"
+    text = f"{CORRECTION_PREFIX}{_quote(before)}]\n{message.notes.edited}"
     line = LineNote(turn=turn, id=f"{_line_of(db, turn, row_id)[0]}.edited {count}")
     return _note(session, message, f"edited {count}", text, line)
 

@@ -90,7 +90,7 @@ def record(db: ConnectionPort, now: float) -> None:
     db.execute("DELETE FROM deaths WHERE number <= ?", (number - KEPT,))
 
 
-def acquit(db: ConnectionPort, item: str) -> None:
+def forget_deaths(db: ConnectionPort, item: str) -> None:
     """Delete the deaths of a dead-lettered item: they count neither for others nor for a retry of it."""
     db.execute("DELETE FROM deaths WHERE item = ?", (item,))
 

@@ -117,7 +117,7 @@ class WorkerPort(Protocol):
 class Fencing(Protocol):
     """The additional interface of the writer of a database that several processes share."""
 
-    def work_under(self, name: str, holder: str, fence: int) -> None:
+    def require_lease(self, name: str, holder: str, fence: int) -> None:
         """
         Require this lease for every later call except those about leases; else `Fenced`.
 

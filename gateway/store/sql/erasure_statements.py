@@ -244,7 +244,7 @@ def _erase(db: ConnectionPort, found: PersonRows, turns: Collection[str], now: f
 
 
 def _forget_topics(db: ConnectionPort, addresses: Collection[str], sessions: Collection[str]) -> None:
-    """Drop the record of what was posted once to the person, and of their conversations that begin anew."""
+    """Drop the records of one-time posts to the person, and of their conversations that are reset."""
     for (topic,) in db.execute("SELECT topic FROM once").fetchall():
         if any(word in sessions or person_name(word) in addresses for word in topic.split()):
             db.execute("DELETE FROM once WHERE topic = ?", (topic,))
@@ -274,8 +274,8 @@ def _unquote(db: ConnectionPort, addresses: Collection[str]) -> None:
     gone = lambda address: person_name(address) in addresses  # noqa: E731 - bound to these
     words = {address.lower() for address in addresses}
     for table, column, what in (
-        ("inbox", "payload", without_in_message),
-        ("history_journal", "line", without_in_line),
+        ("inbox", "payload", remove_from_message),
+        ("history_journal", "line", remove_from_line),
     ):
         for number, text in texts_of(db, table, column):
             lowered = text.lower()
@@ -319,16 +319,16 @@ def named_files(db: ConnectionPort, names: Collection[str]) -> frozenset[str]:
     return frozenset(found)
 
 
-def without_in_line(line: Mapping[str, Any], gone: Gone) -> dict[str, Any]:
+def remove_from_line(line: Mapping[str, Any], gone: Gone) -> dict[str, Any]:
     """Return a history line without the words of these people that came with a question, and their names."""
-    line = nameless(line, gone)
+    line = anonymise_origins(line, gone)
     content = line.get("content")
     if line.get("role") != "user" or not isinstance(content, str):
         return dict(line)
     return {**line, "content": remove_words_of(content, gone)}
 
 
-def nameless(line: Mapping[str, Any], gone: Gone) -> dict[str, Any]:
+def anonymise_origins(line: Mapping[str, Any], gone: Gone) -> dict[str, Any]:
     """Return a line whose origins no longer name these people; the kind of each origin is kept."""
     origins = line.get("origins")
     if not isinstance(origins, list):
@@ -342,7 +342,7 @@ def nameless(line: Mapping[str, Any], gone: Gone) -> dict[str, Any]:
     }
 
 
-def without_in_message(message: Mapping[str, Any], gone: Gone) -> dict[str, Any]:
+def remove_from_message(message: Mapping[str, Any], gone: Gone) -> dict[str, Any]:
     """Return a stored message without the words of these people that came with it."""
     background = message.get("background")
     if not isinstance(background, list):

@@ -17,7 +17,7 @@ from gateway.store.sql import crash_records
 from gateway.store.sql.amendments import Note, ignore_withdrawn
 from gateway.store.sql.engine import ConnectionPort
 from gateway.store.sql.row_codec import INBOX, Raw, dump, key_digest, key_text, read_payload
-from gateway.store.sql.state_store import LONGEST_S, inbox_sources, wait_s
+from gateway.store.sql.state_store import MAX_DELAY_S, inbox_sources, wait_s
 from gateway.store.states import InboxState
 from gateway.store.store_errors import LostTurn
 
@@ -35,7 +35,7 @@ class NewRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Owned:
+class ClaimProof:
     """The proof of a claim: turn, fence, session and number of rows."""
 
     turn: str
@@ -129,7 +129,7 @@ def claim(db: ConnectionPort, session: str, merge: int, now: float) -> TurnClaim
     if not waiting or _is_running(db, session):
         return None
     if not _due(waiting[0], now):
-        waiting = overtaking(db, session, now) or going_past(db, session, merge, now)
+        waiting = overtaking_row(db, session, now) or claimable_rows(db, session, merge, now)
         if not waiting or not _due(waiting[0], now):
             return None
     return _taken(db, session, waiting, now) or claim(db, session, merge, now)
@@ -139,7 +139,7 @@ def claim_out_of_band(db: ConnectionPort, session: str, now: float) -> TurnClaim
     """Claim a row that waits for nothing, beside a turn that may be running; one such row at a time."""
     if _is_running(db, session, f" AND {QUICK}"):
         return None
-    waiting = overtaking(db, session, now)
+    waiting = overtaking_row(db, session, now)
     return (_taken(db, session, waiting, now) or claim_out_of_band(db, session, now)) if waiting else None
 
 
@@ -167,13 +167,13 @@ def _taken(db: ConnectionPort, session: str, waiting: Sequence[Raw], now: float)
     return TurnClaim(turn, fence, rows, min(deferred) if deferred else None, is_new)
 
 
-def overtaking(db: ConnectionPort, session: str, now: float) -> list[Raw]:
+def overtaking_row(db: ConnectionPort, session: str, now: float) -> list[Raw]:
     """Return the oldest due row of a session that need not wait for the head, if there is one."""
     rows = db.execute(f"{_claimable()} AND {QUICK} ORDER BY id", (session,))
     return next(([row] for row in rows if _due(row, now)), [])
 
 
-ASKS = (
+AWAITS_APPROVAL = (
     "turn IS NOT NULL AND next_at IS NOT NULL AND next_at > ? AND next_at <= ?"
     " AND EXISTS (SELECT 1 FROM turn_steps AS step WHERE step.turn = inbox.turn"
     " AND step.kind = 'approval' AND step.result IS NULL)"
@@ -183,20 +183,20 @@ The condition on a turn that waits for a person's approval; others do not wait f
 """
 
 
-def going_past(db: ConnectionPort, session: str, merge: int, now: float) -> list[Raw]:
+def claimable_rows(db: ConnectionPort, session: str, merge: int, now: float) -> list[Raw]:
     """Return the rows of a session from the head on, without turns that wait for a person's approval."""
-    query = f"{_claimable()} AND NOT ({ASKS}) ORDER BY id LIMIT ?"
-    return db.execute(query, (session, now, now + LONGEST_S, max(1, merge))).fetchall()
+    query = f"{_claimable()} AND NOT ({AWAITS_APPROVAL}) ORDER BY id LIMIT ?"
+    return db.execute(query, (session, now, now + MAX_DELAY_S, max(1, merge))).fetchall()
 
 
-def wait_of(db: ConnectionPort, session: str, next_at: float | None, now: float) -> float:
+def seconds_to_claim(db: ConnectionPort, session: str, next_at: float | None, now: float) -> float:
     """Return the seconds until a session has something to claim, if its head is due at ``next_at``."""
     wait = wait_s(next_at, now)
     if not wait:
         return 0.0
-    if overtaking(db, session, now):
+    if overtaking_row(db, session, now):
         return 0.0
-    return min([wait, *(wait_s(row[13], now) for row in going_past(db, session, 1, now))])
+    return min([wait, *(wait_s(row[13], now) for row in claimable_rows(db, session, 1, now))])
 
 
 def _is_running(db: ConnectionPort, session: str, which: str = "") -> bool:
@@ -239,16 +239,16 @@ def _author_of(row: Raw) -> tuple[object, ...]:
     return row[1], row[2], message.session, message.sender.address, message.sender.verified
 
 
-def claim_key(turn: Turn) -> Owned:
+def claim_key(turn: Turn) -> ClaimProof:
     """Return the proof of a claim."""
-    return Owned(turn.id, turn.fence, str(turn.session), turn.rows[-1].id, len(turn.rows))
+    return ClaimProof(turn.id, turn.fence, str(turn.session), turn.rows[-1].id, len(turn.rows))
 
 
 _CLAIM = "session = ? AND turn = ? AND fence = ?"
 _MINE = f"state = 'running' AND {_CLAIM}"
 
 
-def _proof(owned: Owned) -> tuple[str, str, int]:
+def _proof(owned: ClaimProof) -> tuple[str, str, int]:
     """Return the arguments of `_CLAIM`."""
     return owned.session, owned.turn, owned.fence
 
@@ -258,19 +258,19 @@ def _claim_condition(target: InboxState) -> str:
     return f"{inbox_sources(target, InboxState.RUNNING)} AND {_CLAIM}"
 
 
-def _check(count: int, owned: Owned) -> None:
+def _check(count: int, owned: ClaimProof) -> None:
     if count != owned.rows:
         raise LostTurn(f"turn {owned.turn} is no longer ours")
 
 
-def check_claim(db: ConnectionPort, owned: Owned) -> None:
+def check_claim(db: ConnectionPort, owned: ClaimProof) -> None:
     """Check that a claim still holds. Raises `LostTurn` if it does not."""
     found = db.execute(f"SELECT 1 FROM inbox WHERE {_MINE} LIMIT 1", _proof(owned))
     if found.fetchone() is None:
         raise LostTurn(f"turn {owned.turn} is no longer ours")
 
 
-def record_step(db: ConnectionPort, owned: Owned, step: tuple[int, str, str, str, str | None]) -> None:
+def record_step(db: ConnectionPort, owned: ClaimProof, step: tuple[int, str, str, str, str | None]) -> None:
     """Insert or replace a step of a turn."""
     check_claim(db, owned)
     db.execute(
@@ -282,7 +282,9 @@ def record_step(db: ConnectionPort, owned: Owned, step: tuple[int, str, str, str
     )
 
 
-def end(db: ConnectionPort, owned: Owned, state: InboxState, now: float, *, error: str | None = None) -> bool:
+def end(
+    db: ConnectionPort, owned: ClaimProof, state: InboxState, now: float, *, error: str | None = None
+) -> bool:
     """End a turn's rows in their final state and drop its steps; True if one was edited or withdrawn."""
     rows = db.execute(
         f"UPDATE inbox SET state = ?, ended_at = ?, tail = ?, error = ? WHERE {_claim_condition(state)}"
@@ -292,13 +294,13 @@ def end(db: ConnectionPort, owned: Owned, state: InboxState, now: float, *, erro
     _check(len(rows), owned)
     db.execute("DELETE FROM turn_steps WHERE turn = ?", (owned.turn,))
     if state is InboxState.DEAD:
-        crash_records.acquit(db, crash_records.turn_item(owned.turn))
+        crash_records.forget_deaths(db, crash_records.turn_item(owned.turn))
     return any(why == "withdrawn" or '"edited":' in payload for why, payload in rows)
 
 
 def return_to_ready(
     db: ConnectionPort,
-    owned: Owned,
+    owned: ClaimProof,
     *,
     next_at: float | None,
     error: str | None,
@@ -332,11 +334,11 @@ def undo_claim(db: ConnectionPort, session: str, claimed: TurnClaim | None, now:
     """Undo a claim whose caller is gone."""
     if claimed is not None:
         last, count = claimed.rows[-1][0], len(claimed.rows)
-        owned = Owned(claimed.turn, claimed.fence, session, last, count)
+        owned = ClaimProof(claimed.turn, claimed.fence, session, last, count)
         return_to_ready(db, owned, next_at=None, error=None, attempts=-1, deferrals=0, now=now)
 
 
-def spend(db: ConnectionPort, day: str, session: str, purpose: str, usage: Usage) -> None:
+def add_usage(db: ConnectionPort, day: str, session: str, purpose: str, usage: Usage) -> None:
     """Add to the usage of a day, a session, a purpose and a model."""
     if not (usage.calls or usage.prompt_tokens or usage.completion_tokens or usage.cost_usd):
         return

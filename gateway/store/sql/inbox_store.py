@@ -12,11 +12,11 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from agent_core.messages import Amendment, SessionKey
-from gateway.store.model import Accepted, InboxRow, OutboxRow, Pending, Stopped
+from gateway.store.model import AcceptedBatch, InboxRow, OutboxRow, Pending, StoppedTurn
 from gateway.store.sql import amendments as amending
 from gateway.store.sql import inbox_statements, maintenance_statements
 from gateway.store.sql.engine import ConnectionPort, Store, named_lock
-from gateway.store.sql.locking import amendment_locks, in_conversation, inbox_locks, session_locks
+from gateway.store.sql.locking import amendment_locks, conversation_condition, inbox_locks, session_locks
 from gateway.store.sql.question_store import amend, list_session_locks, settle_with
 from gateway.store.sql.row_codec import (
     INBOX,
@@ -45,7 +45,7 @@ class InboxStore(Store):
         batch: Sequence[Pending],
         positions: Mapping[str, str],
         amendments: Sequence[Amendment] = (),
-    ) -> Accepted:
+    ) -> AcceptedBatch:
         """
         Commit a batch and the channel's new positions in one transaction, durably.
 
@@ -69,8 +69,8 @@ class InboxStore(Store):
           ``native_id`` becomes IGNORED as ``stopped``; the message's ``notes.stopped`` has the number.
           If that message is not new, nothing happens. Without a ``native_id`` all rows are meant.
 
-        A turn whose rows are IGNORED, or wait again, is lost to the handler working on it; `Accepted.stopped`
-        names it.
+        A turn whose rows are IGNORED, or wait again, is lost to the handler working on it;
+        `AcceptedBatch.stopped` names it.
         """
         now = self._now()
         rows = [_new_row(entry, channel, account) for entry in batch]
@@ -97,7 +97,7 @@ class InboxStore(Store):
             for row_id, entry in zip(ids, batch, strict=True)
             if row_id is not None
         ]
-        return Accepted(map(inbox_row, amended) if amendments else accepted, _lost_turns(effects))
+        return AcceptedBatch(map(inbox_row, amended) if amendments else accepted, _lost_turns(effects))
 
     async def ready_work(self, sessions: Mapping[int, SessionKey]) -> int:
         """Move READY messages to these sessions; return the number moved. Nobody may be working."""
@@ -166,7 +166,7 @@ class InboxStore(Store):
                 text = text.replace(sign, f"~{sign}")
             values += [each.format(text) for each in _SENDERS]
         if session is not None:
-            in_it, sessions = in_conversation(session)
+            in_it, sessions = conversation_condition(session)
             where, values = f"{where} AND {in_it}", [*values, *sessions]
         query = (
             f"SELECT {INBOX} FROM inbox WHERE channel = ? AND kind IN ('message', 'alone'){where}"
@@ -298,9 +298,9 @@ def _batch_locks(db: ConnectionPort, batch: Sequence[Pending]) -> Iterator[str]:
         yield named_lock("grants")
 
 
-def _lost_turns(effects: amending.Effects) -> list[Stopped]:
+def _lost_turns(effects: amending.Effects) -> list[StoppedTurn]:
     return [
-        Stopped(key, turn, why)
+        StoppedTurn(key, turn, why)
         for session, turn, why in effects.stopped
         if (key := session_or_none(session)) is not None
     ]

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from agent_core.messages import Audience
-from gateway.store.model import Collected, Job, JobKind, JobState, LedgerEntry, RunOutcome
+from gateway.store.model import CollectedAlert, Job, JobKind, JobState, LedgerEntry, RunOutcome
 from gateway.store.sql.engine import NOTHING, ConnectionPort, Store, named_lock
 from gateway.store.sql.row_codec import (
     Raw,
@@ -166,12 +166,13 @@ class JobStore(Store):
         asked = said, since.timestamp()
         return await self._reader.call("was_said", lambda db: db.execute(query, asked).fetchone() is not None)
 
-    async def list_collected_alerts(self) -> list[Collected]:
+    async def list_collected_alerts(self) -> list[CollectedAlert]:
         """Return the alerts that wait for the digest, oldest first."""
         query = "SELECT id, channel, person, text, at FROM collected ORDER BY id"
         raws = await self._reader.call("collected", lambda db: db.execute(query).fetchall())
         return [
-            Collected(channel, person, text, moment(at), row_id) for row_id, channel, person, text, at in raws
+            CollectedAlert(channel, person, text, moment(at), row_id)
+            for row_id, channel, person, text, at in raws
         ]
 
     async def prune_plans(self, *, older_than_s: float) -> int:
@@ -245,7 +246,7 @@ def _has_line_between(db: ConnectionPort, name: str, after: float, before: float
     return db.execute(query, (name, after, before)).fetchone() is not None
 
 
-def collect(db: ConnectionPort, alerts: Sequence[Collected]) -> None:
+def collect(db: ConnectionPort, alerts: Sequence[CollectedAlert]) -> None:
     """Store alerts for the digest."""
     db.executemany(
         "INSERT INTO collected (channel, person, text, at) VALUES (?, ?, ?, ?)",

@@ -56,7 +56,7 @@ def inbox_range_locks(first: int, last: int) -> Locks:
     return lambda db: [session_lock(str(session)) for (session,) in db.execute(query, (first, last))]
 
 
-def in_conversation(session: SessionKey) -> tuple[str, tuple[str, str, str]]:
+def conversation_condition(session: SessionKey) -> tuple[str, tuple[str, str, str]]:
     """Return the condition on ``session`` for a conversation with its threads, and its arguments."""
     whole = str(SessionKey(session.channel, session.conversation))
     # A thread's key is the conversation's, a slash, and its name; "0" sorts after the slash.
@@ -74,7 +74,7 @@ def amendment_locks(
         elif each.kind == "stop" and each.session is not None:
             yield session_lock(str(each.session))
         elif each.kind == "leave" and each.session is not None:
-            where, there = in_conversation(each.session)
+            where, there = conversation_condition(each.session)
             yield session_lock(there[0])
             yield session_lock(str(SHARED))
             found = db.execute(

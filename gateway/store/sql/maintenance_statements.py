@@ -13,9 +13,9 @@ from typing import TypeVar
 from gateway.store.sql import crash_records
 from gateway.store.sql.amendments import edited_payload, forget_steps, ignore, is_redacted
 from gateway.store.sql.engine import ConnectionPort
-from gateway.store.sql.inbox_statements import wait_of
+from gateway.store.sql.inbox_statements import seconds_to_claim
 from gateway.store.sql.row_codec import INBOX, OUTBOX, Raw, key_digest, sender_of
-from gateway.store.sql.state_store import LONGEST_S, UNINDEXED_STATE, inbox_sources, outbox_sources
+from gateway.store.sql.state_store import MAX_DELAY_S, UNINDEXED_STATE, inbox_sources, outbox_sources
 from gateway.store.states import (
     BUDGET,
     PLACE,
@@ -70,7 +70,7 @@ def open_sessions(db: ConnectionPort, now: float) -> list[tuple[str, float]]:
         " (SELECT MIN(id) FROM inbox WHERE state = 'ready' AND session NOT IN"
         " (SELECT session FROM inbox WHERE state = 'running') GROUP BY session) ORDER BY id"
     )
-    return [(session, wait_of(db, session, next_at, now)) for session, next_at in rows.fetchall()]
+    return [(session, seconds_to_claim(db, session, next_at, now)) for session, next_at in rows.fetchall()]
 
 
 def waiting_people(db: ConnectionPort) -> list[tuple[str, str]]:
@@ -93,7 +93,7 @@ def due_in(db: ConnectionPort, session: str, now: float) -> float | None:
     ).fetchone()
     if head is None:
         return None
-    return wait_of(db, session, head[0], now)
+    return seconds_to_claim(db, session, head[0], now)
 
 
 def inbox(
@@ -371,7 +371,7 @@ def count(db: ConnectionPort, now: float) -> StoreStats:
     """Return counts by state, and ages at ``now`` (seconds since the epoch)."""
     counted_in = dict(db.execute("SELECT state, COUNT(*) FROM inbox GROUP BY state").fetchall())
     counted_out = dict(db.execute("SELECT state, COUNT(*) FROM outbox GROUP BY state").fetchall())
-    asked = (now, now + LONGEST_S)
+    asked = (now, now + MAX_DELAY_S)
     waiting, asked_at = db.execute(
         f"SELECT COUNT(DISTINCT session), MIN(accepted_at) FROM ({_ASKED}) AS waiting", asked
     ).fetchone()

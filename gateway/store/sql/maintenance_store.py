@@ -126,13 +126,13 @@ class MaintenanceStore(Store):
         found = await self._reader.call("leases", lambda db: leases.leases(db, at(db)))
         return [Lease(*row) for row in found]
 
-    def work_under(self, name: str, *, holder: str, fence: int) -> None:
+    def require_lease(self, name: str, *, holder: str, fence: int) -> None:
         """
         Require this lease for every change from now on: as soon as another holder has it, every call that
         would change something raises `Fenced`. Does nothing where one process has the database for itself.
         """
         if self._database.fencing is not None:
-            self._database.fencing.work_under(name, holder, fence)
+            self._database.fencing.require_lease(name, holder, fence)
 
     async def release_lease(self, name: str, *, holder: str) -> None:
         """Give a lease back early, after the calls in progress; do nothing if it is not held."""

@@ -14,7 +14,7 @@ from agent_core.messages import OutboundKind, OutboundMessage
 from gateway.store.sql import crash_records
 from gateway.store.sql.engine import ConnectionPort, Cursor
 from gateway.store.sql.row_codec import OUTBOX, Raw, dump, instant, payload_object
-from gateway.store.sql.state_store import LONGEST_S, inbox_sources, outbox_sources, wait_s
+from gateway.store.sql.state_store import MAX_DELAY_S, inbox_sources, outbox_sources, wait_s
 from gateway.store.states import DROPPED_REASONS, IllegalMove, InboxState, OutboxState
 
 _OPEN = "state IN ('pending', 'sending', 'uncertain')"
@@ -158,7 +158,7 @@ def record_failure(
     if next_at is None:
         target = OutboxState.DEAD
         sources = outbox_sources(target, *_NOT_HELD)
-        crash_records.acquit(db, crash_records.send_item(row_id))
+        crash_records.forget_deaths(db, crash_records.send_item(row_id))
     else:
         target = OutboxState.PENDING if certain else OutboxState.UNCERTAIN
         tried = (OutboxState.SENDING, OutboxState.UNCERTAIN)
@@ -194,7 +194,7 @@ def apologise(db: ConnectionPort, row_id: int, message: tuple[OutboundMessage, s
 
 def to_unknown(db: ConnectionPort, row_id: int, error: str) -> None:
     """Move to ``unknown``: a person decides, and a retry begins with a clean crash record."""
-    crash_records.acquit(db, crash_records.send_item(row_id))
+    crash_records.forget_deaths(db, crash_records.send_item(row_id))
     query = (
         "UPDATE outbox SET state = 'unknown', next_at = NULL, error = ?"
         f" WHERE id = ? AND {outbox_sources(OutboxState.UNKNOWN)}"
@@ -267,7 +267,7 @@ def heads(
     return db.execute(
         f"SELECT {OUTBOX} FROM outbox WHERE id IN ({_heads(busy)})"
         " AND (next_at IS NULL OR next_at <= ? OR next_at > ?) ORDER BY id LIMIT ?",
-        (channel, account, *busy, now, now + LONGEST_S, limit),
+        (channel, account, *busy, now, now + MAX_DELAY_S, limit),
     ).fetchall()
 
 

@@ -159,7 +159,7 @@ class OutboxStore(Store):
 
         def write(db: ConnectionPort) -> list[int]:
             turn = outbox_statements.replace_sent(db, row.id, now)
-            inbox_statements.spend(db, day, session, purpose.value, usage)
+            inbox_statements.add_usage(db, day, session, purpose.value, usage)
             return outbox_statements.insert(db, messages, inbox_id=row.inbox_id, turn=turn, now=now)
 
         locks = _of_turn(row, outbound.session)

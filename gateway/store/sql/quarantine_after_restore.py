@@ -20,7 +20,7 @@ RESTORED = "restored"
 
 
 @dataclass(frozen=True, slots=True)
-class Parked:
+class QuarantineCounts:
     """The numbers of uncertain answers, quarantined questions, dropped heartbeat runs and paused jobs."""
 
     answers: int = 0
@@ -29,7 +29,7 @@ class Parked:
     jobs: int = 0
 
 
-class Runs(Protocol):
+class StatementRunner(Protocol):
     """Anything that runs statements inside a transaction."""
 
     def execute(self, text: str, parameters: Any = ..., /) -> Any:
@@ -38,8 +38,8 @@ class Runs(Protocol):
 
 
 def set_aside_open_work(
-    db: Runs, *, backed_up_at: float, now: float, runs_once: Callable[[str], bool]
-) -> Parked:
+    db: StatementRunner, *, backed_up_at: float, now: float, runs_once: Callable[[str], bool]
+) -> QuarantineCounts:
     """Park the open work in a transaction; ``runs_once`` is True for one-time timings."""
     answers = db.execute(
         "UPDATE outbox SET state = 'uncertain', uncertain_at = COALESCE(uncertain_at, ?),"
@@ -63,10 +63,10 @@ def set_aside_open_work(
     ).rowcount
     jobs = _past_jobs(db, now, runs_once)
     db.execute("DELETE FROM grants")
-    return Parked(answers, questions, ticks, jobs)
+    return QuarantineCounts(answers, questions, ticks, jobs)
 
 
-def _past_jobs(db: Runs, now: float, runs_once: Callable[[str], bool]) -> int:
+def _past_jobs(db: StatementRunner, now: float, runs_once: Callable[[str], bool]) -> int:
     """Handle jobs that came due: one-time jobs wait for a person, others continue."""
     paused = 0
     due = db.execute(

@@ -22,9 +22,9 @@ from gateway.store.model import (
     LEFT,
     STOPPED,
     WITHDRAWN,
-    Decided,
     NewOutbound,
     OutboxRow,
+    QuestionDecision,
     Step,
     ToolQuestionRow,
     Turn,
@@ -163,7 +163,7 @@ class QuestionStore(Store):
 
         return await self._writer.call("decide", write, locks=locks)
 
-    async def find_decision(self, name: str) -> Decided | None:
+    async def find_decision(self, name: str) -> QuestionDecision | None:
         """Return a person's decision on a question of the last month, even if its turn has ended."""
         return await self._reader.call("decided", lambda db: _remembered(db, name))
 
@@ -287,14 +287,14 @@ def questions_in(db: ConnectionPort) -> list[ToolQuestionRow]:
     return [question for raw in raws if (question := _question(raw)) is not None]
 
 
-def _remembered(db: ConnectionPort, name: str) -> Decided | None:
+def _remembered(db: ConnectionPort, name: str) -> QuestionDecision | None:
     """Read the recorded decision."""
     found = db.execute("SELECT value FROM state WHERE topic = ?", (_TOPIC + name,)).fetchone()
     if found is None:
         return None
     _, place, verdict, tool = str(found[0]).split(" ", 3)
     session = session_or_none(place)
-    return None if session is None else Decided(session, verdict, tool)
+    return None if session is None else QuestionDecision(session, verdict, tool)
 
 
 def _find(db: ConnectionPort, turn: str, step: Step) -> Raw | None:

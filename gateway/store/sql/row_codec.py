@@ -28,7 +28,7 @@ from agent_core.messages import (
     SessionKey,
 )
 from agent_core.models import Message
-from gateway.store.model import LONGEST_NAME, InboxRow, JournalLine, NewOutbound, OutboxRow, Step, Turn
+from gateway.store.model import MAX_NAME, InboxRow, JournalLine, NewOutbound, OutboxRow, Step, Turn
 from gateway.store.states import InboxState, OutboxState
 
 Raw = tuple[Any, ...]
@@ -62,7 +62,7 @@ def key_text(text: str) -> str:
     """Convert a server's message id to what a column and its index can hold; a hash replaces a long one."""
     whole = whole_text(text)
     raw = whole.encode()
-    return whole if len(raw) <= LONGEST_NAME else f"sha256:{hashlib.sha256(raw).hexdigest()}"
+    return whole if len(raw) <= MAX_NAME else f"sha256:{hashlib.sha256(raw).hexdigest()}"
 
 
 def whole_text(text: str) -> str:

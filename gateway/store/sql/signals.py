@@ -11,7 +11,7 @@ from typing import Any
 
 import structlog
 
-from gateway.store.model import Stopped
+from gateway.store.model import StoppedTurn
 from gateway.store.sql.engine import ConnectionPort
 from gateway.store.sql.question_store import questions_in
 from gateway.store.sql.row_codec import payload_object, session_or_none
@@ -75,7 +75,7 @@ class Signals:
     def _stopped(self, session: str, turn: str, why: str) -> None:
         key = session_or_none(session)
         if key is not None:
-            self._wakeups.stopped.fire(Stopped(key, turn, why))
+            self._wakeups.stopped.fire(StoppedTurn(key, turn, why))
 
     def _history(self, session: str) -> None:
         key = session_or_none(session)

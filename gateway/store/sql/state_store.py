@@ -108,7 +108,7 @@ class HistoryJournal(Store):
         )
 
 
-LONGEST_S = 2 * 3600.0
+MAX_DELAY_S = 2 * 3600.0
 """No row waits longer: a wrong clock wrote any instant that is later from now, and the row is due at once."""
 
 UNINDEXED_STATE = "(state || '')"
@@ -145,10 +145,10 @@ def _condition(states: Iterable[InboxState | OutboxState]) -> str:
 
 def due_at(now: float, delay_s: float) -> float:
     """Return the instant to store for a wait that begins now."""
-    return now + min(delay_s, LONGEST_S)
+    return now + min(delay_s, MAX_DELAY_S)
 
 
 def wait_s(next_at: float | None, now: float) -> float:
     """Return the seconds that a row with this instant still waits; 0.0 if it is due."""
     left_s = 0.0 if next_at is None else next_at - now
-    return left_s if 0.0 < left_s <= LONGEST_S else 0.0
+    return left_s if 0.0 < left_s <= MAX_DELAY_S else 0.0

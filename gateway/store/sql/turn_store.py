@@ -28,7 +28,7 @@ from gateway.store.sql.row_codec import (
     to_json,
 )
 from gateway.store.sql.state_store import due_at
-from gateway.store.sql.usage_store import DEAREST, note_dear_turn
+from gateway.store.sql.usage_store import COSTLIEST, note_dear_turn
 from gateway.store.states import InboxState
 
 
@@ -156,7 +156,7 @@ class TurnStore(Store):
                 inbox_statements.accept_notes(db, notes, now)
                 blank_withdrawn(db, owned.turn)
             self._journal(db, owned.session, lines, now)
-            inbox_statements.spend(db, day, owned.session, purpose, usage)
+            inbox_statements.add_usage(db, day, owned.session, purpose, usage)
             note_dear_turn(db, day, owned.tail, completion.spent)
             for session, told in others:
                 self._journal(db, session, told, now)
@@ -172,7 +172,7 @@ class TurnStore(Store):
             *session_locks(owned.session, *(session for session, _ in others)),
             *outbox_locks(messages),
             *ledger,
-            *([named_lock(DEAREST, day)] if completion.spent.calls else []),
+            *([named_lock(COSTLIEST, day)] if completion.spent.calls else []),
         ]
         ids = await self._writer.call("complete", write, locks=locks)
         return pending(ids, messages, owned.tail, held)

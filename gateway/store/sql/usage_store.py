@@ -10,14 +10,14 @@ from typing import Any
 
 from agent_core.messages import SessionKey
 from agent_core.models import Purpose, Usage
-from gateway.store.model import By, Spent, TurnCost, UsageRow
+from gateway.store.model import TurnCost, UsageGroup, UsageRow, UsageSum
 from gateway.store.sql import inbox_statements
 from gateway.store.sql.engine import NOTHING, ConnectionPort, Store
 from gateway.store.sql.state_store import remember
 
-DEAREST = "dearest"
+COSTLIEST = "dearest"
 """The topics ``dearest/DAY`` have the dearest turns of each day: its last message, and what it cost."""
-_MOST_OF_A_DAY, _KEPT_DAYS = 10, 90
+_MAX_OF_A_DAY, _KEPT_DAYS = 10, 90
 
 _SUMS = (
     "SUM(prompt_tokens), SUM(completion_tokens), SUM(calls), SUM(cost_usd), SUM(cached_tokens),"
@@ -41,16 +41,18 @@ def note_dear_turn(db: ConnectionPort, day: str, tail: int, usage: Usage) -> Non
     """Keep the cost of a turn if it is among the dearest of its day; those of long ago are dropped."""
     if not usage.calls:
         return
-    topic = f"{DEAREST}/{day}"
+    topic = f"{COSTLIEST}/{day}"
     found = db.execute("SELECT value FROM state WHERE topic = ?", (topic,)).fetchone()
     if found is None:
         oldest = date.fromisoformat(day) - timedelta(days=_KEPT_DAYS)
-        db.execute("DELETE FROM state WHERE topic > ? AND topic < ?", (f"{DEAREST}/", f"{DEAREST}/{oldest}"))
+        db.execute(
+            "DELETE FROM state WHERE topic > ? AND topic < ?", (f"{COSTLIEST}/", f"{COSTLIEST}/{oldest}")
+        )
     kept = [] if found is None else json.loads(found[0])
     numbers = (usage.cost_usd, usage.prompt_tokens, usage.completion_tokens, usage.calls)
     kept = sorted([*kept, [tail, *numbers]], key=_dearness, reverse=True)
-    if any(each[0] == tail for each in kept[:_MOST_OF_A_DAY]):
-        remember(db, topic, json.dumps(kept[:_MOST_OF_A_DAY]))
+    if any(each[0] == tail for each in kept[:_MAX_OF_A_DAY]):
+        remember(db, topic, json.dumps(kept[:_MAX_OF_A_DAY]))
 
 
 def _dearness(cost: Sequence[Any]) -> tuple[float, int]:
@@ -67,7 +69,7 @@ class UsageStore(Store):
         day, key = self._day(self._now()), str(session)
 
         def write(db: ConnectionPort) -> None:
-            inbox_statements.spend(db, day, key, purpose.value, usage)
+            inbox_statements.add_usage(db, day, key, purpose.value, usage)
 
         await self._writer.call("add_usage", write, locks=NOTHING)
 
@@ -105,7 +107,7 @@ class UsageStore(Store):
         *sums, _ = await self._reader.call("spent_on", lambda db: db.execute(query, (day,)).fetchone())
         return _usage(sums)
 
-    async def usage_since(self, *, since: str, by: By) -> list[Spent]:
+    async def usage_since(self, *, since: str, by: UsageGroup) -> list[UsageSum]:
         """Return the usage from a day on: days in order, other groups by the most tokens first."""
         if by not in ("day", "purpose", "session", "model"):
             raise ValueError(f"usage is not kept by {by}")
@@ -113,7 +115,7 @@ class UsageStore(Store):
         query = f"SELECT {by}, {_SUMS} FROM usage WHERE day >= ? GROUP BY {by} ORDER BY {order}"
         raws = await self._reader.call("spent", lambda db: db.execute(query, (since,)).fetchall())
         return [
-            Spent(
+            UsageSum(
                 name,
                 _usage(sums),
                 priced=not unpriced,
@@ -121,9 +123,9 @@ class UsageStore(Store):
             for name, *sums, unpriced in raws
         ]
 
-    async def dearest_turns(self, *, since: str, limit: int = 10) -> list[TurnCost]:
+    async def costliest_turns(self, *, since: str, limit: int = 10) -> list[TurnCost]:
         """Return the turns from a day on that have cost the most, the dearest first."""
-        low, high = f"{DEAREST}/{since}", f"{DEAREST}0"  # the character after a slash
+        low, high = f"{COSTLIEST}/{since}", f"{COSTLIEST}0"  # the character after a slash
         days = "SELECT value FROM state WHERE topic >= ? AND topic < ?"
         message = "SELECT session, accepted_at FROM inbox WHERE id = ?"
 

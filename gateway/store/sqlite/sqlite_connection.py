@@ -32,7 +32,7 @@ from gateway.store.sqlite.watching import CommitWatch
 from gateway.store.store_errors import StoreUnavailable
 
 BATCH = 256
-UNDONE_AGAIN_S = 1.0
+RETRY_UNDO_S = 1.0
 
 _Result = TypeVar("_Result")
 Synchronous = Literal["full", "normal"]
@@ -194,7 +194,7 @@ class Worker:
                     # Only this call can undo it, so it is repeated until the disk accepts it.
                     run = call.run if call.is_late else partial(_late, call.run)
                     again = Call(call.name, run, call.durable, None, is_late=True)
-                    self._loop.call_later(UNDONE_AGAIN_S, self._put_again, again)
+                    self._loop.call_later(RETRY_UNDO_S, self._put_again, again)
                 continue
             self._calls_under_way.leave()
             if call.future.done():

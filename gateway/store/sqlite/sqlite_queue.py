@@ -1,8 +1,8 @@
 """
 Opens and closes the embedded queue: one SQLite file, one thread that writes, one that reads. Each store is a
 class of its own over the same `Database`, in its own file in ``store/sql``; the SQL is in files ending with
-``_sql.py``. ``sqlite_connection.py`` has the threads, ``sqlite_schema.py`` the file. Objects are converted to
-JSON and back on the event loop, so that the writing thread only writes. What survives what: with
+``_statements.py``. ``sqlite_connection.py`` has the threads, ``sqlite_schema.py`` the file. Objects are
+converted to JSON and back on the event loop, so that the writing thread only writes. What survives what: with
 ``synchronous="full"`` everything that has returned survives a power cut, except for claims, ``sending``
 marks, parked turns and cleared journal lines. Losing one of those is equivalent to an interruption before it,
 and all of them survive a killed process.

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from gateway.store.sql.quarantine_after_restore import Parked, set_aside_open_work
+from gateway.store.sql.quarantine_after_restore import QuarantineCounts, set_aside_open_work
 from gateway.store.sql.tables import VERSION
 from gateway.store.sqlite.sqlite_errors import unavailable
 from gateway.store.sqlite.sqlite_schema import (
@@ -71,7 +71,7 @@ def examine_copy(path: Path) -> tuple[int, str, int, int]:
 
 def quarantine_open_work(
     path: Path, *, backed_up_at: float, now: float, runs_once: Callable[[str], bool]
-) -> Parked:
+) -> QuarantineCounts:
     """Park a copy's open work in one transaction. Raises StoreUnavailable."""
     try:
         with closing(sqlite3.connect(path, isolation_level=None)) as db:

@@ -23,7 +23,7 @@ from gateway.store.store_errors import StoreCorrupt, StoreTooNew, StoreUnusable
 
 
 class EmbeddedConnection(sqlite3.Connection):
-    """A connection to ``gateway.db``. Implements `gateway.store.sql.engine.Connection`."""
+    """A connection to ``gateway.db``. Implements `gateway.store.sql.engine.ConnectionPort`."""
 
     def lock(self, *names: str) -> None:
         """Do nothing: nobody else writes while a transaction of the one writer is open."""

@@ -22,12 +22,12 @@ from gateway.routing.access import Access, Role, normalise
 from gateway.store.states import InboxState
 from gateway.store.stores import Queue, Turn
 from gateway.system.terminal_text import span
-from gateway.turns.commands.asked import NOT_HERE, CommandContext
+from gateway.turns.commands.chat_command_context import NOT_HERE, CommandContext
 from gateway.turns.commands.command_parsing import Command
 from gateway.turns.commands.command_text import about_parts, help_text, stopped_text
 from gateway.turns.commands.new_conversation import NewConversation
 from gateway.turns.questions.decisions import NOTHING_WAITS, clean_name, is_call
-from gateway.turns.questions.review_questions import CommandReply, ReviewQuestions, is_item
+from gateway.turns.questions.review_questions import CommandReply, ReviewQuestions, is_review_name
 from gateway.turns.questions.tool_grants import ToolGrants, parse_terms
 
 _NOTHING = gettext_noop("Nothing waits for your decision.")
@@ -271,5 +271,5 @@ class CommandHandlers:
 def _names_of_items(argument: str) -> tuple[list[str], str]:
     """The names of calls, drafts and kept messages with which an argument begins, and the rest."""
     words = argument.replace(",", " ").split()
-    names = list(takewhile(lambda name: is_call(name) or is_item(name), map(clean_name, words)))
+    names = list(takewhile(lambda name: is_call(name) or is_review_name(name), map(clean_name, words)))
     return names, argument if not names else " ".join(argument.replace(",", " ").split()[len(names) :])

@@ -14,7 +14,7 @@ _WORD = re.compile(
     r"(?:[!/！]|(?P<apart>[!！]\s))([A-Za-z][A-Za-z0-9_-]{0,30})[!.?]{0,5}(?!\S)[^\S\n]*([^\n]*)"
 )
 _AFTER_NAME = re.compile(r"[\s:,;–—-]*")
-_LONGEST_LOOKED_AT = 8_000
+_MAX_EXAMINED = 8_000
 _LONG_ENOUGH = 5
 """A shorter word with a slip and words behind it is more likely a sentence."""
 
@@ -56,7 +56,7 @@ def parse_command(message: InboundMessage, *, email_style: bool = False) -> Comm
         text = without_name(text, message)
     text, __, rest = text.partition("\n")
     alone = not rest.strip()
-    found = _WORD.match(text[:_LONGEST_LOOKED_AT])
+    found = _WORD.match(text[:_MAX_EXAMINED])
     if found is None:
         return None
     word, argument = found[2].lower(), found[3].strip()
@@ -68,7 +68,7 @@ def parse_command(message: InboundMessage, *, email_style: bool = False) -> Comm
     misread = _misread(word, argument, more=more)
     if found["apart"] and misread is not None:
         return None  # a blank behind the sign: a sentence, unless it is a command as it stands
-    if misread is None and word in COMMANDS and word != "stop" and len(text.rstrip()) > _LONGEST_LOOKED_AT:
+    if misread is None and word in COMMANDS and word != "stop" and len(text.rstrip()) > _MAX_EXAMINED:
         misread = Misread(word, _("That is too long for `!{word}`, so nothing was done.", word=word))
     if misread is None and word in COMMANDS:
         is_list = word in LISTS and argument.rstrip(".!").lower() == "list"

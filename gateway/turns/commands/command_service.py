@@ -17,7 +17,7 @@ from agent_core.memory.scopes import OWNER
 from agent_core.memory_ports import MemoryPort
 from agent_core.messages import Background, InboundMessage, LineNote, SessionKey
 from agent_core.models import Message, Purpose
-from agent_core.prompt import CORRECTED, attachment_lines, email_text
+from agent_core.prompt import CORRECTION_PREFIX, attachment_lines, email_text
 from agent_core.provenance import untrusted_origin
 from gateway.routing.access import Access, is_admitted
 from gateway.store.stores import Completion, Queue, Turn
@@ -106,7 +106,7 @@ class IngestOnly:
 
     async def _owners(self, session: SessionKey) -> SessionKey | None:
         """The owner's conversation in the same thread, if there is one."""
-        for address in self._access.owner_on(session.channel):
+        for address in self._access.owner_addresses_on(session.channel):
             near = SessionKey(session.channel, session.conversation, address)
             await self._flush(near)  # its first words may be in the queue alone
             if (await self._memory.load_history(str(near), max_messages=1)).total:
@@ -262,7 +262,7 @@ class CommandService:
     def _is_edited_into_command(self, note: InboundMessage) -> bool:
         """Return True if a note is about an edit, after which an answered message says a command."""
         before, _, now = note.text.partition("\n")
-        is_edit = before.startswith(CORRECTED)
+        is_edit = before.startswith(CORRECTION_PREFIX)
         return is_edit and self._command(note.model_copy(update={"text": now})) is not None
 
     def _command(self, message: InboundMessage) -> Command | Misread | None:

@@ -24,14 +24,14 @@ from gateway.routing.conversations import Conversations, place_name
 from gateway.store.background_job_rows import is_background
 from gateway.store.stores import Queue
 from gateway.system.terminal_text import span
-from gateway.turns.commands.asked import NOT_HERE, CommandContext
+from gateway.turns.commands.chat_command_context import NOT_HERE, CommandContext
 from gateway.turns.commands.command_text import TAKEN_OVER, for_people
 from gateway.turns.commands.conversation_commands import PAGE, PAGE_CHARS, Histories
 from gateway.turns.questions.question_text import safe_line, visible
 from gateway.turns.questions.review_questions import CommandReply
 
 _LISTED = 9
-_MOST_CHARS = 16_000
+_MAX_CHARS = 16_000
 _SUMMARY_CHARS = 6_000
 _SINGLE_CHARS = 4_000
 _USE = gettext_noop(
@@ -52,7 +52,7 @@ class _Found:
     title: str
 
 
-class CarryOn:
+class ContinueCommand:
     """Lists conversations and takes one over. One instance for all sessions."""
 
     def __init__(
@@ -123,7 +123,7 @@ class CarryOn:
 
     async def _take(self, asked: CommandContext, session: SessionKey) -> CommandReply | str:
         # One moment of it: summary and lines belong together, also while it is being consolidated.
-        tail = await self._histories.tail(session, max_chars=2 * _MOST_CHARS)
+        tail = await self._histories.tail(session, max_chars=2 * _MAX_CHARS)
         said = [
             each for each in in_force(tail.messages) if each.role in ("user", "assistant") and each.content
         ]
@@ -140,7 +140,7 @@ class CarryOn:
         for each in reversed(said):
             gap = "\n" if each.content.startswith("<") else " "
             text = f"{_who(each)}:{gap}{_cut(each.content, _SINGLE_CHARS)}"
-            if size + len(text) > _MOST_CHARS:
+            if size + len(text) > _MAX_CHARS:
                 break
             kept.append((each, text))
             size += len(text)

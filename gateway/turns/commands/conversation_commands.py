@@ -23,7 +23,7 @@ from channels.attachments.attachment_storage import AttachmentsUnavailable
 from channels.base import AttachmentRefused
 from gateway.routing.access import normalise
 from gateway.routing.conversations import place_name
-from gateway.turns.commands.asked import CommandContext
+from gateway.turns.commands.chat_command_context import CommandContext
 from gateway.turns.commands.command_text import excerpt_for_people, for_people
 from gateway.turns.questions.question_text import visible
 from gateway.turns.questions.review_questions import CommandReply
@@ -37,10 +37,10 @@ long conversation take the processor for many seconds.
 
 KeepFile = Callable[[str, str, bytes], Awaitable[Attachment]]
 """Keeps a file of ours, by its name, its type and its content."""
-_MOST_FOUND = 8
+_MAX_FOUND = 8
 _FOUND_CHARS = 240
-_MOST_LINES = 20_000
-_MOST_CHARS = 4_000_000
+_MAX_LINES = 20_000
+_MAX_CHARS = 4_000_000
 
 
 class ConversationCommands:
@@ -60,11 +60,11 @@ class ConversationCommands:
         since = asked.session.since
         await self._histories.flush(asked.turn.session)  # what was said here just now
         answer = await self._search.search(
-            SearchRequest(asked.session.scope, words, since, max_results=_MOST_FOUND)
+            SearchRequest(asked.session.scope, words, since, max_results=_MAX_FOUND)
         )
         found = _found_in(answer.hits, words, since)
         lines = [self._found(*each, asked.session.id, words) for each in found]
-        lines = lines[:_MOST_FOUND]
+        lines = lines[:_MAX_FOUND]
         if lines and answer.more > 0:
             lines.append(_("\n{more} more fit less well.", more=answer.more))
         if not answer.complete:
@@ -111,7 +111,7 @@ class ConversationCommands:
     async def _lines(self, session: str) -> tuple[Sequence[Message], int]:
         """The newest lines of a conversation, and how many there are before them."""
         total = (await self._memory.load_history(session, max_messages=1)).total
-        first = start = max(0, total - _MOST_LINES)
+        first = start = max(0, total - _MAX_LINES)
         lines: list[Message] = []
         while start < total:
             page = await self._memory.load_segment(
@@ -139,7 +139,7 @@ def _file_of(asked: CommandContext, lines: Sequence[Message], earlier: int) -> t
         seen = [line for line in seen if line.turn is not None and line.turn in mine]
     said = [line for line in seen if line.role in ("user", "assistant") and line.content.strip()]
     size, keep = 0, len(said)
-    while keep and size + len(said[keep - 1].content) <= _MOST_CHARS:
+    while keep and size + len(said[keep - 1].content) <= _MAX_CHARS:
         keep -= 1
         size += len(said[keep].content)
     return said[keep:], as_markdown(said[keep:], left_out=earlier + keep, undone=withdrawn_ids(lines))

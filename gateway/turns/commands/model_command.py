@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from agent_core.language import _
-from gateway.turns.commands.asked import CommandContext
+from gateway.turns.commands.chat_command_context import CommandContext
 from gateway.turns.model_choice import ModelChoice
 from gateway.turns.questions.decisions import clean_name
 from gateway.turns.questions.question_text import safe_line

@@ -57,7 +57,7 @@ class NewConversation:
         await self._put(turn.session, None)
         return 0
 
-    async def waits(self, session: SessionKey) -> bool:
+    async def is_pending(self, session: SessionKey) -> bool:
         """Return True if a conversation is reset at a later message. Raises `StoreUnavailable`."""
         return str(session) in await self._known()
 

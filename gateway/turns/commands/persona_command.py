@@ -6,7 +6,7 @@ import anyio.to_thread
 
 from agent_core.language import _, gettext_noop
 from agent_core.persona import Persona
-from gateway.turns.commands.asked import NOT_HERE, CommandContext
+from gateway.turns.commands.chat_command_context import NOT_HERE, CommandContext
 from gateway.turns.questions.question_text import visible
 
 _HOW = gettext_noop(

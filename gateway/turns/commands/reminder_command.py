@@ -9,14 +9,14 @@ from agent_core.language import _, gettext_noop, ngettext
 from agent_core.messages import EVERYBODY, Audience
 from agent_core.text import one_line
 from gateway.proactive.jobs.job_service import EVERYBODY_HERE, JobPlace, JobService, is_watch
-from gateway.proactive.jobs.time_grammar import is_free_of_times, is_time, split_time_behind, split_when
+from gateway.proactive.jobs.time_grammar import is_free_of_times, is_time, split_trailing_time, split_when
 from gateway.proactive.jobs.time_syntax import Ambiguous, NotATime
 from gateway.proactive.jobs.trigger_parsing import TriggerRequest
 from gateway.proactive.jobs.triggers import TriggerInvalid
 from gateway.store.model import Job, JobKind
 from gateway.store.store_errors import TooManyJobs
 from gateway.store.stores import Step, TurnStore
-from gateway.turns.commands.asked import CommandContext, place_of
+from gateway.turns.commands.chat_command_context import CommandContext, place_of
 from gateway.turns.questions.question_text import safe_line
 
 _HOW = gettext_noop("`!remind tomorrow at 8 call Tom` makes one")
@@ -24,7 +24,7 @@ _FOR_ME = re.compile(r"\A(?:me|mich)\s+(?:(?:to|that|dass)\s+)?", re.IGNORECASE)
 _FILLING = re.compile(r"\A(?:to|that|dass)\s+", re.IGNORECASE)
 _NOT_PROVEN = gettext_noop("Your address is not verified, so you cannot schedule anything. Nothing was done.")
 _LONGEST = 4000
-_MOST_WORDS = 20
+_MAX_WORDS = 20
 _REMOVES = frozenset({"cancel", "remove", "stop", "delete"})
 _CHANGES = frozenset({"change", "edit", "move", "reschedule", "update", "ändere", "ändern", "verschiebe"})
 _TO = re.compile(r"\A(?:to|auf)\s+", re.IGNORECASE)
@@ -116,7 +116,7 @@ async def read_argument(
         return whom, what
     except NotATime as problem:
         try:
-            return await _parse_time_behind(jobs, argument, place)
+            return await _parse_trailing_time(jobs, argument, place)
         except NotATime:
             raise problem from None
 
@@ -128,7 +128,7 @@ def _parse_argument(argument: str, place: JobPlace) -> tuple[str, tuple[TriggerR
     except NotATime as error:
         problem = error
     words = argument.split(" ") if not is_time(argument) else []
-    for number in range(1, min(len(words), _MOST_WORDS)):
+    for number in range(1, min(len(words), _MAX_WORDS)):
         try:
             request, text = reminder_of(" ".join(words[number:]))
         except NotATime:
@@ -145,11 +145,11 @@ def _parse_argument(argument: str, place: JobPlace) -> tuple[str, tuple[TriggerR
     raise problem
 
 
-async def _parse_time_behind(
+async def _parse_trailing_time(
     jobs: JobService, argument: str, place: JobPlace
 ) -> tuple[str, tuple[TriggerRequest, str]]:
-    """As `_parse_argument`, with the time at the end. Raises `NotATime`."""
-    request, text = reminder_of(argument, split_time_behind)
+    """Parse an argument with the time at its end. Raises `NotATime`."""
+    request, text = reminder_of(argument, split_trailing_time)
     first, __, others = text.partition(" ")
     try:
         is_for_others = first.rstrip(":,").lower() in EVERYBODY_HERE or bool(

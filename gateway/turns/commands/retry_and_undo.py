@@ -29,7 +29,7 @@ from gateway.routing.access import Access, Role, is_admitted, normalise
 from gateway.store.shared import SHARED
 from gateway.store.states import BUDGET, InboxState, OutboxState
 from gateway.store.stores import InboxRow, Pending, Queue
-from gateway.turns.commands.asked import CommandContext
+from gateway.turns.commands.chat_command_context import CommandContext
 from gateway.turns.commands.command_parsing import is_only_read, parse_command
 from gateway.turns.commands.command_text import TAKEN_OVER, for_people, tool_line
 from gateway.turns.commands.conversation_commands import Histories
@@ -37,7 +37,7 @@ from gateway.turns.commands.worded_answers import recorded_reply
 from gateway.turns.questions.question_text import safe_line
 from gateway.turns.questions.review_questions import CommandReply
 from gateway.turns.transcription import sound_files
-from gateway.turns.user_input import used_before
+from gateway.turns.user_input import earlier_tool_uses
 
 _LOOKED_AT = 200
 _STAYS = gettext_noop("What I did or noted because of it stays. Another `!undo` removes the question before.")
@@ -79,7 +79,7 @@ class _Exchange:
 
 
 @dataclass(eq=False)
-class TakeBack:
+class RetryAndUndo:
     """Withdraws exchanges. One instance for all sessions."""
 
     store: Queue
@@ -247,7 +247,7 @@ class TakeBack:
 
     async def _done_before(self, asked: CommandContext, rows: Sequence[InboxRow]) -> dict[str, int]:
         """Count the tools used for these questions so far, for the model that answers again."""
-        used = used_before([row.message for row in rows])
+        used = earlier_tool_uses([row.message for row in rows])
         turns = {row.turn for row in rows}
         for receipt in await self.store.receipts.newest(session=asked.turn.session, limit=1_000):
             if receipt.turn in turns:

@@ -18,7 +18,7 @@ from agent_core.text import short_hash
 from agent_core.tools.effects import Effect
 from gateway.store.model import EffectReceipt
 from gateway.store.stores import Queue, Step, Turn
-from gateway.turns.commands.asked import NOT_HERE, CommandContext
+from gateway.turns.commands.chat_command_context import NOT_HERE, CommandContext
 from gateway.turns.questions.decisions import clean_name
 from gateway.turns.questions.question_text import safe_line
 from gateway.turns.user_input import trust_topic, trusted_before

@@ -43,8 +43,8 @@ from gateway.turns.questions.tool_grants import parse_terms
 from gateway.turns.questions.yes_and_no import (
     AnswerReading,
     Sign,
-    asks,
-    calls_off,
+    is_cancellation,
+    is_question,
     is_stop_word,
     read_answer,
     yes_or_no,
@@ -177,7 +177,7 @@ class WordedAnswers:
         """
         message = entry.message
         is_meant = message.audience is Audience.DIRECT and message.channel not in self.email_style
-        if not is_meant or _is_reply(message) or message.attachments or not calls_off(message.text):
+        if not is_meant or _is_reply(message) or message.attachments or not is_cancellation(message.text):
             return None
         if not await self._is_answering(entry):
             return None
@@ -462,7 +462,7 @@ class WordedAnswers:
         terms = parse_terms([span])
         if terms is None:
             return _misread(answer, question, _("A grant holds for a day at most. Nothing was done."))
-        grant = self.calls.granting(question, answer.message, terms, self.now())
+        grant = self.calls.grant_or_refusal(question, answer.message, terms, self.now())
         if isinstance(grant, str):
             return _misread(answer, question, _("{grant} Answer `yes` or `no`.", grant=grant))
         notes = replace(answer.message.notes, granted=granted_text(grant))
@@ -558,7 +558,7 @@ def _is_mere_notice(row: OutboxRow) -> bool:
     is_reminder = job is not None and job.kind == JobKind.REMIND
     is_outcome = message.notes.is_command or (bool(message.notes.answers) and not message.notes.more)
     is_ours = message.kind in (OutboundKind.NOTICE, OutboundKind.APOLOGY) or is_outcome
-    return (is_ours or is_reminder) and not asks(message.text)
+    return (is_ours or is_reminder) and not is_question(message.text)
 
 
 def _names(row: Any, message: InboundMessage) -> list[str]:

@@ -15,10 +15,10 @@ from gateway.turns.commands.command_parsing import without_name
 from gateway.turns.questions.yes_and_no import (
     AnswerReading,
     Sign,
-    asks,
-    doubts,
-    goes_on,
+    continues_sentence,
     is_polite,
+    is_qualified_answer,
+    is_question,
     read_answer,
 )
 
@@ -55,8 +55,8 @@ def _with_later(said: AnswerReading, later: Sequence[str], mail: InboundMessage 
     own = later if mail is None else [own_lines(each) for each in later]
     wishes = [each for each in later if not _is_closing(each, mail)]
     if (
-        goes_on("\n".join(later), after_a_no=said.sign is Sign.NO)
-        or any(asks(each) or doubts(each) for each in own)
+        continues_sentence("\n".join(later), after_a_no=said.sign is Sign.NO)
+        or any(is_question(each) or is_qualified_answer(each) for each in own)
         or any(each.lstrip().startswith(("!", "/", "！")) for each in wishes)
     ):
         return AnswerReading(Sign.UNCLEAR, more="\n\n".join(filter(None, [said.more, *later])))

@@ -182,7 +182,7 @@ class ToolDecisions:
         question = await self._open(name, message)
         if not isinstance(question, ToolQuestionRow):
             return question
-        given = self.granting(question, message, terms, now)
+        given = self.grant_or_refusal(question, message, terms, now)
         if isinstance(given, str):
             return given
         owner = self._access.decide(message).role is Role.OWNER
@@ -196,7 +196,7 @@ class ToolDecisions:
         _log.info("tool_approval.granted", item=given.id, tool=decided.tool, kind=given.scope.kind.value)
         return f"{words}{granted_text(given)}"
 
-    def granting(
+    def grant_or_refusal(
         self, question: ToolQuestionRow, message: InboundMessage, terms: Terms, now: datetime
     ) -> Grant | str:
         """The grant that a message gives with its yes to a question, or why it gives none."""

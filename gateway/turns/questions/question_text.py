@@ -224,7 +224,7 @@ _BY_SIGN = gettext_noop("{answers}, or ✅ / ❌")
 _LISTED_CHARS = 56
 """Of a call in a list: a line of a phone, without its number."""
 _NAME_CHARS = 200
-"""As long as the name of a source can be."""
+"""The most characters of a source's name."""
 
 
 def asking_text(
@@ -306,7 +306,7 @@ def _digest(name: str, content: bytes) -> str:
     return _("{name}: {n} bytes, SHA-256 `{digest}`", name=name, n=len(content), digest=digest)
 
 
-def ways_to_spare(origins: Origins) -> str:
+def trust_commands(origins: Origins) -> str:
     """The owner's commands that end a question's reason; commands read a file again after all but its own."""
     files = [each.where for each in origins if each.kind == "file" and not each.where.endswith("/")]
     if len(files) != 1:

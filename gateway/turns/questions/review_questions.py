@@ -55,10 +55,10 @@ Approval = Literal["none", "strangers", "all"]
 OWNER_QUESTIONS = SessionKey("approvals", "owner")
 """The session of our own questions to the owner; no channel has this name."""
 ASK_AGAIN_S = 300.0
-"""So long a question waits before it is looked again whether there is a place to ask it in."""
+"""The time after which a question without a place to ask it in is tried again."""
 _ACCOUNT = "gateway"
 _TOPIC = "approvals"
-_LOOK_EVERY_S = 30.0
+_CHECK_EVERY_S = 30.0
 _PAGE = 500
 _QUOTED_CHARS = 600
 _QUOTED_CHARS_OF_MANY = 300
@@ -121,7 +121,7 @@ class ReviewQuestions:
         failures = 0
         while True:
             self._news = anyio.Event()
-            wait_s = _LOOK_EVERY_S
+            wait_s = _CHECK_EVERY_S
             try:
                 await self._ask_new_items()
                 failures = 0
@@ -373,7 +373,7 @@ class ReviewQuestions:
 
     async def _item(self, name: str) -> OutboxRow | InboxRow | None:
         number = read_number(name[1:])
-        if number is None or not is_item(name):
+        if number is None or not is_review_name(name):
             return None
         if name[0] == "d":
             item: OutboxRow | InboxRow | None = await self._store.outbox.row(number)
@@ -388,7 +388,7 @@ class ReviewQuestions:
         return row is not None and (row.state in states if states else row.state is not InboxState.IGNORED)
 
 
-def is_item(name: str) -> bool:
+def is_review_name(name: str) -> bool:
     """Return True if a text can be the name of a draft or a quarantined message."""
     return name[:1] in ("d", "m") and read_number(name[1:]) is not None
 

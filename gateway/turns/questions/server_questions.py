@@ -37,7 +37,7 @@ from gateway.turns.questions.tool_questions import ToolQuestions
 
 _FIRST = 1_000_000
 """The steps of a turn that are such questions have numbers from here on: they are beside its chain."""
-_LOOK_EVERY_S = 30.0
+_CHECK_EVERY_S = 30.0
 _AGAIN_S = 1.0
 _REPLIES: Mapping[str, tuple[Literal["decline", "cancel"], str]] = {
     DECLINED: ("decline", "the person said no"),
@@ -150,7 +150,7 @@ class ServerQuestions:
     async def _decided(self, name: str, news: anyio.Event) -> Mapping[str, Any]:
         """Wait for a person's decision and return it; polls too, because a signal may be lost."""
         while True:
-            with anyio.move_on_after(_LOOK_EVERY_S):
+            with anyio.move_on_after(_CHECK_EVERY_S):
                 await news.wait()
             try:
                 found = [one for one in await self._store.questions() if one.name == name]

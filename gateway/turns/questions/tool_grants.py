@@ -17,7 +17,7 @@ from agent_core.memory.scopes import person_name
 from agent_core.messages import SessionKey
 from agent_core.ports import Clock
 from agent_core.provenance import from_json
-from agent_core.tools.grants import DEFAULT, LONGEST, Grant, covers
+from agent_core.tools.grants import DEFAULT, MAX_DURATION, Grant, covers
 from agent_core.tools.policy import Approval, Proposal
 from gateway.routing.access import Access
 from gateway.store.model import APPROVED
@@ -31,7 +31,7 @@ _UNITS = {"m": 60.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
 
 def parse_terms(words: Sequence[str]) -> Terms | None:
     """Parse ``1h``, ``30m``, ``job`` and ``everywhere``; None if a word is unknown, or for over a day."""
-    terms, longest = Terms(DEFAULT.total_seconds()), LONGEST.total_seconds()
+    terms, longest = Terms(DEFAULT.total_seconds()), MAX_DURATION.total_seconds()
     for word in (each.lower() for each in words):
         if word == "everywhere":
             terms = replace(terms, everywhere=True)
@@ -56,7 +56,7 @@ class ToolGrants:
         """The time, which does not run backwards while this process lives."""
         return max(self._clock.now(), self._began + timedelta(seconds=self._clock.monotonic()))
 
-    async def covering(self, turn: Turn, proposal: Proposal) -> Grant | None:
+    async def find_grant(self, turn: Turn, proposal: Proposal) -> Grant | None:
         """A grant that lets a call of a turn pass. Raises `StoreUnavailable`."""
         now = self.now()
         people = [person_name(row.message.sender.address) for row in turn.rows]

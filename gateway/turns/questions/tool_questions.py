@@ -38,7 +38,7 @@ from agent_core.tools.policy import (
 )
 from channels.attachments import AttachmentRefused, AttachmentsUnavailable
 from channels.base import Channel, ChannelUnavailable
-from gateway.proactive.jobs.job_permissions import PlaceUnknown, can_others_read, role_now
+from gateway.proactive.jobs.job_permissions import PlaceUnknown, can_others_read, current_role
 from gateway.routing.access import Role, is_admitted
 from gateway.store.background_job_rows import KIND, order_of
 from gateway.store.model import APPROVAL, APPROVED, EXPIRED, WITHDRAWN
@@ -51,7 +51,7 @@ from gateway.turns.questions.question_text import (
     expired_text,
     safe_line,
     subject_of,
-    ways_to_spare,
+    trust_commands,
 )
 from gateway.turns.questions.review_questions import ReviewQuestions
 from gateway.turns.questions.second_owners import is_any_owners, second_owner_places
@@ -75,7 +75,7 @@ _CHANGED_IN_VAIN = (
     "The owner changed its arguments, and with those the policy of this assistant does not allow it here; it "
     "was not run."
 )
-_MOST_TOGETHER = 10
+_MAX_TOGETHER = 10
 _OWNER_IS_ASKED = gettext_noop("I have asked my owner, who sees who wants this and all that I would do.")
 _log = structlog.get_logger(__name__)
 
@@ -135,7 +135,7 @@ class ToolQuestions:
         else:
             place = await self.question_place(turn) or turn
             origins = from_json(request.get("origins"))
-            spared_by = ways_to_spare(origins) if self._all_owner(turn) else "`!new`"
+            spared_by = trust_commands(origins) if self._all_owner(turn) else "`!new`"
             text = self._text(
                 waiting,
                 self._channels[place.channel],
@@ -233,7 +233,7 @@ class ToolQuestions:
                         "state": review.state if review else "",
                     }
                 )
-        return also[: _MOST_TOGETHER - 1]
+        return also[: _MAX_TOGETHER - 1]
 
     async def _owner_is_busy_with(self, people: Sequence[str]) -> bool:
         """Return True if the owner has not yet answered another question that these people's words led to."""
@@ -245,7 +245,7 @@ class ToolQuestions:
 
     async def find_grant(self, turn: Turn, proposal: Proposal) -> Approval | None:
         """The grant that covers a call. It does not change what the call keeps, so no origin is lost."""
-        grant = await self.commit.retry_until_stored(lambda: self.grants.covering(turn, proposal))
+        grant = await self.commit.retry_until_stored(lambda: self.grants.find_grant(turn, proposal))
         if grant is None:
             return None
         _log.info("tool_approval.covered", item=grant.id, tool=proposal.call.name)
@@ -324,7 +324,7 @@ class ToolQuestions:
         messages = [row.message for row in turn.rows if row.message.kind == "message"]
         try:
             return not any(
-                role_now(self._access, self._channels.get(each.channel), each) is Role.STRANGER
+                current_role(self._access, self._channels.get(each.channel), each) is Role.STRANGER
                 for each in messages
                 if not is_admitted(each)  # by a person, whoever has written it
             )
@@ -355,7 +355,7 @@ class ToolQuestions:
         target = reached.target
         if target is None:
             if reached.later:
-                raise await self._notifier.away(reached)
+                raise await self._notifier.unreachable_error(reached)
             return None
         there = {"channel": target.channel, "account": target.account, "session": target.session}
         message = turn.head.message.model_copy(
@@ -483,7 +483,7 @@ class Consent:
     async def _ask(
         self, number: int, digest: str, proposal: Proposal, changed: Step | None = None
     ) -> Permission:
-        """Ask; once more, if what the yes to ``changed`` was about is not the same any more."""
+        """Ask; ask again if the approved state ``changed`` is no longer the same."""
         if any((step.result or {}).get("verdict") == WITHDRAWN for step in self._steps.values()):
             return _refused(proposal.call, _WITHDRAWN)
         further = any(map(_was_asked, self._steps.values()))

@@ -294,12 +294,12 @@ _SOME = {_normal(each) for row in _TABLE.values() for each in row[5].partition("
 """What is all beside a yes, and with a no "not all"."""
 
 
-def asks(text: str) -> bool:
+def is_question(text: str) -> bool:
     """Return True if a text may be a question."""
     return _ASKS.search(unicodedata.normalize("NFKC", text)) is not None
 
 
-def goes_on(paragraph: str, *, after_a_no: bool = False) -> bool:
+def continues_sentence(paragraph: str, *, after_a_no: bool = False) -> bool:
     """Return True if a paragraph seems to continue the sentence before it; a no only by a condition."""
     start = paragraph.lstrip()[:40]
     if start[:2].islower() and not after_a_no:
@@ -329,14 +329,14 @@ def read_answer(text: str) -> AnswerReading | None:
     if not signs or ((rest or of_all) and signs[0] in _WHOLE):
         return None
     is_mixed = Sign.NO in means and (len(means) > 1 or bool(spans or of_all & _SOME))
-    if rest or is_mixed or Sign.UNCLEAR in means or len(spans) > 1 or asks(text):
+    if rest or is_mixed or Sign.UNCLEAR in means or len(spans) > 1 or is_question(text):
         return AnswerReading(Sign.UNCLEAR, more=text.strip() if rest else "")
     sign = next(sign for sign in (Sign.NO, Sign.YES, Sign.FINE) if sign in means)
     # Of several signs, as in "ja, alles in ordnung", it may be said of the matter.
     return AnswerReading(sign, "".join(spans), to_all=bool(of_all) and len(signs) == 1)
 
 
-def calls_off(text: str) -> bool:
+def is_cancellation(text: str) -> bool:
     """Return True if a text is nothing but a word to leave something, such as "stop"."""
     return _normal(text[:_LONGEST]) in _WHOLE
 
@@ -346,7 +346,7 @@ def is_stop_word(text: str) -> bool:
     return _normal(text[:_LONGEST]) in ("stop", "stopp", "halt")
 
 
-def doubts(text: str) -> bool:
+def is_qualified_answer(text: str) -> bool:
     """Return True if a text begins with a no, or with a yes and is more."""
     said = read_answer(text)
     return _PHRASES.get(_first(_normal(text[:_LONGEST]))) == Sign.NO or (

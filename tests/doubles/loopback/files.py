@@ -21,7 +21,7 @@ import anyio
 from channels.base import Redelivery
 from tests.doubles.loopback.server import Delivered, LoopbackServer, Said
 
-_LOOK_EVERY_S = 0.01
+_CHECK_EVERY_S = 0.01
 
 
 class _Lines:
@@ -86,7 +86,7 @@ class FileLoopbackServer(LoopbackServer):
             self._show(Delivered.model_validate_json(line))
 
     async def _change(self) -> None:
-        await anyio.sleep(_LOOK_EVERY_S)
+        await anyio.sleep(_CHECK_EVERY_S)
 
     def _keep_said(self, said: Said) -> None:
         self._said_lines.append(said.model_dump_json())

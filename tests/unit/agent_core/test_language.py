@@ -15,8 +15,8 @@ import pytest
 
 from agent_core.language import (
     _,
+    environment_language,
     gettext_noop,
-    language_in,
     languages,
     list_of,
     ngettext,
@@ -266,9 +266,14 @@ def test_times_and_numbers_read_as_in_their_language() -> None:
 
 
 def test_the_language_of_an_environment() -> None:
-    assert language_in({"LANG": "de_AT.UTF-8"}) == "de"
-    assert language_in({"LANG": "de_DE", "LC_ALL": "en_GB.UTF-8"}) == ""
-    assert language_in({"LANG": "C.UTF-8"}) == language_in({}) == language_in({"LANG": "xx"}) == ""
+    assert environment_language({"LANG": "de_AT.UTF-8"}) == "de"
+    assert environment_language({"LANG": "de_DE", "LC_ALL": "en_GB.UTF-8"}) == ""
+    assert (
+        environment_language({"LANG": "C.UTF-8"})
+        == environment_language({})
+        == environment_language({"LANG": "xx"})
+        == ""
+    )
 
 
 def test_what_german_texts_ask_for_is_understood() -> None:

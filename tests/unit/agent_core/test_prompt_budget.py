@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from agent_core import prompt_budget
 from agent_core.models import Message, ToolCall, ToolDefinition
-from agent_core.prompt_budget import TokenEstimate, clip, fit_window, message_chars, sound_history
+from agent_core.prompt_budget import TokenEstimate, clip, fit_window, message_chars, valid_history
 
 GUESS = TokenEstimate()
 
@@ -135,10 +135,10 @@ def test_a_message_has_the_tokens_of_its_text_and_a_short_one_fits_unseen(
     """Both are written out for speed: neither may differ from what the text itself is guessed to have."""
     guess = TokenEstimate(factor=factor)
     frame = guess.message(user(""))
-    assert list(guess.each([user(text), user("")])) == [frame + guess.text(text), frame]
-    if len(text) <= guess.fitting(limit):
+    assert list(guess.per_message([user(text), user("")])) == [frame + guess.text(text), frame]
+    if len(text) <= guess.safe_chars(limit):
         assert guess.text(text) <= limit
-    assert guess.max_tokens(guess.fitting(limit)) <= max(1, limit)
+    assert guess.max_tokens(guess.safe_chars(limit)) <= max(1, limit)
 
 
 def test_a_window_keeps_the_newest_and_begins_with_a_question() -> None:
@@ -175,7 +175,7 @@ def test_debris_of_tools_is_cleared_away() -> None:
         Message(role="system", content="obey me"),
     ]
 
-    sound = sound_history(history)
+    sound = valid_history(history)
     assert [(each.role, each.content, [c.id for c in each.tool_calls]) for each in sound] == [
         ("assistant", "earlier", []),
         ("user", "q", []),
@@ -184,4 +184,4 @@ def test_debris_of_tools_is_cleared_away() -> None:
         ("assistant", "done", []),
         ("user", "(no text)", []),
     ]
-    assert sound_history(sound) == sound
+    assert valid_history(sound) == sound

@@ -12,7 +12,8 @@ from agent_core.provenance import Trust, trust_of
 from agent_core.tools.effects import Effect, effect_of, needs_approval
 from agent_core.tools.family import GuardedTool
 from gateway import plugins
-from gateway.cli.check import CheckReport, _report_plugins
+from gateway.cli.check.all_checks import _report_plugins
+from gateway.cli.check.check_report import CheckReport
 from gateway.errors import ConfigInvalid
 from gateway.routing.access import Access, Alias, Role, kinds_of
 from gateway.settings import load_settings

@@ -30,9 +30,9 @@ from gateway.operations.http.console.console_views import ACTIONS, RESULT_PAGES,
 from gateway.operations.http.console.streams import ChangeStreams
 from gateway.operations.http.samples import DayHistory
 from gateway.operations.operation_context import OperationContext
-from gateway.operations.operation_views import key_of
+from gateway.operations.operation_views import session_key_of
 from gateway.routing.conversations import place_name
-from gateway.settings import is_loopback
+from gateway.settings.problems import is_loopback
 from gateway.store.lease import LeaseTaken
 from gateway.store.shared import SHARED
 from gateway.system.console_logins import SESSION_S, ConsoleLogins, ConsoleSession
@@ -52,7 +52,7 @@ class Console:
     The routes of the console.
 
     Args:
-        not_here: Why another process is the daemon of this home; empty if it is this one.
+        standby_notice: Why another process is the daemon of this home; empty if it is this one.
         day: The samples of the charts.
         streams: Tell the browser when to renew a page.
     """
@@ -61,12 +61,12 @@ class Console:
         self,
         operations: OperationContext,
         logins: ConsoleLogins,
-        not_here: Callable[[], Awaitable[str]],
+        standby_notice: Callable[[], Awaitable[str]],
         day: DayHistory,
         streams: ChangeStreams,
     ) -> None:
         self._operations = operations
-        self._not_here = not_here
+        self._not_here = standby_notice
         self._streams = streams
         self._logins = logins
         address = urlsplit(logins.address)
@@ -125,7 +125,7 @@ class Console:
 
     async def _enter(self, request: web.Request) -> web.Response:
         self._check_origin(request)
-        secret = self._logins.enter(str((await request.post()).get("token", "")))
+        secret = self._logins.log_in(str((await request.post()).get("token", "")))
         if secret is None:
             _log.warning("console.refused", why="the link does not count")
             return self._render("enter.html", status=403, token="", valid=False)
@@ -144,7 +144,7 @@ class Console:
 
     async def _leave(self, request: web.Request) -> web.Response:
         await self._form_of(request)
-        self._logins.leave(request.cookies.get(_COOKIE, ""))
+        self._logins.log_out(request.cookies.get(_COOKIE, ""))
         _log.info("console.left")
         answer = self._render("enter.html", token="", valid=False)
         answer.del_cookie(_COOKIE, path="/console")
@@ -292,7 +292,7 @@ def _when(at: str | None) -> str:
 
 def _place(row: Mapping[str, Any]) -> str:
     """The room or the person of a row, by name where that is known."""
-    key = key_of(row.get("session"))
+    key = session_key_of(row.get("session"))
     if key is None:
         return str(row.get("session") or "")
     name = row.get("room") or row.get("called") or key.conversation

@@ -10,10 +10,10 @@ from aiohttp import web
 
 from gateway.store.wakeups import Signal
 
-MOST_STREAMS = 16
+MAX_STREAMS = 16
 """A quarter of the connections that the server takes; a further stream ends the oldest."""
 _QUIET_S = 30.0
-"""So often a page without a known change is renewed, and a closed connection is noticed."""
+"""The interval at which a page without a known change is renewed and closed connections are noticed."""
 
 
 class ChangeStreams:
@@ -46,7 +46,7 @@ class ChangeStreams:
         """Send an event after each change, until the browser leaves or its session ends."""
         answer = web.StreamResponse(headers={**headers, "Content-Type": "text/event-stream"})
         await answer.prepare(request)
-        if len(self._streams) >= MOST_STREAMS:
+        if len(self._streams) >= MAX_STREAMS:
             self._streams.pop(next(iter(self._streams))).set()
         me = object()
         self._streams[me] = anyio.Event()

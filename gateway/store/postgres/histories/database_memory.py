@@ -289,7 +289,7 @@ class PostgresSearch(_Tables):
             alike = await self.vectors.nearest(asked, since_ms=filters.since_ms)
 
         def read(db: ConnectionPort) -> SearchAnswer:
-            searched = search.Searching(db, self._home, str(asked.scope), filters)
+            searched = search.ScopeSearch(db, self._home, str(asked.scope), filters)
             found, statistics = searched.candidates(query)
             near = searched.rows_of(alike) if alike else {}
             ranked = rank(query, statistics, found, alike=near, least=asked.least)
@@ -325,7 +325,7 @@ class PostgresSearch(_Tables):
         messages, place = 0, ("", -1)
         while True:
             count, after = await self._write(
-                "reindex", partial(search.recut, home=self._home, after=place), NOTHING
+                "reindex", partial(search.reindex_lines, home=self._home, after=place), NOTHING
             )
             messages += count
             if after is None:

@@ -22,13 +22,13 @@ from agent_core.storage.search_index.indexed_files import (
     answer_in,
     candidate_of,
     searched_line,
-    undone_turn,
+    withdrawn_turn,
 )
 from agent_core.storage.search_index.ranking import (
-    MOST_CANDIDATES,
-    MOST_POSTINGS,
+    MAX_CANDIDATES,
+    MAX_POSTINGS,
     Candidate,
-    Likeness,
+    Similarity,
     Statistics,
     choose_candidates,
 )
@@ -38,15 +38,15 @@ from gateway.store.sql.engine import ConnectionPort
 
 RowId: TypeAlias = tuple[int, str, int]
 """A line: its time in milliseconds, its session and its number in it."""
-MOST_TEXT = 20_000
+MAX_TEXT = 20_000
 """How many characters of a text are searched and shown."""
-_LONGEST_WORD = 2000
+_MAX_WORD = 2000
 """The maximum length in bytes; the server's limit is 2,046."""
 _AT_ONCE = 500
 _LOOKED_AT_FIRST = 8_000
 """The number of newest lines in which the newest ones with a word are looked for first."""
 _TIMES = 10
-"""So many times as long a time is looked through next; for rarer words all lines, which are few."""
+"""The factor by which the searched period grows; for rarer words all lines are read, which are few."""
 _SENDER = "@@"
 _BEGIN = (
     # The words decide which plan is best. More processes would cost more than they save.
@@ -66,12 +66,12 @@ def label(home: int, scope: str) -> str:
 
 def _cut(word: str) -> str:
     raw = word.encode()
-    return word if len(raw) <= _LONGEST_WORD else raw[:_LONGEST_WORD].decode("utf-8", "ignore")
+    return word if len(raw) <= _MAX_WORD else raw[:_MAX_WORD].decode("utf-8", "ignore")
 
 
 def folded_text(text: str) -> str:
     """Return the searched part of a text, with a blank before and after each word."""
-    return f" {fold(storable(text)[:MOST_TEXT])} "
+    return f" {fold(storable(text)[:MAX_TEXT])} "
 
 
 def text_of(raw: str, seq: int) -> str:
@@ -81,14 +81,14 @@ def text_of(raw: str, seq: int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Searched:
+class IndexedText:
     """The indexed part of a line. ``said`` has a blank before and after each word."""
 
     said: str
     words: list[str]
 
     @classmethod
-    def from_line(cls, home: int, line: SearchLine) -> Searched:
+    def from_line(cls, home: int, line: SearchLine) -> IndexedText:
         """Return the indexed part of a searchable line."""
         said = folded_text(line.text)
         words = {_cut(word) for word in index_words(said)}
@@ -140,7 +140,7 @@ class _Wanted:
 
 
 @dataclass(slots=True)
-class Searching:
+class ScopeSearch:
     """A search in a scope of a home."""
 
     db: ConnectionPort
@@ -154,7 +154,7 @@ class Searching:
     def candidates(self, query: Query) -> tuple[dict[RowId, Candidate], Statistics]:
         """Return the lines that may be hits, by their row, and what rates them."""
         must = [term for term in query.terms if term.quoted]
-        limits = (self.scope, 4 * MOST_POSTINGS, self.scope, self.scope, _LOOKED_AT_FIRST)
+        limits = (self.scope, 4 * MAX_POSTINGS, self.scope, self.scope, _LOOKED_AT_FIRST)
         *_, total, newest, first = self.db.execute(_BEGIN, limits).fetchone()
         self._newest_ms, self._first_ms = newest or 0, first or 0
         asked = [self._wanted([*must, term], exact=_as_said(term)) for term in query.terms]
@@ -162,11 +162,11 @@ class Searching:
         found = {term: [row for row, _ in each] for term, each in rows.items()}
         as_said = {term: [row for row, is_exact in each if is_exact] for term, each in rows.items()}
         statistics = Statistics.from_matches(found, total)
-        are_common = all(len(ids) == MOST_POSTINGS for ids in found.values())
+        are_common = all(len(ids) == MAX_POSTINGS for ids in found.values())
         more = {
             term: self._wanted(must, _words(term))  # older ones may be exact, too
             for term, ids in found.items()
-            if len(as_said[term]) < len(ids) == MOST_POSTINGS
+            if len(as_said[term]) < len(ids) == MAX_POSTINGS
         }
         more |= {
             term: self._wanted(must, _alike(*term.alike))
@@ -178,7 +178,7 @@ class Searching:
         as_said |= {term: [row for row, _ in each] for term, each in zip(more, others, strict=True)}
         weighed = [(statistics.rarity(term), ids) for term, ids in found.items()]
         weighed += [
-            (statistics.rarity(term), as_said[term]) for term in found if len(found[term]) > MOST_CANDIDATES
+            (statistics.rarity(term), as_said[term]) for term in found if len(found[term]) > MAX_CANDIDATES
         ]
         weighed += [(statistics.rarity(term), as_said[term]) for term in found if not found[term]]
         weighed.append((sum(weight for weight, _ in weighed), [row for row, _ in last]))
@@ -242,10 +242,10 @@ class Searching:
             pending = [
                 number
                 for number in pending
-                if len(found[number]) < MOST_POSTINGS and wanted[number].oldest_ms > since_ms
+                if len(found[number]) < MAX_POSTINGS and wanted[number].oldest_ms > since_ms
             ]
             for number in pending:
-                times = 1.3 * MOST_POSTINGS / max(1, len(found[number]))
+                times = 1.3 * MAX_POSTINGS / max(1, len(found[number]))
                 age_ms = self._newest_ms - wanted[number].oldest_ms
                 wanted[number].oldest_ms = self._newest_ms - int(times * age_ms) if times < _TIMES else 0
         return found
@@ -261,7 +261,7 @@ class Searching:
             " FROM history"
             " WHERE words @@ CAST(? AS tsquery) AND scope = ? AND at >= ?"
             f"{' AND session = ANY(?)' * len(there)}{' AND strpos(said, ?) > 0' * len(wanted.phrases)}"
-            f" ORDER BY {order} DESC, session DESC, seq DESC LIMIT {MOST_POSTINGS})"
+            f" ORDER BY {order} DESC, session DESC, seq DESC LIMIT {MAX_POSTINGS})"
         )
         return text, [
             *filter(None, [wanted.exact]),
@@ -272,7 +272,7 @@ class Searching:
             *wanted.phrases,
         ]
 
-    def rows_of(self, vectors: Nearest) -> dict[RowId, Likeness]:
+    def rows_of(self, vectors: Nearest) -> dict[RowId, Similarity]:
         """Return the lines of vectors that are there, in the scope and searched."""
         rows = self.db.execute(
             "SELECT v.id, h.at, h.session, h.seq, h.line FROM vectors AS v"
@@ -280,13 +280,13 @@ class Searching:
             " WHERE v.id = ANY(?) AND h.scope = ? AND h.said IS NOT NULL",
             (list(vectors), self.scope),
         )
-        there: dict[RowId, Likeness] = {}
+        there: dict[RowId, Similarity] = {}
         for number, at, session, seq, raw in rows.fetchall():
             line = _searched(raw, seq)
             if line is None or not self.filters.accepts(session):
                 continue
             if self.filters.is_said(at, line.sender):
-                there[int(at), session, seq] = Likeness(session, seq, *vectors[number])
+                there[int(at), session, seq] = Similarity(session, seq, *vectors[number])
         return there
 
 
@@ -298,7 +298,7 @@ def _candidate(found: Found) -> Candidate:
 
 def _searched(raw: str | None, seq: int) -> SearchLine | None:
     line = None if raw is None else searched_line(as_object(raw.encode()), seq)
-    return None if line is None else replace(line, text=line.text[:MOST_TEXT])
+    return None if line is None else replace(line, text=line.text[:MAX_TEXT])
 
 
 def withdraw(db: ConnectionPort, session: str, undone: str) -> None:
@@ -315,7 +315,9 @@ def withdraw(db: ConnectionPort, session: str, undone: str) -> None:
             )
 
 
-def recut(db: ConnectionPort, home: int, after: tuple[str, int]) -> tuple[int, tuple[str, int] | None]:
+def reindex_lines(
+    db: ConnectionPort, home: int, after: tuple[str, int]
+) -> tuple[int, tuple[str, int] | None]:
     """Index some lines after a position again; return their number and the last position or None."""
     rows = db.execute(
         "SELECT session, seq, line FROM history WHERE (session, seq) > (?, ?) ORDER BY session, seq LIMIT ?",
@@ -324,10 +326,10 @@ def recut(db: ConnectionPort, home: int, after: tuple[str, int]) -> tuple[int, t
     count = 0
     for session, seq, raw in rows:
         value = as_object(raw.encode())
-        if undone := undone_turn(value):
+        if undone := withdrawn_turn(value):
             withdraw(db, session, undone)
         line = searched_line(value, seq)
-        told = None if line is None else Searched.from_line(home, line)
+        told = None if line is None else IndexedText.from_line(home, line)
         count += told is not None
         db.execute(
             "UPDATE history SET said = ?, words = array_to_tsvector(CAST(? AS text[]))"

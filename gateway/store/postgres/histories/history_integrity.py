@@ -10,7 +10,7 @@ from agent_core.storage.memory_files import Version
 from agent_core.storage.search_index.indexed_files import searched_line
 from agent_core.storage.session_record import parse_record
 from gateway.store.postgres.histories import history_rows
-from gateway.store.postgres.histories.database_search import Searched
+from gateway.store.postgres.histories.database_search import IndexedText
 from gateway.store.postgres.histories.personal_lines import KeptTables
 from gateway.store.stores import Trouble
 
@@ -45,7 +45,7 @@ def _history(kept: KeptTables, name: str) -> Iterator[Trouble]:
             bad.append(seq)
             continue
         line = searched_line(value, seq)
-        unsearched += said != (None if line is None else Searched.from_line(kept.home, line).said)
+        unsearched += said != (None if line is None else IndexedText.from_line(kept.home, line).said)
     if bad:
         places = ", ".join(map(str, bad[:_SHOWN])) + (" and more" if len(bad) > _SHOWN else "")
         yield Trouble("histories", f"{name}: {len(bad)} lines cannot be read: {places}", _BACKUP)

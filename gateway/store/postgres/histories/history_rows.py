@@ -12,8 +12,8 @@ from agent_core.prompt_budget import message_chars
 from agent_core.storage.history_lines import as_object, from_object, stamp, to_line
 from agent_core.storage.history_paging import Entry
 from agent_core.storage.search_index.index_rows import line_time
-from agent_core.storage.search_index.indexed_files import searched_line, undone_turn
-from gateway.store.postgres.histories.database_search import Searched, withdraw
+from agent_core.storage.search_index.indexed_files import searched_line, withdrawn_turn
+from gateway.store.postgres.histories.database_search import IndexedText, withdraw
 from gateway.store.sql.engine import ConnectionPort
 
 _FIRST_PAGE = 32
@@ -75,7 +75,7 @@ def insert(db: ConnectionPort, rows: Sequence[Sequence[object]]) -> None:
     """Insert rows: session, position, and the `columns_of` a line."""
     db.executemany(_ADD, rows)
     for session, _, _, raw, *_ in rows:
-        if '"undoes"' in str(raw) and (undone := undone_turn(as_object(str(raw).encode()))):
+        if '"undoes"' in str(raw) and (undone := withdrawn_turn(as_object(str(raw).encode()))):
             withdraw(db, str(session), undone)
 
 
@@ -84,7 +84,7 @@ def columns_of(home: int, raw: str, seq: int) -> tuple[object, ...]:
     value = as_object(raw.encode())
     message = None if value is None else from_object(value)
     line = searched_line(value, seq)
-    told = None if line is None else Searched.from_line(home, line)
+    told = None if line is None else IndexedText.from_line(home, line)
     return (
         None if message is None or message.id is None else _key(message.id),
         raw,

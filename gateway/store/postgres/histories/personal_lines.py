@@ -34,13 +34,13 @@ from gateway.store.sql.engine import ConnectionPort, Locks, lock_first, named_lo
 from gateway.store.sql.person_address import AddressChange
 
 _AT_ONCE = 500
-_MOST_TOLD = 50
+_MAX_REPORTED = 50
 _Result = TypeVar("_Result")
 _Line = tuple[bytes, dict[str, Any] | None]
 
 
 class KeptTables:
-    """The tables as `gateway.operations.privacy.personal_histories.Kept`; a context manager that connects."""
+    """Implements `StoredHistories` for tables; a context manager that connects."""
 
     def __init__(self, at: ServerDatabase, home: int) -> None:
         self._at = at
@@ -108,7 +108,7 @@ class KeptTables:
             ("the memory", "SELECT DISTINCT scope FROM memory WHERE {} ORDER BY scope LIMIT ?", "line"),
         )
         for told, query, column in asked:
-            rows = self.select(query.format(found.format(column)), *wanted, _MOST_TOLD)
+            rows = self.select(query.format(found.format(column)), *wanted, _MAX_REPORTED)
             yield from (f"{told} {name}" for (name,) in rows)
 
     def _histories_with(self, condition: str, wanted: Sequence[str]) -> Iterator[str]:
@@ -119,10 +119,10 @@ class KeptTables:
         )
         named: set[str] = set()
         session, seq = "", -1
-        while len(named) < _MOST_TOLD and (rows := self.select(query, *wanted, session, seq, _AT_ONCE)):
+        while len(named) < _MAX_REPORTED and (rows := self.select(query, *wanted, session, seq, _AT_ONCE)):
             named |= {name for name, _, is_named in rows if is_named}
             session, seq, _ = rows[-1]
-        return iter(sorted(named)[:_MOST_TOLD])
+        return iter(sorted(named)[:_MAX_REPORTED])
 
     def finish(self) -> None:
         """Free the space of deleted rows, and leave no samples of them."""

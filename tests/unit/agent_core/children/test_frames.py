@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agent_core.children.frames import FrameDecoder, encode_frame, failure_in, text_of_piece
+from agent_core.children.frames import FrameDecoder, encode_frame, failure_in, piece_text
 from agent_core.children.service_child import failure_of
 
 
@@ -41,8 +41,8 @@ def test_a_frame_that_is_too_large_is_not_sent():
 def test_a_piece_that_is_no_text_is_refused(piece):
     """Whatever else the child says."""
     with pytest.raises(ValueError, match="was expected"):
-        text_of_piece(piece)
-    assert text_of_piece({"text": "said"}) == "said"
+        piece_text(piece)
+    assert piece_text({"text": "said"}) == "said"
 
 
 @pytest.mark.parametrize("failure", [[], {"text": 1}, {"headers": {"a": 1}}])

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_core.llm.control_tokens import ControlTokens
-from agent_core.llm.reasoning import Habit, ReasoningFilter
+from agent_core.llm.reasoning import ReasoningFilter, ReasoningHabit
 
 RAW = [
     (
@@ -46,19 +46,19 @@ TALK = [
 
 def filtered(pieces) -> str:
     tokens = ControlTokens()
-    return "".join(tokens.feed(piece) for piece in pieces) + tokens.rest()
+    return "".join(tokens.feed(piece) for piece in pieces) + tokens.flush()
 
 
 @pytest.mark.parametrize(("text", "expected"), RAW)
 def test_no_token_and_no_other_speaker_is_shown(text: str, expected: str) -> None:
     """As a whole and a character at a time; what is shown on the way is a beginning of the answer."""
     assert filtered([text]) == filtered(text) == expected
-    thoughts = ReasoningFilter(Habit())
+    thoughts = ReasoningFilter(ReasoningHabit())
     shown = ""
     for char in text:
         shown += thoughts.feed(char)
         assert expected.startswith(shown)
-    assert shown + thoughts.rest() == expected
+    assert shown + thoughts.flush() == expected
 
 
 @pytest.mark.parametrize("text", TALK)
@@ -94,4 +94,4 @@ def test_it_takes_as_long_as_the_text(unit: str) -> None:
     for start in range(0, len(text), 7):
         tokens.feed(text[start : start + 7])
         assert len(tokens._waiting) + len(tokens._after) + len(tokens._header) <= 250
-    tokens.rest()
+    tokens.flush()

@@ -224,7 +224,7 @@ class TestText:
 
         assert joiner.feed("a\ud83d") == "a"
         assert joiner.feed("\ude00b") == "\U0001f600b"
-        assert joiner.rest() == ""
+        assert joiner.flush() == ""
 
     def test_a_lonely_half(self):
         """Half an emoji becomes the replacement character, at the end as well."""
@@ -232,7 +232,7 @@ class TestText:
 
         assert joiner.feed("\ude00x") == "\ufffdx"
         assert joiner.feed("\ud83d") == ""
-        assert joiner.rest() == "\ufffd"
+        assert joiner.flush() == "\ufffd"
 
     @given(st.text(alphabet=st.characters(), max_size=30), st.integers(1, 4))
     def test_sound_text_is_not_changed(self, text, size):
@@ -242,7 +242,7 @@ class TestText:
         joiner = TextJoiner()
         out = (
             "".join(joiner.feed("".join(units[i : i + size])) for i in range(0, len(units), size))
-            + joiner.rest()
+            + joiner.flush()
         )
 
         assert out == raw.decode("utf-16-le", "replace")
@@ -265,7 +265,7 @@ class TestEvents:
         decoder = SseDecoder()
 
         assert list(decoder.feed(b"data: x")) == []
-        assert list(decoder.rest()) == ["x"]
+        assert list(decoder.flush()) == ["x"]
 
     def test_an_event_without_end_is_refused(self):
         """What never ends does not fill the memory."""

@@ -13,7 +13,7 @@ from agent_core.llm.openai_format import Assembler, parse_piece, request_body
 from agent_core.llm.prices import Price, listed_price
 from agent_core.llm.providers import Endpoint, adapt_request, endpoint_of, key_variables
 from agent_core.models import Message, ToolCall
-from gateway.settings import LLMSettings
+from gateway.settings.settings import LLMSettings
 from tests.clock import ManualClock
 from tests.contract.llm import TOOLS, collect
 from tests.doubles.openai_server import Call, FakeOpenAI, Raw, Say

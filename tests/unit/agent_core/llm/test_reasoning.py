@@ -18,7 +18,7 @@ from agent_core.llm.openai_client import OpenAIClient
 from agent_core.llm.openai_format import Piece, parse_piece
 from agent_core.llm.pools import ModelPool
 from agent_core.llm.providers import adapt_request, endpoint_of
-from agent_core.llm.reasoning import Habit, ReasoningFilter
+from agent_core.llm.reasoning import ReasoningFilter, ReasoningHabit
 from agent_core.llm.streaming import AnswerLimits, answer
 from agent_core.models import Message, Usage
 from tests.clock import LoopClock, ManualClock
@@ -29,10 +29,10 @@ ASK = [Message(role="user", content="hi")]
 THOUGHT = "CANARY-IN-THE-COAL-MINE"
 
 
-def shown(pieces: Sequence[str], habit: Habit | None = None) -> str:
+def shown(pieces: Sequence[str], habit: ReasoningHabit | None = None) -> str:
     """What is shown of these pieces, if nothing leaked."""
-    thoughts = ReasoningFilter(habit or Habit())
-    out = "".join(thoughts.feed(piece) for piece in pieces) + thoughts.rest()
+    thoughts = ReasoningFilter(habit or ReasoningHabit())
+    out = "".join(thoughts.feed(piece) for piece in pieces) + thoughts.flush()
     assert not thoughts.leaked
     return out
 
@@ -90,9 +90,9 @@ def test_cuts_make_no_difference(parts: list[str], data: st.DataObject) -> None:
     text = "".join(parts)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=6)))
     pieces = [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
-    whole, cut = ReasoningFilter(Habit()), ReasoningFilter(Habit())
-    at_once = whole.feed(text) + whole.rest()
-    bit_by_bit = "".join(cut.feed(piece) for piece in pieces) + cut.rest()
+    whole, cut = ReasoningFilter(ReasoningHabit()), ReasoningFilter(ReasoningHabit())
+    at_once = whole.feed(text) + whole.flush()
+    bit_by_bit = "".join(cut.feed(piece) for piece in pieces) + cut.flush()
     assert cut.leaked or bit_by_bit == at_once
 
 
@@ -103,12 +103,12 @@ def test_cuts_make_no_difference(parts: list[str], data: st.DataObject) -> None:
 def test_it_takes_as_long_as_the_text(unit: str, begins_inside: bool) -> None:
     """As much of anything as is read, whole and in bites; what waits for a decision never grows."""
     for size, chars in ((400_000, 400_000), (7, 20_000)):
-        thoughts = ReasoningFilter(Habit(begins_inside))
+        thoughts = ReasoningFilter(ReasoningHabit(begins_inside))
         text = unit * (chars // len(unit))
         for start in range(0, len(text), size):
             thoughts.feed(text[start : start + size])
             assert len(thoughts._waiting) <= 64 + 16
-        thoughts.rest()
+        thoughts.flush()
 
 
 async def test_an_unopened_thought_is_taken_back() -> None:
@@ -138,7 +138,7 @@ async def test_one_that_is_known_for_it_and_does_not_think_is_heard() -> None:
         for text in ("no thought ", "at all"):
             yield Piece(text)
 
-    habit = Habit(begins_inside=True)
+    habit = ReasoningHabit(begins_inside=True)
     chunks = [c async for c in answer(pieces(), limits=AnswerLimits(), model="m", stream=True, habit=habit)]
     assert chunks == ["no thought at all"]
 

@@ -54,7 +54,7 @@ TALK = {
 def read(text, prompt=(), size=1):
     reader = WrittenCalls(["look", "send"], prompt)
     shown = [reader.feed(text[at : at + size]) for at in range(0, len(text), size)]
-    rest, calls = reader.rest()
+    rest, calls = reader.flush()
     return "".join(shown) + rest, [(call.name, call.arguments) for call in calls], shown, reader
 
 
@@ -95,7 +95,7 @@ def test_a_broken_call_behind_a_good_one():
     """Neither runs."""
     reader = WrittenCalls(["look", "send"])
     reader.feed(f'{CALL}\n<tool_call>{{"name": "send", "argum')
-    text, (call,) = reader.rest()
+    text, (call,) = reader.flush()
     assert (text, call.arguments) == ("", {}) and "cannot be read" in call.unreadable
 
 

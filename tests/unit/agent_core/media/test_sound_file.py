@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent_core.media.sound_file import NotASound, sound_file_of
+from agent_core.media.sound_file import NotAudio, sound_file_of
 from tests.sounds import m4a, mp3, ogg_opus, ogg_page, wav
 
 
@@ -54,7 +54,7 @@ def test_the_length_is_that_of_what_it_holds(content, kind):
 )
 def test_what_cannot_be_measured_is_not_believed(content):
     """An impossible rate."""
-    with pytest.raises(NotASound, match=r"cannot tell|damaged"):
+    with pytest.raises(NotAudio, match=r"cannot tell|damaged"):
         sound_file_of(content)
 
 
@@ -64,7 +64,7 @@ def test_what_cannot_be_measured_is_not_believed(content):
 )
 def test_a_file_without_a_length_is_refused(content):
     """Else a recording of any length would count as none: cut off, in fragments, or live."""
-    with pytest.raises(NotASound, match="does not say how long it is"):
+    with pytest.raises(NotAudio, match="does not say how long it is"):
         sound_file_of(content)
 
 
@@ -100,7 +100,7 @@ def test_a_wav_that_does_not_know_its_length_is_measured():
 )
 def test_what_is_no_sound_is_said_in_plain_words(content, said):
     """Empty, a wrong type, a video named audio, cut off."""
-    with pytest.raises(NotASound, match=said):
+    with pytest.raises(NotAudio, match=said):
         sound_file_of(content)
 
 
@@ -114,7 +114,7 @@ def test_no_bytes_raise_anything_else(data):
         content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
     try:
         assert sound_file_of(bytes(content)).seconds >= 0
-    except NotASound as error:
+    except NotAudio as error:
         assert str(error)
 
 
@@ -131,5 +131,5 @@ def test_no_bytes_raise_anything_else(data):
 )
 def test_a_file_of_a_million_parts_ends(content):
     """24 MB that are nothing but heads are given up, with a reason."""
-    with pytest.raises(NotASound, match=r"too many parts|damaged|without a sound|does not say"):
+    with pytest.raises(NotAudio, match=r"too many parts|damaged|without a sound|does not say"):
         sound_file_of(content)

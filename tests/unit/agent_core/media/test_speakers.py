@@ -14,7 +14,7 @@ from agent_core.llm.model_config import LLMSpec, ProviderSpec
 from agent_core.media import local_engines
 from agent_core.media.local_engines import LocalSpeech, OpusSpeech
 from agent_core.media.media_client import MAX_SPEECH_BYTES, ProviderSpeech, build_speaker
-from agent_core.media.speech import Speaks
+from agent_core.media.speech import SpeechPort
 from agent_core.media.voice_config import SpeakSettings
 from devservers.provider import Trouble
 from devservers.speech import SpeechServer, opus_of, wav_of
@@ -33,7 +33,7 @@ def server() -> Iterator[SpeechServer]:
         yield up
 
 
-def speaker(server: SpeechServer, litellm: LiteLLMProcess | None = None, **more: object) -> Speaks:
+def speaker(server: SpeechServer, litellm: LiteLLMProcess | None = None, **more: object) -> SpeechPort:
     settings = SpeakSettings.model_validate(
         {"provider": "p", "model": "openai/tts-x", "voice": "nova", "usd_per_million_chars": 20.0, **more}
     )

@@ -14,7 +14,7 @@ from agent_core.storage import JsonlMemory
 from agent_core.storage.history_file import HistoryFile
 from agent_core.storage.history_lines import RecentIds
 from agent_core.storage.history_paging import PageMark
-from agent_core.storage.jsonl_memory import HELD_BYTES
+from agent_core.storage.jsonl_memory import CACHE_BYTES
 from tests.clock import ManualClock
 
 AT = datetime(2026, 1, 3, 14, 5, tzinfo=UTC)
@@ -29,7 +29,7 @@ def line(number: int, text: str = "something that was said") -> Message:
 
 def held(memory: JsonlMemory) -> int:
     """What all sessions that are open keep."""
-    return sum(slot.files.history.held_bytes for slot in memory._sessions._slots.values())
+    return sum(slot.files.history.cached_bytes for slot in memory._sessions._slots.values())
 
 
 async def talk(memory: JsonlMemory, *, lines: int) -> list[int]:
@@ -45,8 +45,8 @@ async def talk(memory: JsonlMemory, *, lines: int) -> list[int]:
 
 async def test_all_conversations_together_hold_no_more_than_the_limit(tmp_path: Path) -> None:
     """However much is said, the decoded lines of all sessions stay within their bytes; without a limit they grow."""
-    bounded = JsonlMemory(tmp_path / "bounded", clock=ManualClock(), held_bytes=LIMIT)
-    unbounded = JsonlMemory(tmp_path / "unbounded", clock=ManualClock(), held_bytes=inf)
+    bounded = JsonlMemory(tmp_path / "bounded", clock=ManualClock(), cached_bytes=LIMIT)
+    unbounded = JsonlMemory(tmp_path / "unbounded", clock=ManualClock(), cached_bytes=inf)
 
     assert max(await talk(bounded, lines=100)) <= LIMIT
     assert (await talk(unbounded, lines=100))[-1] > 5 * LIMIT
@@ -54,7 +54,7 @@ async def test_all_conversations_together_hold_no_more_than_the_limit(tmp_path: 
 
 async def test_what_was_let_go_is_read_again(tmp_path: Path) -> None:
     """A conversation whose lines were let go is shown as before, and repeated lines are still known."""
-    memory = JsonlMemory(tmp_path, clock=ManualClock(), held_bytes=0)
+    memory = JsonlMemory(tmp_path, clock=ManualClock(), cached_bytes=0)
     await talk(memory, lines=50)
     assert held(memory) == 0
 
@@ -67,11 +67,11 @@ async def test_what_was_let_go_is_read_again(tmp_path: Path) -> None:
 
 async def test_the_least_recently_used_goes_first(tmp_path: Path) -> None:
     """Who talks now keeps his lines; those of the one who was silent longest go."""
-    memory = JsonlMemory(tmp_path, clock=ManualClock(), held_bytes=LIMIT)
+    memory = JsonlMemory(tmp_path, clock=ManualClock(), cached_bytes=LIMIT)
     for room in ROOMS[:3]:
         await memory.append_message(room, *(line(number) for number in range(50)))
 
-    slots = [slot.files.history.held_bytes for slot in memory._sessions._slots.values()]
+    slots = [slot.files.history.cached_bytes for slot in memory._sessions._slots.values()]
     assert slots[0] == 0
     assert min(slots[1:]) > 0
 
@@ -136,7 +136,7 @@ def test_a_warm_conversation_is_not_read_from_the_disk(tmp_path: Path) -> None:
     file.append([line(number) for number in range(100)], PageMark)
     assert read() == 0
     file.drop_cache()
-    assert (file.held_bytes, read(), read()) == (0, 1, 0)
+    assert (file.cached_bytes, read(), read()) == (0, 1, 0)
 
 
 def test_an_id_that_looks_like_a_written_one_is_written(tmp_path: Path) -> None:
@@ -157,9 +157,9 @@ def test_ids_take_eight_bytes_and_the_oldest_go() -> None:
     for number in range(1000):
         recent.add(f"b{number}")
         assert len(recent) <= 20
-        assert all(recent.may_hold(f"b{late}") for late in range(max(0, number - 9), number + 1))
+        assert all(recent.may_contain(f"b{late}") for late in range(max(0, number - 9), number + 1))
 
-    assert not recent.may_hold("a1")
+    assert not recent.may_contain("a1")
 
 
 def test_one_conversation_fits(tmp_path: Path) -> None:
@@ -168,4 +168,4 @@ def test_one_conversation_fits(tmp_path: Path) -> None:
     for begin in range(0, 1200, 100):
         file.append([line(number, "🦑" * 600) for number in range(begin, begin + 100)], PageMark)
 
-    assert HELD_BYTES / 4 < file.held_bytes < HELD_BYTES
+    assert CACHE_BYTES / 4 < file.cached_bytes < CACHE_BYTES

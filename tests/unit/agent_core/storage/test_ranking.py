@@ -7,7 +7,7 @@ from collections import Counter
 from agent_core.storage.search_index.ranking import (
     BestSentences,
     Candidate,
-    Likeness,
+    Similarity,
     Statistics,
     choose_candidates,
     rank,
@@ -35,7 +35,7 @@ def ranked(question: str, *, alike: dict[int, float], least: float = 0.0) -> lis
         },
         len(SAID),
     )
-    likeness = {number: Likeness("", number, degree, 0) for number, degree in alike.items()}
+    likeness = {number: Similarity("", number, degree, 0) for number, degree in alike.items()}
     return rank(query, statistics, found, alike=likeness, least=least)
 
 
@@ -66,7 +66,7 @@ def test_without_likeness_words_alone_are_ranked() -> None:
     assert ranked("tongue", alike={}) == []
 
 
-def best_of(text: str, question: str, alike: Likeness | None = None) -> str:
+def best_of(text: str, question: str, alike: Similarity | None = None) -> str:
     """The sentence that is shown of a line."""
     query = parse_query(question)
     statistics = Statistics(1, Counter(query.terms))
@@ -79,16 +79,16 @@ LINE = "I bought bread. We drove into the mountains. The bus was late."
 def test_the_sentence_that_is_shown_has_the_words_or_means_the_same() -> None:
     """By its words, by its likeness, and by both together; the controls change one of them."""
     assert best_of(LINE, "bread") == "I bought bread."
-    assert best_of(LINE, "holiday trip", Likeness("s", 7, 0.5, 1)) == "We drove into the mountains."
-    assert best_of(LINE, "holiday trip", Likeness("s", 7, 0.5, 2)) == "The bus was late."
-    assert best_of(LINE, "bread", Likeness("s", 7, 0.1, 1)) == "I bought bread."
+    assert best_of(LINE, "holiday trip", Similarity("s", 7, 0.5, 1)) == "We drove into the mountains."
+    assert best_of(LINE, "holiday trip", Similarity("s", 7, 0.5, 2)) == "The bus was late."
+    assert best_of(LINE, "bread", Similarity("s", 7, 0.1, 1)) == "I bought bread."
 
 
 def test_no_sentence_is_shown_if_none_has_anything_of_the_question() -> None:
     """Nor by the likeness of another line."""
     assert best_of(LINE, "holiday trip") == ""
-    assert best_of(LINE, "holiday trip", Likeness("s", 8, 0.5, 1)) == ""
-    assert best_of(LINE, "holiday trip", Likeness("other", 7, 0.5, 1)) == ""
+    assert best_of(LINE, "holiday trip", Similarity("s", 8, 0.5, 1)) == ""
+    assert best_of(LINE, "holiday trip", Similarity("other", 7, 0.5, 1)) == ""
 
 
 def test_lines_with_common_words_alone_are_left_out_only_if_others_weigh_more() -> None:

@@ -127,14 +127,14 @@ async def test_damage_in_the_middle_of_an_update_forgets_no_history(plain: Harne
     """What was read before the damaged file was removed is read again."""
     for number in range(4):
         await plain.say(f"matrix/!{number}", f"tea {number}")
-    read_on, calls = plain.index._read_on, 0
+    read_lines_from, calls = plain.index._read_on, 0
 
     def damaged_once(name: str, key: SessionKey) -> bool:
         nonlocal calls
         calls += 1
         if calls == 3:
             raise sqlite3.DatabaseError("malformed")
-        return bool(read_on(name, key))
+        return bool(read_lines_from(name, key))
 
     plain.index._read_on = damaged_once
     await plain.index.update_all()
@@ -249,10 +249,10 @@ async def test_what_was_appended_is_found_before_it_is_indexed(plain: Harness, n
 async def test_a_line_appended_while_a_history_is_read_is_found(plain: Harness) -> None:
     """The reading that began before it does not count as having read it."""
     await plain.index.update_all()
-    read_on = plain.index._read_on
+    read_lines_from = plain.index._read_on
 
     def append_behind(name: str, key: SessionKey) -> bool:
-        more = read_on(name, key)
+        more = read_lines_from(name, key)
         if not more and plain.said == 1:
             anyio.from_thread.run(plain.say, A, "a heron on the roof")
         return more

@@ -22,7 +22,8 @@ from agent_core.storage.search_index import SearchIndex, vectors
 from agent_core.storage.search_index.vectors import missing_for_vectors
 from agent_core.storage.search_index.vectors_child import _weight as weight
 from agent_core.storage.search_index.word_splitting import first_sentences as sentences
-from gateway.settings import Settings, _soft_warnings
+from gateway.settings import Settings
+from gateway.settings.loading import _soft_warnings
 from tests.contract.vectors import VectorsContract
 from tests.doubles.encoder import ScriptedEncoder, SlowEncoder, use_encoder
 from tests.search_house import BOB, OWNER, A, B, Harness
@@ -119,7 +120,7 @@ async def test_without_likeness_only_words_are_found(
     scripted: _VectorsHarness, monkeypatch: pytest.MonkeyPatch
 ):
     """The control of the tests here."""
-    monkeypatch.setattr("agent_core.storage.search_index.search_index.lines_alike", lambda *_: {})
+    monkeypatch.setattr("agent_core.storage.search_index.search_index.similar_lines", lambda *_: {})
     await scripted.say(A, "Minka is our cat.", "How nice!")
     await scripted.index.update_all()
     assert await scripted.found("pet name") == []

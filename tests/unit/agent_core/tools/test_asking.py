@@ -6,7 +6,7 @@ import anyio
 import pytest
 
 from agent_core.tools.forms import Form
-from agent_core.tools.person_port import LONGEST_WAIT_S, FormReply, asker, limit_time, person_of_turn
+from agent_core.tools.person_port import MAX_WAIT_S, FormReply, asker, limit_time, person_of_turn
 
 pytestmark = pytest.mark.virtual_time
 
@@ -42,11 +42,11 @@ async def test_the_questions_of_a_turn_have_one_limit():
         for _ in range(4):
             reply, ended = await call()
             assert (reply.action, ended) == ("cancel", False)
-    assert anyio.current_time() - began == pytest.approx(LONGEST_WAIT_S)
-    assert person.asked == pytest.approx([LONGEST_WAIT_S])
+    assert anyio.current_time() - began == pytest.approx(MAX_WAIT_S)
+    assert person.asked == pytest.approx([MAX_WAIT_S])
     with person_of_turn(person):  # and the next turn has its own
         await call()
-    assert person.asked == pytest.approx([LONGEST_WAIT_S] * 2)
+    assert person.asked == pytest.approx([MAX_WAIT_S] * 2)
 
 
 async def test_calls_that_ask_at_the_same_time_spend_it_once():
@@ -63,7 +63,7 @@ async def test_calls_that_ask_at_the_same_time_spend_it_once():
         person.after_s = float("inf")
         await call()
     assert person.asked[3:] == pytest.approx([460])
-    assert anyio.current_time() - began == pytest.approx(LONGEST_WAIT_S)
+    assert anyio.current_time() - began == pytest.approx(MAX_WAIT_S)
 
 
 @pytest.mark.parametrize("first", [40, 60])

@@ -179,7 +179,7 @@ def test_of_too_many_files_what_is_named_whole_counts_and_the_rest_is_said(
 ) -> None:
     """Which of them are seen may differ from look to look, so none of them counts."""
     known = basis_of(work, "sh part")
-    monkeypatch.setattr(workspace_contents, "_MOST_ENTRIES", 5)
+    monkeypatch.setattr(workspace_contents, "_MAX_ENTRIES", 5)
     before = basis_of(work, "sh part")
     assert "not fully known what the command runs" in before.unknown
     assert before.state != known.state

@@ -7,7 +7,7 @@ import pytest
 
 from agent_core.children.order import ProgramOutcome
 from agent_core.errors import ToolFailed, ToolRetry
-from agent_core.provenance import Trust, calling, person, trust_of, untrusted_origin
+from agent_core.provenance import Trust, person, trust_of, untrusted_origin, use_origins
 from agent_core.tools.effects import Effect, effect_of
 from agent_core.tools.execution import ToolRunner
 from agent_core.tools.files import workspace_contents
@@ -57,7 +57,7 @@ def tool_with(outcome=None, error=None, seconds=60.0, labels=None):
 
 async def test_what_a_command_says_has_the_origins_of_what_it_could_read():
     tool, _ = tool_with()
-    with calling((person("@bob:hs.test"),)):
+    with use_origins((person("@bob:hs.test"),)):
         result = await tool.execute(command="true")
     assert [origin.kind for origin in result.origins] == ["person", "web"]
     assert effect_of(tool, {"command": "true"}) is Effect.EXECUTE
@@ -236,7 +236,7 @@ async def test_whoever_is_asked_is_told_that_not_all_can_be_known(tmp_path, monk
     known = await tool.review(command="sh run.sh")
     assert "SHA-256" in known.text
     assert "not known" not in known.text
-    monkeypatch.setattr(workspace_contents, "_MOST_ENTRIES", 1)
+    monkeypatch.setattr(workspace_contents, "_MAX_ENTRIES", 1)
     unknown = await tool.review(command="sh run.sh")
     assert "it is not fully known what the command runs" in unknown.text
     assert "SHA-256" in unknown.text

@@ -10,7 +10,7 @@ import pytest
 
 from agent_core.messages import MessageContext, MessageNotes, OutboundKind, OutboundMessage, SessionKey
 from agent_core.state_folder import DiskFolder
-from channels.api.channel import MOST_OPEN, ApiChannel, KeyReused, TooManyRequests
+from channels.api.channel import MAX_OPEN, ApiChannel, KeyReused, TooManyRequests
 from channels.api.config import ApiConfig
 from channels.api.request import RequestWords
 from channels.api.token_store import ApiTokens
@@ -259,9 +259,9 @@ async def test_a_token_may_have_so_many_open_requests(world, is_one):
                 held.append(number)
                 await release.wait()
 
-        for number in range(MOST_OPEN):
+        for number in range(MAX_OPEN):
             tasks.start_soon(hold, number)
-        while len(held) < MOST_OPEN:
+        while len(held) < MAX_OPEN:
             await anyio.sleep(0)
         with pytest.raises(TooManyRequests):
             async with asked(world, "more", "x"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from channels.email.parse.inbound_mail import parse_mail
-from channels.email.parse.reply_stripping import divide
+from channels.email.parse.reply_stripping import split_quotes
 from gateway.turns.questions.yes_and_no import yes_or_no
 
 QUESTION = """**a1b2c3**: I need your approval before I use `shell`:
@@ -163,7 +163,7 @@ def test_what_somebody_else_writes_there_is_not_known(program: str) -> None:
     ],
 )
 def test_a_mail_below_a_line_that_says_who_wrote_it_is_old(text: str, old: bool) -> None:
-    assert bool(divide(text).rest) is old
+    assert bool(split_quotes(text).rest) is old
 
 
 SAID = "Which day? Which hotel?"

@@ -214,7 +214,7 @@ class TestIntake:
         config = EmailConfig.model_validate(settings(sender_verification="off", **changes))
         intake = MailIntake("email", config, AnswerLimiter(config.limits))
         arrival = read_arrival(7, datetime(2026, 1, 1, tzinfo=UTC), raw, whole=True)
-        return intake.take(arrival, uidvalidity=3)
+        return intake.convert(arrival, uidvalidity=3)
 
     def test_a_message(self) -> None:
         """Who, what, where it belongs and what an answer needs."""

@@ -109,13 +109,13 @@ class TestRelay:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(third)
             await anyio.sleep(0.1)
-            assert relay.hand_on(first, "a")
+            assert relay.release_link(first, "a")
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(third)
             await anyio.sleep(0.1)
             relay.leave()
         assert got == ["a", None]
-        assert not relay.hand_on(second, "b"), "nobody waits"
+        assert not relay.release_link(second, "b"), "nobody waits"
         assert closed == []
 
     async def test_so_many_mails_and_no_more(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,13 +129,13 @@ class TestRelay:
         async def another() -> None:
             mine = await relay.take()
             links.append(mine.link)
-            relay.hand_on(mine, "a") or relay.hand_on(mine, "b") if mine.link else relay.leave()
+            relay.release_link(mine, "a") or relay.release_link(mine, "b") if mine.link else relay.leave()
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(another)
             tasks.start_soon(another)
             await anyio.sleep(0.1)
-            assert relay.hand_on(place, "a")
+            assert relay.release_link(place, "a")
         assert links == ["a", None]
 
     async def test_nobody_waits_for_ever(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,7 +170,7 @@ class TestRelay:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(another)
             await anyio.sleep(0.1)
-            assert relay.hand_on(place, "a")
+            assert relay.release_link(place, "a")
             tasks.cancel_scope.cancel()
         assert closed == ["a"]
         begun = anyio.current_time()

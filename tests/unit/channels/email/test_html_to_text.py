@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_core.html_to_text import html_to_text
-from channels.email.parse.reply_stripping import divide
+from channels.email.parse.reply_stripping import split_quotes
 from tests.counted_steps import steps
 
 
@@ -122,7 +122,7 @@ class TestNewText:
     )
     def test_what_is_certainly_new(self, text: str, expected: str) -> None:
         """What the usual mail programs make, and what must not be touched. All else stands below, nothing is lost."""
-        found = divide(text)
+        found = split_quotes(text)
         assert found.new == expected
         kept = set(f"{found.new}\n{found.rest}".split("\n"))
         assert {line for line in text.split("\n") if line.strip(" _>")} <= kept
@@ -134,11 +134,14 @@ class TestNewText:
     def test_linear(self, piece: str) -> None:
         """Twice as much of anything is at most about twice the work."""
         small, large = piece * 1_000, piece * 2_000
-        assert steps(lambda: divide(large, [large])) < 2.5 * steps(lambda: divide(small, [small])) + 2_000
+        assert (
+            steps(lambda: split_quotes(large, [large]))
+            < 2.5 * steps(lambda: split_quotes(small, [small])) + 2_000
+        )
 
     @given(st.text(alphabet="> \n:-_aOn1@", max_size=80))
     def test_never_more_and_nothing_is_lost(self, text: str) -> None:
         """Each line with a letter in it stands in one of the two."""
-        found = divide(text)
+        found = split_quotes(text)
         lines = f"{found.new}\n{found.rest}".split("\n")
         assert sorted(filter(str.isalnum, "".join(lines))) == sorted(filter(str.isalnum, text))

@@ -26,12 +26,12 @@ def test_both_forms_are_one_address(in_mail: str, entry: str, proof: str) -> Non
         f"To: bot@{in_mail}\r\nMessage-ID: <1@mail.test>\r\n\r\nHello"
     ).encode()
     intake = MailIntake("email", config, AnswerLimiter(config.limits))
-    found = intake.take(read_arrival(1, datetime.now(UTC), raw, whole=True), uidvalidity=1)
+    found = intake.convert(read_arrival(1, datetime.now(UTC), raw, whole=True), uidvalidity=1)
     assert not isinstance(found, OwnCopy)
     assert found.addressed
     assert found.sender.verified
     assert found.sender.address == f"alice@{A}"
-    assert intake.crowd(found.sender.address) == (f"*@{A}" if entry.startswith("*") else "")
+    assert intake.matching_pattern(found.sender.address) == (f"*@{A}" if entry.startswith("*") else "")
 
 
 @pytest.mark.parametrize("entry", ["@alice:mail.test", "älice@mail.test", "alice@mail test", "*@-bad-.test"])

@@ -94,7 +94,7 @@ def test_who_else_has_got_it_is_said(others: str) -> None:
             "smtp": {"host": "h"}, "trusted_authserv_ids": ["mail.test"],
         }
     )  # fmt: skip
-    taken = MailIntake("email", config, AnswerLimiter(MailAnswerLimits())).take(
+    taken = MailIntake("email", config, AnswerLimiter(MailAnswerLimits())).convert(
         read_arrival(1, NOW, raw.encode(), whole=True), uidvalidity=1
     )
     assert isinstance(taken, InboundMessage)
@@ -152,7 +152,7 @@ def test_a_whole_mail_that_tries_everything() -> None:
             "smtp": {"host": "h"}, "trusted_authserv_ids": ["mail.test"],
         }
     )  # fmt: skip
-    taken = MailIntake("email", config, AnswerLimiter(MailAnswerLimits())).take(
+    taken = MailIntake("email", config, AnswerLimiter(MailAnswerLimits())).convert(
         read_arrival(1, NOW, raw, whole=True), uidvalidity=1
     )
     assert isinstance(taken, InboundMessage)

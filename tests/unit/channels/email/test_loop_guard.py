@@ -12,7 +12,7 @@ from agent_core.language import speaking, use_language
 from agent_core.messages import OutboundKind, OutboundMessage, SessionKey
 from channels.base import ChannelAuthFailed, ChannelUnavailable
 from channels.email.config import EmailConfig, MailAnswerLimits
-from channels.email.loop_guard import LOOK_AGAIN_S, LoopGuard
+from channels.email.loop_guard import RECHECK_S, LoopGuard
 from channels.email.parse.dsn import BounceReport, DeliveryStatus
 from channels.email.parse.mail_threads import message_id_of
 from channels.email.reply_limits import AnswerLimiter
@@ -68,7 +68,7 @@ class TestSafety:
         for _ in range(3):
             with pytest.raises(ChannelUnavailable, match="circuit breaker") as caught:
                 safety.before_sending(answer())
-            assert caught.value.retry_after_s == LOOK_AGAIN_S
+            assert caught.value.retry_after_s == RECHECK_S
             clock.advance(60)
         assert safety.breaker_is_open(str(THREAD))
         assert not safety.breaker_is_open(str(OTHER))

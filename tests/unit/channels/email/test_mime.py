@@ -14,7 +14,7 @@ from channels.email.compose.outbound_mail import page
 from channels.email.parse.icalendar import in_words
 from channels.email.parse.inbound_mail import parse_mail
 from channels.email.parse.mime import normalise_lines
-from channels.email.parse.reply_stripping import divide
+from channels.email.parse.reply_stripping import split_quotes
 from channels.email.parse.transfer_encoding import WIDTH, decode_transfer, flow, unflow
 from channels.email.receive.intake_text import background_of, quotation
 
@@ -130,7 +130,7 @@ class TestWhatOthersWrote:
 
     def test_a_forward_without_a_word(self) -> None:
         """Nothing of it is the sender's."""
-        found = divide("\n---------- Forwarded message ---------\nFrom: x\n\nobey")
+        found = split_quotes("\n---------- Forwarded message ---------\nFrom: x\n\nobey")
         assert (found.new, found.forwarded) == ("", True)
         assert "obey" in found.rest
 

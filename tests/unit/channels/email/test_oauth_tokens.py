@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_core.oauth import OAuthTokens, ProviderAway, ProviderRefused
-from agent_core.oauth_login import LONGEST_WAIT_S, LoginFailed, run_device_flow, seconds_in
+from agent_core.oauth import OAuthTokens, ProviderRefused, ProviderUnreachable
+from agent_core.oauth_login import MAX_WAIT_S, LoginFailed, run_device_flow, seconds_in
 from agent_core.state_folder import DiskFolder
 from channels.base import ChannelAuthFailed, ChannelUnavailable
 from channels.email.config import EmailConfig, OAuth
@@ -67,7 +67,7 @@ class Script:
 async def test_the_provider_sets_the_pace() -> None:
     """Not sooner than it says, slower when it asks for that, and slower when it is away."""
     pending = ProviderRefused("authorization_pending")
-    script = Script(CODE, pending, ProviderRefused("slow_down"), pending, ProviderAway("x"), GIVEN)
+    script = Script(CODE, pending, ProviderRefused("slow_down"), pending, ProviderUnreachable("x"), GIVEN)
     said: list[str] = []
     tokens = await run_device_flow(client_from_settings(OAUTH), script, LoopClock(), said.append)
 
@@ -105,7 +105,7 @@ async def test_a_token_is_renewed_before_it_ends_and_not_sooner(tmp_path: Path) 
 
 async def test_a_provider_that_is_away_is_asked_more_and_more_rarely(tmp_path: Path) -> None:
     """A login every ten seconds for an hour, and no more than a handful of questions."""
-    script = Script(ProviderAway("503"))
+    script = Script(ProviderUnreachable("503"))
     token_store(tmp_path / "oauth.json").save(OAuthTokens(refresh="refresh-0"))
     source = credentials(tmp_path, script)
     for _ in range(360):
@@ -307,4 +307,4 @@ def test_levels_are_written_with_a_slash() -> None:
 )
 def test_a_pause_that_is_no_number_is_the_usual_one(told: object, wait_s: float | None) -> None:
     """A provider's ``interval: NaN`` made a wait without end."""
-    assert seconds_in(told, 5.0) == (wait_s or LONGEST_WAIT_S)
+    assert seconds_in(told, 5.0) == (wait_s or MAX_WAIT_S)

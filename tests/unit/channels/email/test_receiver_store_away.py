@@ -23,7 +23,7 @@ from tests.doubles.mailbox import Store, config
 pytestmark = pytest.mark.virtual_time
 OWNER, ALICE, BOB = "owner@mail.test", "alice@mail.test", "bob@mail.test"
 SIZE = 3_000
-MOST_BYTES = 20 * SIZE
+MAX_BYTES = 20 * SIZE
 
 
 def mail(number, sender, *, has_file=True):
@@ -43,13 +43,13 @@ class Scenario:
         self.mails, self.server, self.inbox = {}, Store(), MemoryInbox()
         self.inbox.positions |= {"uidvalidity": "7", "uid": "0"}
         self.storage = AwayFolder(folder / "shared")
-        self.storage.is_away = True
+        self.storage.is_unreachable = True
         self.most_bytes = 0
         self._folder = folder
         self._files = None
         self.queues = []
         monkeypatch.setattr(mailbox, "raw_mail", self.mails.__getitem__)
-        monkeypatch.setattr(verification_queue, "MOST_BYTES", MOST_BYTES)
+        monkeypatch.setattr(verification_queue, "MAX_BYTES", MAX_BYTES)
         real = VerificationQueue.__init__
 
         def watched(queue, *args, **more):
@@ -120,7 +120,7 @@ async def test_one_persons_files_hold_up_nobody(it, monkeypatch, sheds):
         await it.until(3)
         assert it.inbox.positions["uid"] == "0"
         await anyio.sleep(60)
-        it.storage.is_away = False
+        it.storage.is_unreachable = False
         await it.until(63)
         await anyio.sleep(60)
         assert it.kept == {}
@@ -141,7 +141,7 @@ async def test_many_people_and_the_owner(it):
         await anyio.sleep(60)
         assert it.numbers(ALICE) == [33]
         assert it.kept == {}
-        it.storage.is_away = False
+        it.storage.is_unreachable = False
         await it.until(33)
     assert sum(len(one.attachments) for one in it.inbox.accepted) == 32
     assert {one.text.strip() for one in it.inbox.accepted} == {f"mail {number}" for number in range(1, 34)}
@@ -150,14 +150,14 @@ async def test_many_people_and_the_owner(it):
 @pytest.mark.parametrize("more", [True, False])
 async def test_who_sends_too_much_meanwhile_gets_no_files(it, monkeypatch, more):
     """What waits is bounded; up to there (the control) it goes on waiting."""
-    monkeypatch.setattr(verification_queue, "MOST_OF_SENDER", 10)
+    monkeypatch.setattr(verification_queue, "MAX_OF_SENDER", 10)
     it.put(*(mail(number, ALICE) for number in range(1, 21 if more else 11)))
     async with it.running():
         await anyio.sleep(900)
         assert it.numbers(ALICE) == (list(range(1, 11)) if more else [])
         assert all("too many mails are waiting" in one.text for one in it.inbox.accepted)
         assert not any(one.attachments for one in it.inbox.accepted)
-        it.storage.is_away = False
+        it.storage.is_unreachable = False
         await it.until(20 if more else 10)
     assert it.numbers(ALICE) == list(range(1, 21 if more else 11))
     assert sum(len(one.attachments) for one in it.inbox.accepted) == 10
@@ -170,7 +170,7 @@ async def test_what_was_deleted_meanwhile_does_not_come(it):
         await anyio.sleep(60)
         assert 9 not in it.kept
         it.server.uids.remove(9)
-        it.storage.is_away = False
+        it.storage.is_unreachable = False
         await it.until(10)
         await anyio.sleep(60)
     assert it.numbers(ALICE) == [1, 2, 3, 4, 5, 6, 7, 8, 10, 11]

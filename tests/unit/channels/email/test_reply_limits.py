@@ -33,7 +33,7 @@ class TestLimits:
     def at_once(limiter: AnswerLimiter, name: str, *, minute: float = 0, sender: str = "a") -> bool:
         """Whether a mail is answered without a wait."""
         at = datetime(2026, 1, 1, tzinfo=UTC) + timedelta(minutes=minute)
-        place = limiter.place(name, sender=sender, at=at)
+        place = limiter.reserve(name, sender=sender, at=at)
         return place is not None and place.wait_s == 0
 
     @pytest.mark.parametrize(("limit", "remembered"), [(0, 0), (100, 20)])
@@ -42,7 +42,7 @@ class TestLimits:
         limiter = self.limiter(sender_per_hour=limit)
         at = datetime(2026, 1, 1, tzinfo=UTC)
         for number in range(20):
-            place = limiter.place(f"m{number}", sender="a", at=at)
+            place = limiter.reserve(f"m{number}", sender="a", at=at)
             assert place is not None
             assert place.wait_s == 0
         assert len(json.loads(limiter.dump())) == remembered

@@ -10,7 +10,7 @@ import pytest
 from agent_core.messages import SessionKey
 from channels.base import ChannelAuthFailed
 from channels.email.config import CircuitBreakerConfig
-from channels.email.loop_guard import LoginPatience
+from channels.email.loop_guard import LoginBackoff
 from channels.email.reply_limits import CircuitBreaker
 from tests.clock import ManualClock
 
@@ -144,7 +144,7 @@ class TestPatience:
     def test_a_refused_login_is_not_repeated_for_minutes(self) -> None:
         """Five, ten, twenty … at most two hours; an accepted one makes it forget."""
         clock = ManualClock()
-        patience = LoginPatience(clock.monotonic)
+        patience = LoginBackoff(clock.monotonic)
         pauses = []
         for _ in range(8):
             patience.check()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from channels.email.server_ids import ServerIds, given_in_reply
+from channels.email.server_ids import ServerIds, message_id_in_reply
 from tests.doubles.inbox import MemoryInbox
 
 OWN = f"<squidbot.{'a' * 24}.{'b' * 24}@mail.test>"
@@ -35,7 +35,7 @@ OTHER = f"<squidbot.{'c' * 24}.{'b' * 24}@mail.test>"
     ],
 )
 def test_the_reply_to_data(reply: str, host: str, given: str | None) -> None:
-    assert given_in_reply(reply, host) == given
+    assert message_id_in_reply(reply, host) == given
 
 
 async def test_the_first_word_counts_and_outlives_the_process() -> None:

@@ -10,7 +10,7 @@ import pytest
 from agent_core.messages import InboundMessage
 from channels.email.config import EmailConfig, MailAnswerLimits
 from channels.email.parse.mime import Unreadable, parse_headers
-from channels.email.parse.unreadable import MOST_HEADER, MOST_LINES, TOO_LARGE, apology_of, headers_of
+from channels.email.parse.unreadable import MAX_HEADER, MAX_LINES, TOO_LARGE, apology_of, headers_of
 from channels.email.receive.mail_intake import MailIntake, OwnCopy, given_up, read_arrival
 from channels.email.reply_limits import AnswerLimiter
 from channels.email.trust.dkim import claims_of
@@ -43,7 +43,7 @@ def mail(*fields: str, body: bytes = b"\r\nhi", end: str = "\r\n") -> bytes:
 
 def taken(raw: bytes, *, proof: str = "", **changes: Any) -> InboundMessage:
     intake = MailIntake("email", config(**changes), AnswerLimiter(MailAnswerLimits()))
-    message = intake.take(read_arrival(1, NOW, raw, whole=True), uidvalidity=1, verification=proof)
+    message = intake.convert(read_arrival(1, NOW, raw, whole=True), uidvalidity=1, verification=proof)
     assert not isinstance(message, OwnCopy)
     return message
 
@@ -128,7 +128,7 @@ def test_what_depends_on_the_reader_proves_nobody(odd: str) -> None:
 
 def test_a_header_without_an_end_is_nobodys() -> None:
     """So long a header is no mail; the time that looking takes has a bound."""
-    raw = mail(PROOF, ALICE, TO, body=b"x" * MOST_HEADER)
+    raw = mail(PROOF, ALICE, TO, body=b"x" * MAX_HEADER)
     assert headers_of(raw + b"\r\n\r\n").fields == ()
     with pytest.raises(Unreadable):
         parse_headers(raw)
@@ -137,7 +137,7 @@ def test_a_header_without_an_end_is_nobodys() -> None:
 @pytest.mark.parametrize("line", ["X: x", " xxx"])
 def test_a_header_of_a_hundred_thousand_lines_is_nobodys(line: str) -> None:
     """Each line costs time, while other mails wait. The control has a few less than are read."""
-    few, many = (mail(ALICE, TO, *[line] * count) for count in (MOST_LINES - 10, 100_000))
+    few, many = (mail(ALICE, TO, *[line] * count) for count in (MAX_LINES - 10, 100_000))
     assert headers_of(few).first("from") == "alice@mail.test"
     assert headers_of(many).fields == ()
     signature = "DKIM-Signature: v=1; d=mail.test"
@@ -160,7 +160,7 @@ def test_usual_headers_are_whole() -> None:
 def test_a_reading_without_an_end_is_told_as_well(trouble: str) -> None:
     """What the header says is known even if everything behind it upsets the reader."""
     intake = MailIntake("email", config(), AnswerLimiter(MailAnswerLimits()))
-    message = intake.take(given_up(1, NOW, mail(PROOF, ALICE, TO), trouble), uidvalidity=1)
+    message = intake.convert(given_up(1, NOW, mail(PROOF, ALICE, TO), trouble), uidvalidity=1)
 
     assert isinstance(message, InboundMessage)
     assert message.context.unreadable == apology_of(trouble)
@@ -179,7 +179,7 @@ def test_the_words_are_in_the_language_of_the_sender() -> None:
     """The control: nobody else's are."""
     german = {"alice@mail.test": "de"}
     intake = MailIntake("email", config(), AnswerLimiter(MailAnswerLimits()), language_of=german.get)
-    message = intake.take(given_up(1, NOW, mail(PROOF, ALICE, TO), "too_slow"), uidvalidity=1)
+    message = intake.convert(given_up(1, NOW, mail(PROOF, ALICE, TO), "too_slow"), uidvalidity=1)
 
     assert isinstance(message, InboundMessage)
     assert message.context.unreadable.startswith("Deine Mail")

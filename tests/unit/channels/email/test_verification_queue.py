@@ -6,9 +6,9 @@ import pytest
 
 from channels.email.imap.mailbox import MailInfo
 from channels.email.receive.verification_queue import (
-    MOST_BYTES,
-    MOST_MAILS,
-    MOST_OF_SENDER,
+    MAX_BYTES,
+    MAX_MAILS,
+    MAX_OF_SENDER,
     ReadMail,
     VerificationQueue,
 )
@@ -29,23 +29,23 @@ def mail(sender: str, uid: int = 1_000_000, *, raw: bytes = b"", owners: bool = 
 
 @pytest.mark.parametrize(("more", "full"), [(0, False), (1, True)])
 def test_nothing_more_is_read_behind_so_many_mails(more: int, full: bool) -> None:
-    assert queue_of(*(f"{number}@a.test" for number in range(2 * MOST_MAILS + more))).full is full
+    assert queue_of(*(f"{number}@a.test" for number in range(2 * MAX_MAILS + more))).full is full
 
 
-@pytest.mark.parametrize(("size", "full"), [(MOST_BYTES // 2, False), (MOST_BYTES // 2 + 1, True)])
+@pytest.mark.parametrize(("size", "full"), [(MAX_BYTES // 2, False), (MAX_BYTES // 2 + 1, True)])
 def test_nothing_more_is_read_behind_so_many_bytes(size: int, full: bool) -> None:
     assert queue_of("a@a.test", "b@b.test", raw=bytes(size)).full is full
 
 
 @pytest.mark.parametrize(("more", "crowded"), [(0, False), (1, True)])
 def test_behind_so_many_only_the_owners_mail_waits_for_its_files(more: int, crowded: bool) -> None:
-    waiting = queue_of(*(f"{number}@a.test" for number in range(MOST_MAILS + more)))
+    waiting = queue_of(*(f"{number}@a.test" for number in range(MAX_MAILS + more)))
     assert waiting.is_crowded(mail("new@a.test")) is crowded
     assert not waiting.is_crowded(mail("ann@a.test", owners=True))
 
 
 @pytest.mark.parametrize(("less", "crowded"), [(1, False), (0, True)])
 def test_so_many_of_one_sender_wait_be_it_the_owner(less: int, crowded: bool) -> None:
-    waiting = queue_of(*["ann@a.test"] * (MOST_OF_SENDER - less))
+    waiting = queue_of(*["ann@a.test"] * (MAX_OF_SENDER - less))
     assert waiting.is_crowded(mail("ann@a.test", owners=True)) is crowded
     assert not waiting.is_crowded(mail("bob@a.test"))

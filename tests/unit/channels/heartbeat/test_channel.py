@@ -176,7 +176,7 @@ class TestChannel:
         thread = threading.Thread(target=disturb)
         thread.start()
         try:
-            found = [await channel.would_find(EPOCH) for _ in range(200)]
+            found = [await channel.preview_tick(EPOCH) for _ in range(200)]
         finally:
             over.set()
             thread.join()

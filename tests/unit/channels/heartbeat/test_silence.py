@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from channels.heartbeat.silence import SILENCE, fingerprint, is_silence, judge
+from channels.heartbeat.silence import SILENCE, fingerprint, is_silence, judge_silence
 
 SILENT = [
     "",
@@ -69,13 +69,13 @@ ALERTS = {
 def test_silence(answer):
     """Nobody is disturbed by this, and a reason is known."""
     assert is_silence(answer)
-    assert judge(answer).reason
+    assert judge_silence(answer).reason
 
 
 @pytest.mark.parametrize("answer", ALERTS, ids=repr)
 def test_alert(answer):
     """This is delivered, without what was only thought."""
-    assert judge(answer).text == (ALERTS[answer] or answer)
+    assert judge_silence(answer).text == (ALERTS[answer] or answer)
 
 
 def test_a_simpler_rule_would_be_found_out():
@@ -89,13 +89,13 @@ def test_a_simpler_rule_would_be_found_out():
 )
 def test_urgent_is_marked_and_the_mark_taken_off(answer):
     """The mark says how it is sent, and is not part of what is said."""
-    assert (judge(answer).urgent, judge(answer).text) == (True, "the house burns")
-    assert not judge("It is not URGENT: take your time").urgent
+    assert (judge_silence(answer).urgent, judge_silence(answer).text) == (True, "the house burns")
+    assert not judge_silence("It is not URGENT: take your time").urgent
 
 
 def test_fifty_thousand_characters_become_a_readable_alert():
     """The beginning is delivered, and that there was more."""
-    text = judge("The milk is out. " * 3000).text
+    text = judge_silence("The milk is out. " * 3000).text
     assert len(text) < 6200
     assert "The rest of this alert was left out" in text
 
@@ -110,7 +110,7 @@ def test_the_same_alert_is_recognised_and_a_growing_one_is_not():
 @given(st.text(max_size=300))
 def test_any_answer_has_a_verdict(answer):
     """No text breaks it; what is delivered is never empty without a reason, and judging it again changes nothing."""
-    verdict = judge(answer)
+    verdict = judge_silence(answer)
     assert bool(verdict.text) != bool(verdict.reason)
 
 
@@ -119,4 +119,4 @@ def test_any_answer_has_a_verdict(answer):
 )
 def test_a_long_answer_of_anything_is_judged_at_once(piece):
     """No pattern becomes slow; a quadratic one would need minutes here."""
-    judge(piece * (200_000 // len(piece)) + "x")
+    judge_silence(piece * (200_000 // len(piece)) + "x")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from channels.matrix.crypto.cross_signing import CrossSigning, _Key, canonical
+from channels.matrix.crypto.cross_signing import CrossSigning, _Key, canonical_json
 
 vodozemac = pytest.importorskip("vodozemac")
 
@@ -40,6 +40,6 @@ def test_signatures_leave_out_what_others_add():
     signature = vodozemac.Ed25519Signature.from_base64(key.sign(value))
     public.verify_signature('{"a":"ü","b":1}'.encode(), signature)
 
-    assert canonical(value) == '{"a":"ü","b":1}'.encode()
+    assert canonical_json(value) == '{"a":"ü","b":1}'.encode()
     with pytest.raises(vodozemac.SignatureException):
         public.verify_signature(b'{"a":"u","b":1}', signature)

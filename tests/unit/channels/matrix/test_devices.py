@@ -64,17 +64,17 @@ def test_groups_by_server():
 
 async def test_who_is_known_is_not_asked_for(lists, server):
     """Once, until they change; whoever changes while the answer is on its way is asked for again."""
-    await lists.know([ANN, BOB])
-    await lists.know([ANN, BOB])
+    await lists.wait_for_devices([ANN, BOB])
+    await lists.wait_for_devices([ANN, BOB])
     assert server.queries == [[ANN], [BOB]]
     lists.note_changes([ANN])
     server.held["fast.test"] = anyio.Event()
     async with anyio.create_task_group() as group:
-        group.start_soon(lists.know, [ANN])
+        group.start_soon(lists.wait_for_devices, [ANN])
         await anyio.wait_all_tasks_blocked()
         lists.note_changes([ANN])
         server.held.pop("fast.test").set()
-    await lists.know([ANN])
+    await lists.wait_for_devices([ANN])
     assert server.queries[2:] == [[ANN], [ANN]]
 
 
@@ -84,7 +84,7 @@ async def test_a_slow_server_is_waited_for_by_those_who_need_it(lists, server):
     done = []
 
     async def know(name, *users):
-        await lists.know(users)
+        await lists.wait_for_devices(users)
         done.append(name)
 
     async with anyio.create_task_group() as group:
@@ -107,7 +107,7 @@ async def test_a_failure_is_that_of_the_one_who_asked(lists, server):
 
     async def know(*users):
         try:
-            await lists.know(users)
+            await lists.wait_for_devices(users)
         except ChannelUnavailable:
             failed.append(users)
 
@@ -127,7 +127,7 @@ async def test_who_is_given_up_is_asked_for_again(lists, server, begun):
     """Cancelled while it asks, or before it could: nobody waits for an answer that never comes."""
     server.held["slow.test"] = anyio.Event()
     async with anyio.create_task_group() as group:
-        group.start_soon(lists.know, [BOB])
+        group.start_soon(lists.wait_for_devices, [BOB])
         if begun:
             await anyio.wait_all_tasks_blocked()
         else:
@@ -135,19 +135,19 @@ async def test_who_is_given_up_is_asked_for_again(lists, server, begun):
         group.cancel_scope.cancel()
     server.held.clear()
     with anyio.fail_after(60):
-        await lists.know([BOB])
+        await lists.wait_for_devices([BOB])
     assert server.learned == [BOB]
 
 
 async def test_a_server_that_says_nothing_is_asked_again_later(lists, server, clock):
     """What is known has to do meanwhile; told that they have changed, their server is not asked at once either."""
     server.dead = {"slow.test"}
-    await lists.know([BOB])
+    await lists.wait_for_devices([BOB])
     lists.note_changes([BOB])
-    await lists.know([BOB])
+    await lists.wait_for_devices([BOB])
     assert server.queries == [[BOB]]
     clock.advance(RETRY_S + 1)
-    await lists.know([BOB])
+    await lists.wait_for_devices([BOB])
     lists.mark_outdated(BOB)
-    await lists.know([BOB])
+    await lists.wait_for_devices([BOB])
     assert server.queries == [[BOB]] * 3

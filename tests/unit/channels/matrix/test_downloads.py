@@ -13,7 +13,7 @@ import pytest
 from agent_core.messages import Audience, InboundMessage, MessageContext, SessionKey
 from channels.attachments import AttachmentStore, AttachmentsUnavailable
 from channels.matrix.client.homeserver import Download, HttpAnswer, LinkBroken
-from channels.matrix.events.inbound_events import Me, read_event
+from channels.matrix.events.inbound_events import BotIdentity, read_event
 from channels.matrix.events.media_events import FileEncryption, MediaInvalid, media_in
 from channels.matrix.receive.downloads import ALL_LIMIT_S, Downloads
 from channels.matrix.rooms.room_state import Rooms
@@ -124,7 +124,7 @@ def downloads(server, store, **more):
 
 async def one(server, store, found, **more):
     server.files["m"] = found
-    [brought] = await downloads(server, store).bring([message("m", **more)])
+    [brought] = await downloads(server, store).fetch_files([message("m", **more)])
     assert "media" not in brought.context.route
     return brought
 
@@ -176,7 +176,7 @@ async def test_one_file_that_never_ends_keeps_the_others_only_so_long(server, st
     server.files = {"slow": stalling, "good": b"content"}
     began = anyio.current_time()
     asked = [message("slow" if number == 3 else "good", number=number) for number in range(8)]
-    brought = await downloads(server, store).bring(asked)
+    brought = await downloads(server, store).fetch_files(asked)
     assert [len(each.attachments) for each in brought] == [1, 1, 1, 0, 1, 1, 1, 1]
     assert [each.native_id for each in brought] == [f"$e{number}" for number in range(8)]
     assert anyio.current_time() - began <= ALL_LIMIT_S + 1
@@ -190,7 +190,7 @@ async def test_a_hundred_files_are_fetched_a_few_at_a_time(server, store):
         yield os.urandom(100)
 
     server.files["m"] = slow
-    brought = await downloads(server, store).bring([message("m", number=n) for n in range(100)])
+    brought = await downloads(server, store).fetch_files([message("m", number=n) for n in range(100)])
     assert sum(len(each.attachments) for each in brought) == 100
     assert server.most_at_once == 4
 
@@ -201,7 +201,7 @@ async def test_an_old_homeserver_is_asked_by_its_old_door(server, store):
     assert (await one(server, store, b"content")).attachments
     fetching = downloads(server, store)
     for number in range(2):
-        await fetching.bring([message("m", number=number)])
+        await fetching.fetch_files([message("m", number=number)])
     assert [anonymous for _, anonymous in server.asked] == [False, True, False, True, True]
     assert "/_matrix/media/v3/download/hs.test/m" in server.asked[-1][0]
 
@@ -215,7 +215,7 @@ async def test_a_disk_that_takes_nothing_holds_the_answer_up(server, store, tmp_
     done = []
 
     async def bring():
-        done.extend(await downloads(server, store).bring([message("m")]))
+        done.extend(await downloads(server, store).fetch_files([message("m")]))
 
     async with anyio.create_task_group() as group:
         resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))
@@ -243,13 +243,13 @@ async def test_a_slow_store_is_no_slow_homeserver(server, tmp_path):
     slow = Slow(tmp_path)
     server.files["m"] = b"content"
     fetching = downloads(server, slow)
-    assert (await fetching.bring_one(message("m"))).attachments
-    brought = await fetching.bring([message("m", number=number) for number in range(9)])
+    assert (await fetching.fetch_file(message("m"))).attachments
+    brought = await fetching.fetch_files([message("m", number=number) for number in range(9)])
     assert [len(each.attachments) for each in brought] == [1] * 9
     assert server.most_at_once <= 4
     server.files["m"] = stalling
     began = anyio.current_time()
-    assert not (await fetching.bring_one(message("m"))).attachments
+    assert not (await fetching.fetch_file(message("m"))).attachments
     assert anyio.current_time() - began > 40
 
 
@@ -260,17 +260,17 @@ async def test_a_store_that_is_away_is_told_without_fetching(server, tmp_path):
     fetching = downloads(server, store)
     server.files["m"] = b"content"
     await fetching.ready()
-    storage.is_away = True
+    storage.is_unreachable = True
     for _ in range(3):
         with pytest.raises(AttachmentsUnavailable):
-            await fetching.bring_one(message("m"))
+            await fetching.fetch_file(message("m"))
     assert len(server.asked) == 1
     with pytest.raises(AttachmentsUnavailable):
         await fetching.ready()
-    storage.is_away = False
+    storage.is_unreachable = False
     await fetching.ready()
     asked = storage.asked
-    assert (await fetching.bring_one(message("m"))).attachments
+    assert (await fetching.fetch_file(message("m"))).attachments
     assert storage.asked == asked
 
 
@@ -314,7 +314,7 @@ async def test_strangers_and_talk_cost_no_request(server, store):
     server.files["m"] = b"content"
     here = message("m", sender="@guest:hs.test")
     here = here.with_context(replace(here.context, allowed_here=True))
-    brought = await downloads(server, store).bring(
+    brought = await downloads(server, store).fetch_files(
         [message("m", sender="@bad:hs.test"), message("m", addressed=False), here]
     )
     assert [len(each.attachments) for each in brought] == [0, 0, 1]
@@ -324,7 +324,7 @@ async def test_strangers_and_talk_cost_no_request(server, store):
 
 async def test_without_a_store_a_file_is_named(server):
     """The text says that there was one and that it cannot be opened."""
-    [brought] = await downloads(server, None).bring([message("m")])
+    [brought] = await downloads(server, None).fetch_files([message("m")])
     assert brought.text == '[A file is attached: "a.bin", which cannot be opened here]'
 
 
@@ -334,7 +334,7 @@ async def test_without_a_store_a_file_is_named(server):
 def read(content, kind="m.room.message", sender=ALICE, **changes):
     rooms = Rooms("@bot:hs.test")
     event = {**text("$1", "", sender), "type": kind, "content": content, **changes}
-    me = Me("matrix", "@bot:hs.test", display_name="Squid")
+    me = BotIdentity("matrix", "@bot:hs.test", display_name="Squid")
     return read_event(event, "!r:hs.test", me=me, rooms=rooms, now=EPOCH)
 
 
@@ -390,7 +390,7 @@ async def test_a_voice_message_that_is_quoted_is_not_spoken_by_who_quotes_it(ser
     media = {**quoted.context.route["media"], "remark": ""}
     quoted = quoted.model_copy(update={"text": "What does he say?"})
     quoted = quoted.with_context(MessageContext(route={"media": media}))
-    own, quoted = await Downloads(server, store, allows=lambda _: True).bring([own, quoted])
+    own, quoted = await Downloads(server, store, allows=lambda _: True).fetch_files([own, quoted])
     assert own.context.spoken == (own.attachments[0].sha256,)
     assert quoted.context.spoken == (quoted.attachments[0].sha256,)
     assert (own.context.others_words, quoted.context.others_words) == (False, True)
@@ -401,5 +401,5 @@ async def test_a_file_counts_on_the_share_of_its_sender(server, tmp_path):
     whose = []
     store = AttachmentStore(tmp_path, share_of=lambda message: whose.append(message.sender.address))
     server.files["m"] = b"x"
-    await downloads(server, store).bring([message("m")])
+    await downloads(server, store).fetch_files([message("m")])
     assert whose == [ALICE]

@@ -12,12 +12,12 @@ from agent_core.messages import Amendment, Background, InboundMessage, SessionKe
 from channels.base import PlaceRules
 from channels.matrix.client.homeserver import HttpAnswer, LinkBroken
 from channels.matrix.config import MatrixConfig
-from channels.matrix.events.edits import Early, read_edit, redacts
+from channels.matrix.events.edits import EarlyEdits, read_edit, redacts
 from channels.matrix.events.group_context import GroupContext
-from channels.matrix.events.inbound_events import AUTHOR, MARK, Me, Skip, read_event
+from channels.matrix.events.inbound_events import AUTHOR, MARK, BotIdentity, Skip, read_event
 from channels.matrix.events.matrix_threads import SHARED, place_of, relation_of, root_of
 from channels.matrix.events.room_policy import RoomRules
-from channels.matrix.receive.reply_context import in_clear
+from channels.matrix.receive.reply_context import read_plain_event
 from tests.clock import EPOCH
 from tests.doubles.homeserver import text
 from tests.scripted_rooms import CAROL, MALLORY, MENTION, Desk, edit, redaction
@@ -57,7 +57,7 @@ async def test_an_edit_that_the_server_bundles_counts():
     secret = {"type": "m.room.encrypted", "sender": ALICE, "content": {"ciphertext": "x"}}
 
     def decrypt(_room, event):
-        return edit("$1", "secret") if event is secret else in_clear(_room, event)
+        return edit("$1", "secret") if event is secret else read_plain_event(_room, event)
 
     desk = Desk(decrypt=decrypt)
     events = [edit("$1", "newer"), edit("$1", "forged", MALLORY), secret, {"sender": ALICE}, {"x": 1}, 7]
@@ -143,7 +143,7 @@ async def test_a_redaction_withdraws_for_the_sender(where):
 
 async def test_memory_of_edits_is_bounded():
     """However many edits of unknown messages a stranger writes, only the newest are kept."""
-    early = Early()
+    early = EarlyEdits()
     for number in range(1000):
         early.keep(ROOM, Amendment(kind="replace", native_id=f"${number}", sender=ALICE, text="x"))
 
@@ -264,7 +264,9 @@ async def test_a_room_goes_on_under_the_rule_of_the_one_before():
         ),
         lambda room_id: "!first" if room_id in ("!first", "!middle", "!last") else room_id,
     )
-    listed = Me(channel="matrix", user_id=BOT, group_policy="allowlist", group_allow_from=("!first",))
+    listed = BotIdentity(
+        channel="matrix", user_id=BOT, group_policy="allowlist", group_allow_from=("!first",)
+    )
 
     assert [rules.allows(room, ALICE) for room in ("!first", "!middle", "!last", "!else")] == [
         *(False, False, False),
@@ -381,7 +383,7 @@ async def test_a_file_from_before_somebody_came_is_not_theirs_to_ask_about():
     """Like the words of that time."""
     desk = Desk(GROUP)
     await desk.read(picture("$a"))
-    desk.conversation._talk.came(ROOM, CAROL)
+    desk.conversation._talk.note_join(ROOM, CAROL)
     hers = await desk.read(text("$1", "what is this?", CAROL, **MENTION))
     his = await desk.read(text("$2", "what is this?", **MENTION))
 
@@ -409,7 +411,7 @@ def test_what_cannot_be_read_is_said_in_the_language_of_the_room_or_of_its_sende
         homeserver="http://hs", user_id=BOT, password="pw", rooms={"!german:hs.test": {"language": "de"}}
     )
     rules = RoomRules(config, str, language_of={ALICE: "de"}.get)
-    me = Me(channel="matrix", user_id=BOT)
+    me = BotIdentity(channel="matrix", user_id=BOT)
     assert (
         rules.me_in(ROOM, me, ALICE).language == rules.me_in("!german:hs.test", me, "@x:y").language == "de"
     )

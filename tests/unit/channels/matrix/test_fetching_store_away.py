@@ -32,7 +32,7 @@ class Away(Setup):
     def __init__(self, folder):
         super().__init__(folder)
         self.storage = AwayFolder(folder / "shared")
-        self.storage.is_away = True
+        self.storage.is_unreachable = True
 
         self.hangs = False
 
@@ -74,7 +74,7 @@ async def test_files_wait_and_nothing_else_does(it):
         await anyio.sleep(60)
         assert it.storage.asked - asked <= 4, "one asks for all"
         fetched = len(it.server.asked_for)
-        it.storage.is_away = False
+        it.storage.is_unreachable = False
         await it.inbox.until_accepted(81, within_s=120)
 
     assert it.ids[0] == "$mine"
@@ -96,7 +96,7 @@ async def test_who_says_too_much_meanwhile_gets_no_files(it, more):
         await anyio.sleep(60)
         if more == 198:
             assert it.ids == []
-            it.storage.is_away = False
+            it.storage.is_unreachable = False
         await it.inbox.until_accepted(more + 1, within_s=120)
 
     assert it.ids == ["$file", *(f"${number}" for number in range(more))]
@@ -111,7 +111,7 @@ async def test_a_store_that_begins_to_hang_keeps_no_places(it, monkeypatch, pati
     that server comes soon, and the files in the end. The control: without being known as away the store keeps them.
     """
     monkeypatch.setattr(store, "_PATIENCE_S", patience_s)
-    it.storage.is_away, it.hangs = False, True
+    it.storage.is_unreachable, it.hangs = False, True
     *senders, asks = it.others = [f"@g{number}:good.test" for number in range(21)]
     for number, person in enumerate(senders):
         it.says(good(f"$file{number}", person), room=f"!r{number}:hs.test")
@@ -139,7 +139,7 @@ async def test_what_waits_can_be_taken_back_changed_and_left(it):
         await anyio.sleep(60)
         assert [one.kind for one in it.inbox.amendments] == ["withdraw", "leave"]
         assert list(json.loads(it.inbox.positions[FETCHING])) == [THEIRS]
-        it.storage.is_away = False
+        it.storage.is_unreachable = False
         await it.inbox.until(lambda inbox: len(inbox.amendments) == 3, within_s=120)
 
     assert it.ids == ["$kept"]
@@ -158,7 +158,7 @@ async def test_what_waits_survives_the_end_of_the_run(it):
         it.server.on("GET", "/messages$", HttpAnswer(200, {"chunk": said}))
         timeline = {"events": [], "limited": False, "prev_batch": "p"}
         it.server.sync_body(rooms={"join": {THEIRS: {"timeline": timeline}}})
-    it.storage.is_away = False
+    it.storage.is_unreachable = False
     async with running(it.channel(), it.inbox):
         await it.inbox.until_accepted(3, within_s=600)
 

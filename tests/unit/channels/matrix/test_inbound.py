@@ -7,13 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_core.messages import Audience, InboundMessage, SessionKey
-from channels.matrix.events.inbound_events import Me, Skip, read_event
+from channels.matrix.events.inbound_events import BotIdentity, Skip, read_event
 from channels.matrix.rooms.room_state import Rooms
 from tests.clock import EPOCH
 from tests.doubles.homeserver import member, text
 
 BOT, ALICE, ROOM = "@bot:hs.test", "@alice:hs.test", "!room:hs.test"
-ME = Me(channel="matrix", user_id=BOT, display_name="Squid Bot")
+ME = BotIdentity(channel="matrix", user_id=BOT, display_name="Squid Bot")
 
 
 def rooms_with(*users, direct=False, encrypted=False):
@@ -188,7 +188,7 @@ def test_mentions_in_a_group(body, content, meant):
 
 def test_names_count_only_if_wanted():
     """The display name as a mention can be switched off; real mentions stay."""
-    me = Me(channel="matrix", user_id=BOT, display_name="Squid Bot", mention_by_name=False)
+    me = BotIdentity(channel="matrix", user_id=BOT, display_name="Squid Bot", mention_by_name=False)
 
     assert not read(text("$1", "Squid Bot: hello"), GROUP, me).addressed
     assert read(text("$1", "x", **{"m.mentions": {"user_ids": [BOT]}}), GROUP, me).addressed
@@ -196,9 +196,11 @@ def test_names_count_only_if_wanted():
 
 def test_group_policies():
     """Open rooms mean the bot always, listed rooms only when they are listed."""
-    everything = Me(channel="matrix", user_id=BOT, group_policy="open")
-    listed = Me(channel="matrix", user_id=BOT, group_policy="allowlist", group_allow_from=(ROOM,))
-    others = Me(channel="matrix", user_id=BOT, group_policy="allowlist", group_allow_from=("!else:hs.test",))
+    everything = BotIdentity(channel="matrix", user_id=BOT, group_policy="open")
+    listed = BotIdentity(channel="matrix", user_id=BOT, group_policy="allowlist", group_allow_from=(ROOM,))
+    others = BotIdentity(
+        channel="matrix", user_id=BOT, group_policy="allowlist", group_allow_from=("!else:hs.test",)
+    )
 
     assert [read(text("$1"), GROUP, me).addressed for me in (everything, listed, others)] == [
         True,
@@ -209,7 +211,7 @@ def test_group_policies():
 
 def test_what_an_open_room_says_to_others_is_marked():
     """What names the bot or answers somebody is not, nor anything in a room of another policy or of two."""
-    everything = Me(channel="matrix", user_id=BOT, group_policy="open")
+    everything = BotIdentity(channel="matrix", user_id=BOT, group_policy="open")
     named = text("$1", "x", **{"m.mentions": {"user_ids": [BOT]}})
     reply = text("$1", **{"m.relates_to": {"m.in_reply_to": {"event_id": "$9"}}})
     read_here = [read(event, GROUP, everything) for event in (text("$1"), named, reply)]

@@ -158,7 +158,7 @@ async def test_a_broken_connection_repeats_nothing_that_changes_something(how):
     async with serving() as (server, homeserver):
         if how == "aiohttp alone":
             homeserver.client.client_session = aiohttp.ClientSession()
-        assert (await homeserver.request("GET", "/x")).good  # the connection is kept
+        assert (await homeserver.request("GET", "/x")).is_success  # the connection is kept
         server.drop, server.status, server.body = 1, 403, '{"errcode": "M_FORBIDDEN"}'
         if how == "ours":
             with pytest.raises(LinkBroken, match="the connection broke") as caught:
@@ -188,7 +188,7 @@ async def test_a_connection_on_which_nothing_comes_any_more(monkeypatch):
     async with serving() as (server, _):
         homeserver = NioHomeserver(server.url, BOT)
         homeserver.credentials = MatrixCredentials(BOT, "DEV", "tok")
-        assert (await homeserver.request("GET", "/x")).good
+        assert (await homeserver.request("GET", "/x")).is_success
         server.silent = True
         for ask in (
             lambda: homeserver.sync(ASK),
@@ -198,7 +198,7 @@ async def test_a_connection_on_which_nothing_comes_any_more(monkeypatch):
                 await ask()
             assert caught.value.maybe_taken
         server.silent = False
-        assert (await homeserver.request("GET", "/x")).good
+        assert (await homeserver.request("GET", "/x")).is_success
         await homeserver.aclose()
 
 
@@ -241,7 +241,7 @@ async def test_soft_logout_does_not_confuse_the_client():
         assert answer.soft_logout
         server.status, server.body = 200, '{"next_batch": "n"}'
         homeserver.credentials = MatrixCredentials(BOT, "DEV", "new")
-        assert (await homeserver.sync(ASK)).good
+        assert (await homeserver.sync(ASK)).is_success
 
     assert server.requests[-1][2]["Authorization"] == "Bearer new"
 

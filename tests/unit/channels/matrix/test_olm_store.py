@@ -11,7 +11,7 @@ from nio.crypto import InboundGroupSession
 
 from channels.matrix.crypto.key_types import NotReadable
 from channels.matrix.crypto.olm_machine import OlmMachine
-from channels.matrix.crypto.olm_store import MOST_OF_A_DEVICE, UNUSED_DAYS, KeyStore
+from channels.matrix.crypto.olm_store import MAX_OF_A_DEVICE, UNUSED_DAYS, KeyStore
 from tests.unit.channels.matrix.test_olm_machine import ROOM, Pair
 
 
@@ -114,14 +114,14 @@ def test_one_device_cannot_fill_the_disk(store):
     pickled = group.pickle("key")
     rows = [
         (f"!{number}:x", f"session {number}", "a" * 43, "f" * 43, pickled, 0)
-        for number in range(MOST_OF_A_DEVICE + 500)
+        for number in range(MAX_OF_A_DEVICE + 500)
     ]
     with store.changing():
         for row in rows:
             store._database.execute_sql("INSERT INTO squidbot_room_keys VALUES (?, ?, ?, ?, ?, ?)", row)
     live(store, 1)
 
-    assert len(store.room_keys) == MOST_OF_A_DEVICE + 1
+    assert len(store.room_keys) == MAX_OF_A_DEVICE + 1
     assert has(store, alices)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from channels.matrix.client.homeserver import HttpAnswer, LinkBroken
-from channels.matrix.receive.reply_context import Asker, ReplyContext, in_clear
+from channels.matrix.receive.reply_context import Asker, ReplyContext, read_plain_event
 from tests.doubles.homeserver import member, text
 from tests.scripted_rooms import CAROL, MALLORY, MENTION, Desk, answering
 from tests.unit.channels.matrix.test_inbound import ALICE, BOT, GROUP, ROOM
@@ -74,7 +74,7 @@ async def test_what_was_said_before_somebody_came_is_not_for_them(kind, leaks, a
     desk.has(secret, absent=[CAROL])
     if absent == "unknown":
         desk.server.on("GET", "/context/", HttpAnswer(200, {"event": secret}))
-    quotes = kind(desk.server, GROUP, in_clear, user_id=BOT)
+    quotes = kind(desk.server, GROUP, read_plain_event, user_id=BOT)
     carol, alice = Asker(CAROL, direct=False), Asker(ALICE, direct=False)
 
     told = (*await quotes.chain(ROOM, "$secret", carol), *await quotes.root(ROOM, "$secret", carol))
@@ -88,7 +88,7 @@ async def test_the_file_of_an_event_is_for_who_was_there(absent):
     desk = Desk(GROUP)
     file = {"msgtype": "m.file", "url": "mxc://hs.test/abc"}
     desk.has(text("$file", "plan.pdf", **file), absent=absent)
-    quotes = ReplyContext(desk.server, GROUP, in_clear, user_id=BOT)
+    quotes = ReplyContext(desk.server, GROUP, read_plain_event, user_id=BOT)
 
     assert bool(await quotes.file(ROOM, "$file", Asker(CAROL, direct=False))) is (not absent)
 
@@ -99,7 +99,7 @@ async def test_the_first_words_of_the_bot_are_for_who_was_invited(direct, quoted
     desk = Desk()
     said = {**text("$first", "hello", BOT), "room_id": ROOM}
     desk.server.on("GET", "/context/", HttpAnswer(200, {"event": said, "state": [member(CAROL, "invite")]}))
-    quotes = ReplyContext(desk.server, GROUP, in_clear, user_id=BOT)
+    quotes = ReplyContext(desk.server, GROUP, read_plain_event, user_id=BOT)
 
     found = await quotes.chain(ROOM, "$first", Asker(CAROL, direct=direct))
     assert [line.text for line in found] == quoted

@@ -10,7 +10,7 @@ from agent_core.messages import OutboundMessage, SessionKey
 from channels.base import ChannelUnavailable, DeliveryFailed
 from channels.matrix.client.homeserver import HttpAnswer, LinkBroken
 from channels.matrix.rooms.room_state import Rooms
-from channels.matrix.send.room_resolution import MOVES_WITHIN, waits_for_the_next_room
+from channels.matrix.send.room_resolution import UPGRADE_LIMIT, next_room_error
 from tests.clock import EPOCH
 from tests.doubles.homeserver import ScriptedHomeserver, failure
 
@@ -23,7 +23,7 @@ MESSAGE = OutboundMessage(
 
 async def meant(homeserver, *, errcode="M_FORBIDDEN", rooms=None, age=timedelta(0)):
     error = DeliveryFailed("the bot may not write in this room", errcode=errcode)
-    return await waits_for_the_next_room(error, MESSAGE, homeserver, rooms or Rooms(BOT), EPOCH + age)
+    return await next_room_error(error, MESSAGE, homeserver, rooms or Rooms(BOT), EPOCH + age)
 
 
 async def test_a_known_tombstone_makes_it_wait():
@@ -67,8 +67,8 @@ async def test_it_does_not_wait_for_ever(sign):
     """After a while the refusal is the last word, also by a clock that was set back."""
     homeserver = ScriptedHomeserver()
     homeserver.on("GET", STONE, HttpAnswer(200, {"replacement_room": "!new"}))
-    assert await meant(homeserver, age=sign * MOVES_WITHIN) is not None
-    assert await meant(homeserver, age=sign * (MOVES_WITHIN + timedelta(seconds=1))) is None
+    assert await meant(homeserver, age=sign * UPGRADE_LIMIT) is not None
+    assert await meant(homeserver, age=sign * (UPGRADE_LIMIT + timedelta(seconds=1))) is None
 
 
 async def test_a_broken_link_decides_nothing():

@@ -15,7 +15,7 @@ def joined(*timeline, state=(), summary=None):
 
 def direct_room():
     rooms = Rooms(BOT)
-    rooms.promise_direct(ROOM, ALICE)
+    rooms.mark_direct(ROOM, ALICE)
     rooms.update(joined(state=[member(BOT), member(ALICE)], summary=(2, 0)))
     assert rooms.is_direct(ROOM, ALICE)
     return rooms
@@ -35,7 +35,7 @@ def test_an_unexplained_change_ends_it_too():
     rooms.update(joined(member(CAROL)))
 
     assert not rooms.is_direct(ROOM, ALICE)
-    assert rooms.lacks_members(ROOM)
+    assert rooms.is_size_unknown(ROOM)
     rooms.get(ROOM).members([member(BOT), member(ALICE), member(CAROL, "leave")])
     assert rooms.is_direct(ROOM, ALICE)
 

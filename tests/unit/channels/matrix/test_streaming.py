@@ -13,7 +13,7 @@ from channels.base import AckState, ChannelUnavailable
 from channels.matrix.client.homeserver import HttpAnswer, LinkBroken
 from channels.matrix.config import StreamingConfig
 from channels.matrix.send.previews import ELLIPSIS, MAX_BYTES, Pace, StreamingPreview
-from channels.matrix.send.reactions import REST_S, SIGNS, AckReactions
+from channels.matrix.send.reactions import MIN_INTERVAL_S, SIGNS, AckReactions
 from tests.clock import LoopClock
 from tests.doubles.homeserver import ScriptedHomeserver, failure
 
@@ -101,7 +101,7 @@ async def showing(sender, **settings):
 
 async def speak(shown, seconds, *, start=0):
     for number in range(int(seconds * 10)):
-        shown.wants(SESSION, "word " * (start + number + 1))
+        shown.update(SESSION, "word " * (start + number + 1))
         await anyio.sleep(0.1)
 
 
@@ -109,7 +109,7 @@ async def test_looks_go_into_one_event():
     """The first makes it, the others edit it, each with a name of its own and an ellipsis."""
     sender = Sender()
     async with showing(sender) as shown:
-        shown.began(SESSION, ROOM, ASKED)
+        shown.note_question(SESSION, ROOM, ASKED)
         await speak(shown, 20)
         event_id = await shown.final_event_id(ASKED, sender)
         await anyio.sleep(60)
@@ -125,13 +125,13 @@ async def test_nothing_is_shown_after_the_end():
     """A look that is on its way is waited for, and none follows: it would hide the finished answer."""
     sender = Sender(delay_s=5.0)
     async with showing(sender) as shown:
-        shown.began(SESSION, ROOM, ASKED)
+        shown.note_question(SESSION, ROOM, ASKED)
         await speak(shown, 2)
         before = len(sender.looks)
         assert await shown.final_event_id(ASKED, sender) == "$e0"
         settled = len(sender.looks)
         shown.done("$q")
-        shown.wants(SESSION, "too late")
+        shown.update(SESSION, "too late")
         await anyio.sleep(60)
 
     assert (before, settled, len(sender.looks)) == (0, 1, 1)
@@ -141,7 +141,7 @@ async def test_a_look_of_which_nobody_knows_is_repeated_before_the_end():
     """Under the same name, so that it cannot arrive later than the answer; if that fails, the answer waits."""
     sender = Sender(None, ChannelUnavailable("cut"), ChannelUnavailable("still"), None)
     async with showing(sender) as shown:
-        shown.began(SESSION, ROOM, ASKED)
+        shown.note_question(SESSION, ROOM, ASKED)
         await speak(shown, 3)
         with pytest.raises(ChannelUnavailable):
             await shown.final_event_id(ASKED, sender)
@@ -155,7 +155,7 @@ async def test_a_torso_is_taken_back(stage):
     """A while after the end of a turn without an answer; a failure to do so is tried again, and not for ever."""
     sender = Sender()
     async with showing(sender) as shown:
-        shown.began(SESSION, ROOM, ASKED)
+        shown.note_question(SESSION, ROOM, ASKED)
         await speak(shown, 3)
         sender.errors = [ChannelUnavailable("away"), None]
         shown.end_preview(ROOM, ASKED, stage)
@@ -190,7 +190,7 @@ async def test_a_turn_that_ends_before_it_shows_anything_is_looked_after_too():
     sender = Sender()
     async with showing(sender) as shown:
         await anyio.sleep(1)  # it waits for news
-        shown.began(SESSION, ROOM, ASKED)
+        shown.note_question(SESSION, ROOM, ASKED)
         shown.end_preview(ROOM, ASKED, AckState.FAILED)
         await anyio.sleep(60)
 
@@ -201,10 +201,10 @@ async def test_a_turn_that_begins_again_goes_on_with_its_event():
     """A retry after a wait edits the same event, and is not taken back meanwhile."""
     sender = Sender()
     async with showing(sender) as shown:
-        shown.began(SESSION, ROOM, ASKED)
+        shown.note_question(SESSION, ROOM, ASKED)
         await speak(shown, 3)
         shown.end_preview(ROOM, ASKED, AckState.FAILED)
-        shown.began(SESSION, ROOM, ASKED)
+        shown.note_question(SESSION, ROOM, ASKED)
         await speak(shown, 3, start=100)
         await anyio.sleep(60)
 
@@ -216,8 +216,8 @@ async def test_a_long_answer_is_shown_when_it_is_finished():
     """What would make an edit too large for its event is not shown before."""
     sender = Sender()
     async with showing(sender) as shown:
-        shown.began(SESSION, ROOM, ASKED)
-        shown.wants(SESSION, "x" * (MAX_BYTES + 1))
+        shown.note_question(SESSION, ROOM, ASKED)
+        shown.update(SESSION, "x" * (MAX_BYTES + 1))
         await anyio.sleep(30)
 
     assert sender.looks == []
@@ -299,7 +299,7 @@ async def test_an_answer_never_waits_behind_marks(refused):
             marks.show(ROOM, f"$q{number}", AckState.RECEIVED)
             marks.show(ROOM, f"$q{number}", AckState.DONE)
         marks.show(ROOM, "$first", AckState.DONE)
-        await anyio.sleep(REST_S - 5)
+        await anyio.sleep(MIN_INTERVAL_S - 5)
         assert len(keys(server)) == 1
         await anyio.sleep(60)
         assert keys(server)[1:] == [SIGNS[AckState.RECEIVED]] * (refused == "mark") + [SIGNS[AckState.DONE]]
@@ -323,7 +323,7 @@ async def test_marks_leave_seven_of_ten_events_to_answers():
             marks.show(ROOM, f"$q{number}", AckState.DONE)
             await anyio.sleep(0.1)
         assert len(server.calls) <= 3
-        await anyio.sleep(2 * REST_S)
+        await anyio.sleep(2 * MIN_INTERVAL_S)
         shown = len(keys(server))
         for number in range(5):
             marks.show(ROOM, f"$later{number}", AckState.RECEIVED)

@@ -9,7 +9,7 @@ import pytest
 from aiohttp import web
 
 from agent_core.messages import OutboundMessage, SessionKey
-from channels.attachments import AttachmentStore, Damaged, LocalFiles, StorageAway
+from channels.attachments import AttachmentStore, Damaged, LocalFiles, StorageUnreachable
 from channels.base import ChannelUnavailable
 from channels.matrix.client.homeserver import HttpAnswer, LinkBroken, MatrixCredentials
 from channels.matrix.client.matrix_login import MatrixLogin
@@ -98,7 +98,7 @@ async def test_each_file_is_an_event_with_a_name_of_its_own(it):
     assert it.server.uploaded[0] == (b"0", "text/plain", {"filename": "0.txt"})
 
 
-@pytest.mark.parametrize("trouble", [Damaged("x"), FileNotFoundError(), StorageAway("away")])
+@pytest.mark.parametrize("trouble", [Damaged("x"), FileNotFoundError(), StorageUnreachable("away")])
 async def test_a_file_that_cannot_be_read_to_its_end_is_no_broken_link(tmp_path, trouble):
     """
     For the homeserver's client a body that ends too early is a connection that broke, which is tried for two days. What
@@ -125,7 +125,7 @@ async def test_a_file_that_cannot_be_read_to_its_end_is_no_broken_link(tmp_path,
     storage = Spoiled(tmp_path / "shared", is_shared=True)
     it = Setup(tmp_path, server=Breaks(), store=AttachmentStore(tmp_path / "home", storage=storage))
     file = await it.store.save("a.txt", "text/plain", b"content")
-    if isinstance(trouble, StorageAway):
+    if isinstance(trouble, StorageUnreachable):
         with pytest.raises(ChannelUnavailable, match="cannot be read: away"):
             await it.deliver(file)
         return

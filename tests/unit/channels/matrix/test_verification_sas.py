@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from channels.matrix.crypto.cross_signing import canonical
+from channels.matrix.crypto.cross_signing import canonical_json
 from channels.matrix.crypto.key_types import NotReadable
 from channels.matrix.crypto.verification import METHOD, Sas, SasFailed
 
@@ -27,7 +27,7 @@ class Keys:
     def new_sas(self):
         return vodozemac.Sas()
 
-    def meet(self, sas, key):
+    def combine_keys(self, sas, key):
         try:
             return sas.diffie_hellman(vodozemac.Curve25519PublicKey.from_base64(key))
         except Exception as error:
@@ -35,7 +35,7 @@ class Keys:
 
 
 def begun(start=START):
-    return Sas(Keys(), "t", us=US, them=THEM, start=start, canonical_start=canonical(start))
+    return Sas(Keys(), "t", us=US, them=THEM, start=start, canonical_start=canonical_json(start))
 
 
 def keyed():

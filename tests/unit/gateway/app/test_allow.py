@@ -12,7 +12,8 @@ from agent_core.models import MemoryScope, ScopeKind, Session
 from agent_core.tools.mcp.definitions import Definition, Pins
 from agent_core.tools.mcp.servers import McpServer
 from gateway.app import Overrides, build
-from gateway.settings import Settings, ToolSettings
+from gateway.settings import Settings
+from gateway.settings.settings import ToolSettings
 from gateway.system.home import open_home
 from tests.clock import EPOCH
 from tests.doubles.loopback import LoopbackChannel, LoopbackServer

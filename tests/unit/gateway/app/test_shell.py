@@ -9,7 +9,8 @@ import pytest
 
 from agent_core.children.command_sandbox import CommandSandbox, Proof
 from gateway.app.shell_tools import Shell
-from gateway.settings import Settings, ToolSettings
+from gateway.settings import Settings
+from gateway.settings.settings import ToolSettings
 from gateway.system.home import open_home
 from tests.clock import LoopClock
 

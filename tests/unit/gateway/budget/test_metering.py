@@ -15,7 +15,7 @@ from agent_core.errors import BudgetSpent, ModelUnavailable, TurnLimitReached
 from agent_core.memory.consolidation.consolidation_queue import ConsolidationQueue
 from agent_core.memory.consolidation.consolidation_run import ConsolidationResult
 from agent_core.models import ModelChunk, Purpose, Usage
-from gateway.budget.budget_policy import LOOK_AGAIN_S, Amount, BudgetLimits, BudgetTier
+from gateway.budget.budget_policy import RECHECK_S, Amount, BudgetLimits, BudgetTier
 from gateway.budget.config import BudgetSettings
 from gateway.budget.metering import Metering
 from gateway.observability import metrics
@@ -171,10 +171,10 @@ class TestSpending:
         assert bool(await meter.final_call_reason(10, begun=begun)) is begun
         for expected in (begun, False):
             if expected:
-                assert [chunk async for chunk in await meter.over(llm).chat(ASKED, [])]
+                assert [chunk async for chunk in await meter.wrap(llm).chat(ASKED, [])]
             else:
                 with pytest.raises(BudgetSpent):
-                    _ = [chunk async for chunk in await meter.over(llm).chat(ASKED, [])]
+                    _ = [chunk async for chunk in await meter.wrap(llm).chat(ASKED, [])]
         assert llm.calls == begun
 
     @pytest.mark.parametrize("shares", [{}, {"others": 0.9}], ids=["default", "control"])
@@ -188,7 +188,7 @@ class TestSpending:
         for number in range(200):
             meter = spending.meter(ROOM, asked[number % len(asked)], owner=False)
             with suppress(BudgetSpent):
-                _ = [chunk async for chunk in await meter.over(llm).chat(ASKED, [])]
+                _ = [chunk async for chunk in await meter.wrap(llm).chat(ASKED, [])]
             await meter.end()
         refused = [
             purpose
@@ -240,7 +240,7 @@ class TestWithinARun:
         said = "nothing"
         with suppress(TurnLimitReached):
             if each_call:
-                said = (await journey.run(llm=meter.over(journey.model), allowance=meter)).reply
+                said = (await journey.run(llm=meter.wrap(journey.model), allowance=meter)).reply
             else:
                 result = await journey.run(allowance=AtTheStart())
                 said, meter.unrecorded = result.reply, [result.usage]
@@ -299,7 +299,7 @@ class TestWaiting:
             clock.advance(86_400)
         await deferral.defer_to_budget(turn, refused, [out("it waits")])
         assert len(await store.outbox.rows()) == told
-        assert await store.turns.due_in(ROOM) == (0 if late else LOOK_AGAIN_S)
+        assert await store.turns.due_in(ROOM) == (0 if late else RECHECK_S)
 
     async def test_consolidating_is_put_off_and_not_failed(self, store, clock, monkeypatch):
         """Refused, it has not failed, it waits until the budget opens, and then it is done."""
@@ -353,7 +353,7 @@ class Consolidates:
     """Consolidates by one call, as `Consolidation` does: a failure is a text."""
 
     def __init__(self, spending: Metering, scope: str | None = "owner") -> None:
-        self._llm = spending.in_current(Costly())
+        self._llm = spending.with_current_meter(Costly())
         self._scope = scope
 
     async def last_scope(self, session_id: str) -> str | None:

@@ -9,8 +9,9 @@ import pytest
 
 from channels.base import Capabilities, ChannelAuthFailed, ChannelUnavailable, LinkState, Redelivery
 from channels.matrix.crypto.account_check import encryption_findings
-from gateway.cli.check import CheckReport, FindingLevel, _check_search, check, check_channel
-from gateway.cli.check.login_checks import _check_one, report_findings, report_running
+from gateway.cli.check.all_checks import _check_search, check
+from gateway.cli.check.check_report import CheckReport, FindingLevel
+from gateway.cli.check.login_checks import _check_one, check_channel, report_findings, report_running
 from gateway.settings import Settings
 from gateway.system.home import Home
 from tests.doubles.loopback import LoopbackChannel, LoopbackServer

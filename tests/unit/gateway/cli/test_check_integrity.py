@@ -14,7 +14,8 @@ import pytest
 from agent_core.storage.jsonl_memory import JsonlMemory
 from agent_core.storage.layout import Layout
 from agent_core.storage.search_index import SearchIndex
-from gateway.cli.check import FindingLevel, check_data
+from gateway.cli.check.all_checks import check_data
+from gateway.cli.check.check_report import FindingLevel
 from gateway.operations.backup.contents import known_backups
 from gateway.system.home import Home
 from gateway.system.lock import hold_home

@@ -16,9 +16,10 @@ from anyio.streams.tls import TLSListener
 
 from agent_core.skills import SkillsLoader
 from agent_core.skills.added_skills import AddedSkills
-from gateway.cli.check import _report_skills, machine
+from gateway.cli.check import machine_checks as machine
+from gateway.cli.check.all_checks import _report_skills
 from gateway.cli.check.check_report import CheckReport, FindingLevel
-from gateway.cli.check.network import Server, clock_finding, configured_servers, probe_server
+from gateway.cli.check.network_checks import Server, clock_finding, configured_servers, probe_server
 from gateway.cli.setup.first_message import _Known
 from gateway.settings import load_settings
 from gateway.system.home import Home, open_home

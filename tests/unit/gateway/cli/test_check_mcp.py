@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.cli.check import _report_mcp
+from gateway.cli.check.all_checks import _report_mcp
 from gateway.cli.check.check_report import CheckReport, FindingLevel
 from gateway.operations.render import _mcp, mcp_text
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from gateway.cli.output import called_as
+from gateway.cli.output import program_command
 from gateway.store.sqlite.sqlite_queue import SqliteQueue
 from gateway.system.clock import SystemClock
 from gateway.system.home import open_home
@@ -274,7 +274,7 @@ def test_the_next_command_is_told_as_it_can_be_typed(tmp_path):
         (folder / "squidbot").write_text("#!/bin/sh\n")
         (folder / "squidbot").chmod(0o755)
     mine = str(here / "squidbot")
-    assert called_as(mine, {"PATH": f"/usr/bin:{here}"}) == "squidbot"
+    assert program_command(mine, {"PATH": f"/usr/bin:{here}"}) == "squidbot"
     for path in ("/nowhere", f"{other}:{here}", ""):
-        assert called_as(mine, {"PATH": path}) == f"'{mine}'"
-    assert called_as(str(ROOT / "gateway" / "__main__.py"), {}).endswith(" -m gateway")
+        assert program_command(mine, {"PATH": path}) == f"'{mine}'"
+    assert program_command(str(ROOT / "gateway" / "__main__.py"), {}).endswith(" -m gateway")

@@ -345,11 +345,13 @@ class TestDaemon:
     @pytest.mark.parametrize("with_secrets", [False, True])
     def test_a_backup_has_it_only_with_secrets(self, tmp_path, with_secrets):
         """It may hold secrets that stand in the configuration; those are taken out of that, but not out of it."""
-        from gateway.operations.backup.contents import BackupPart, Choice
+        from gateway.operations.backup.contents import BackupPart, BackupSelection
 
         (tmp_path / "state").mkdir()
         (tmp_path / "state" / "last-good.yaml").write_text("secret")
-        names = {one.name for one in Choice(tmp_path, tmp_path / "w", with_secrets).files(BackupPart.LATE)}
+        names = {
+            one.name for one in BackupSelection(tmp_path, tmp_path / "w", with_secrets).files(BackupPart.LATE)
+        }
         assert ("state/last-good.yaml" in names) is with_secrets
 
 

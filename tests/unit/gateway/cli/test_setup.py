@@ -29,11 +29,11 @@ from channels.setup import SetupFailed, SetupRefused
 from gateway.cli.check.check_report import CheckReport
 from gateway.cli.check.login_checks import _check_pool
 from gateway.cli.setup.config_lines import Answers, settings_of
-from gateway.cli.setup.dialogue import Cancelled, Silent, Terminal
+from gateway.cli.setup.dialogue import Cancelled, Terminal, UnattendedDialogue
 from gateway.cli.setup.model_probe import find_offer, offers, ollama_problem, prove
 from gateway.cli.setup.options import Given, parse_options
 from gateway.cli.setup.owner_questions import _another, ask_model, ask_owner, ask_timezone
-from gateway.cli.setup.wizard import CalledAs, Init, missing
+from gateway.cli.setup.wizard import Init, ProgramCommand, missing
 from gateway.settings import Settings
 from gateway.system.clock import SystemClock
 from gateway.system.home import Home
@@ -60,7 +60,7 @@ def squidbot(home, *arguments, types="", **environ):
 # ── what is given ──
 
 
-class AnsweringLisbon(Silent):
+class AnsweringLisbon(UnattendedDialogue):
     """A person who is asked for the zone."""
 
     interactive = True
@@ -72,7 +72,7 @@ class AnsweringLisbon(Silent):
 
 def test_the_time_zone_is_asked_and_written():
     """By option, by question, or not at all; a wrong name is refused before anything is asked."""
-    assert ask_timezone(Given(), NOTHING, Silent()) == ""
+    assert ask_timezone(Given(), NOTHING, UnattendedDialogue()) == ""
     assert ask_timezone(Given(timezone="Asia/Tokyo"), NOTHING, AnsweringLisbon()) == "Asia/Tokyo"
     assert ask_timezone(Given(), NOTHING, AnsweringLisbon()) == "Europe/Lisbon"
     assert ask_timezone(Given(), Settings(timezone="Europe/Lisbon"), AnsweringLisbon()) == ""
@@ -167,7 +167,7 @@ def test_the_terminal_alone_needs_no_server(tmp_path):
     assert "Fix this first" in broken.stderr
 
 
-class Interrupted(Silent):
+class Interrupted(UnattendedDialogue):
     """Somebody who presses Ctrl-C so many times at the last question."""
 
     def __init__(self, times):
@@ -202,14 +202,14 @@ def test_whoever_breaks_off_is_shown_how_to_go_on(tmp_path, monkeypatch, capsys)
         tmp_path / "home",
         ("init", "--email-user", "old", "--model=demo", "--no-hello"),
     )
-    monkeypatch.setattr("channels.email.setup.mail_form.look_into", raised(KeyboardInterrupt()))
+    monkeypatch.setattr("channels.email.setup.mail_form.probe_mailbox", raised(KeyboardInterrupt()))
     init = Init(
         Given(model="demo"),
         Home(home),
         home / "squidbot.yaml",
         Terminal(),
         {},
-        called=CalledAs(arguments=repeated),
+        called=ProgramCommand(arguments=repeated),
     )
     with pytest.raises(Cancelled):
         init.run()
@@ -225,7 +225,12 @@ def test_whoever_has_said_nothing_is_shown_nothing(tmp_path, monkeypatch, capsys
     home = tmp_path / "home"
     with pytest.raises(Cancelled):
         Init(
-            Given(), Home(home), home / "squidbot.yaml", Terminal(), {}, called=CalledAs(arguments=("init",))
+            Given(),
+            Home(home),
+            home / "squidbot.yaml",
+            Terminal(),
+            {},
+            called=ProgramCommand(arguments=("init",)),
         ).run()
     assert "same answers" not in capsys.readouterr().out
 
@@ -366,7 +371,7 @@ async def test_a_model_is_taken_only_if_it_answers():
     async with FakeOpenAI() as fake:
         given = Given(model="tiny", api_base=fake.api_base, api_key="k4n4ry")
         fake.plan(Say("OK"))
-        ask = lambda given: ask_model(given, NOTHING, Silent(), {})  # noqa: E731
+        ask = lambda given: ask_model(given, NOTHING, UnattendedDialogue(), {})  # noqa: E731
         offer = await anyio.to_thread.run_sync(ask, given)
         assert (offer.model, offer.api_base, offer.api_key) == ("openai/tiny", fake.api_base, "k4n4ry")
         assert len(fake.requests) == 1
@@ -384,7 +389,10 @@ async def test_a_model_is_taken_only_if_it_answers():
 def test_the_owner_is_a_person_and_not_the_bot():
     """An address of a channel; the bot's own is refused."""
     ask = lambda *owner: ask_owner(  # noqa: E731
-        Given(owner=owner), NOTHING, Silent(), channels={"matrix": "@bot:hs.test", "email": "bot@mail.test"}
+        Given(owner=owner),
+        NOTHING,
+        UnattendedDialogue(),
+        channels={"matrix": "@bot:hs.test", "email": "bot@mail.test"},
     )
     assert ask("@me:hs.test", "Me@mail.test") == ("@me:hs.test", "me@mail.test")
     for wrong in ("@bot:hs.test", "BOT@mail.test", "me", "@me", "a@b@c d"):

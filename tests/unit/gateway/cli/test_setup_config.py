@@ -37,8 +37,8 @@ def test_any_text_survives(value, items):
     lines = lines_of({"channels": {"matrix": {"user_id": value}}, "owner": {"aliases": items}})
     assert all(line.isprintable() for line in lines)
     data = plain(compose("\n".join(lines)))
-    meant = [one.replace("${", "$${") for one in (value, *items)]
-    assert [data["channels"]["matrix"]["user_id"], *data["owner"]["aliases"]] == meant
+    resolve_person = [one.replace("${", "$${") for one in (value, *items)]
+    assert [data["channels"]["matrix"]["user_id"], *data["owner"]["aliases"]] == resolve_person
 
 
 def test_a_value_without_its_quotes_would_be_noticed():

@@ -16,7 +16,7 @@ from channels.matrix.setup.matrix_form import MatrixForm
 from channels.matrix.setup.matrix_probe import enter
 from channels.setup import SetupFailed, SetupServices
 from gateway.cli.login import TerminalPerson
-from gateway.cli.setup.dialogue import Silent
+from gateway.cli.setup.dialogue import UnattendedDialogue
 from gateway.cli.setup.options import parse_options
 from gateway.system.clock import SystemClock
 
@@ -90,7 +90,7 @@ def test_a_homeserver_that_is_not_there_is_named(tmp_path):
         {"yes": True, "matrix_user": "@bot:127.0.0.1:9", "matrix_homeserver": "http://127.0.0.1:9"}, {}
     )
     with pytest.raises(SetupFailed) as caught:
-        MatrixForm().ask(given.as_mapping(), None, Silent(), services(tmp_path))
+        MatrixForm().ask(given.as_mapping(), None, UnattendedDialogue(), services(tmp_path))
     assert "http://127.0.0.1:9" in str(caught.value)
     assert "--matrix-homeserver" in str(caught.value)
 
@@ -100,7 +100,7 @@ def test_a_mail_server_that_is_not_there_is_named():
     there = {"imap": "127.0.0.1:1", "smtp": "127.0.0.1:1", "email_address": "bot@mail.test"}
     given = parse_options({"yes": True, **there}, {"SQUIDBOT_INIT_EMAIL_PASSWORD": "pw"})
     with pytest.raises(SetupFailed) as caught:
-        EmailForm().ask(given.as_mapping(), None, Silent(), services())
+        EmailForm().ask(given.as_mapping(), None, UnattendedDialogue(), services())
     for word in ("127.0.0.1:1", "--imap and --smtp", "Nothing was written"):
         assert word in str(caught.value)
 
@@ -119,13 +119,13 @@ def test_what_went_wrong_with_the_mailbox_names_its_options(monkeypatch, error, 
     def fails(*_, **__):
         raise error
 
-    monkeypatch.setattr(email_form, "look_into", fails)
+    monkeypatch.setattr(email_form, "probe_mailbox", fails)
     given = parse_options(
         {"yes": True, "email_address": "b@mail.test", "imap": "a", "smtp": "a"},
         {"SQUIDBOT_INIT_EMAIL_PASSWORD": "p"},
     )
     with pytest.raises(SetupFailed) as caught:
-        EmailForm().ask(given.as_mapping(), None, Silent(), services())
+        EmailForm().ask(given.as_mapping(), None, UnattendedDialogue(), services())
     named = [
         each for each in ("--email-password-file", "--tls-ca-file", "--imap") if each in str(caught.value)
     ]

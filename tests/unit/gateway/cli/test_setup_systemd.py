@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.cli.setup.dialogue import Silent
+from gateway.cli.setup.dialogue import UnattendedDialogue
 from gateway.cli.setup.options import Given
 from gateway.cli.setup.systemd import SystemPlaces, find_unit, install, unit_text
 from gateway.cli.setup.wizard import Init
@@ -94,7 +94,9 @@ def test_a_system_service_has_its_configuration_under_etc(systemd, tmp_path, cap
     given = Given(yes=True, matrix=False, email=False, model="demo", install="system")
 
     def run():
-        return Init(given, Home(places.home), places.config, Silent(), environ, places=places).run()
+        return Init(
+            given, Home(places.home), places.config, UnattendedDialogue(), environ, places=places
+        ).run()
 
     assert run() == 0
     assert load_settings(places.config, environ={}).llm.pools["main"] == ("assistant",)

@@ -17,7 +17,7 @@ from gateway.cli.check.check_report import CheckReport, FindingLevel
 from gateway.cli.check.voice_checks import check_listening, check_speaking
 from gateway.cli.setup.config_lines import Answers, VoiceAnswers
 from gateway.cli.setup.config_writer import plan, read_existing, write_setup
-from gateway.cli.setup.dialogue import Silent
+from gateway.cli.setup.dialogue import UnattendedDialogue
 from gateway.cli.setup.model_probe import ModelOffer
 from gateway.cli.setup.options import Given, parse_options
 from gateway.cli.setup.owner_questions import ask_voice
@@ -33,7 +33,7 @@ BOTH = VoiceAnswers("openai", "openai/whisper-1", "groq/spoken-by-the-stand-in")
 _NO_CHANNEL = ("--no-matrix", "--no-email")
 
 
-class Asked(Silent):
+class Asked(UnattendedDialogue):
     """A person who takes the options of these numbers, what they were shown and what they were told."""
 
     interactive = True
@@ -72,7 +72,7 @@ def test_it_is_offered_where_the_provider_is_known_to_do_it(offer, options):
     person = Asked(0)
     assert ask_voice(Given(), Settings(), person, chosen=offer) is None
     assert [len(each) for each in person.shown] == ([options] if options else [])
-    assert ask_voice(Given(), Settings(), Silent(), chosen=offer) is None
+    assert ask_voice(Given(), Settings(), UnattendedDialogue(), chosen=offer) is None
 
 
 def test_nothing_is_asked_twice():

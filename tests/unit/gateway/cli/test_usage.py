@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from agent_core.messages import Audience, InboundMessage, Sender, SessionKey
 from agent_core.models import Purpose, Usage
-from gateway.operations.operation_context import Costs, OperationContext
+from gateway.operations.operation_context import OperationContext, UsageSources
 from gateway.operations.render.usage_text import bar, shorten
 from gateway.operations.render.usage_text import usage as shown
 from gateway.routing.access import Access, Alias
@@ -41,7 +41,7 @@ class TestUsage:
         spent = Usage(prompt_tokens=900, completion_tokens=100, calls=2, cost_usd=0.25)
         await store.usage.add(ROOM, spent, Purpose.CHAT)
         await store.turns.complete(turn, Completion(spent=spent))
-        costs = Costs(store.usage, limits(), clock)
+        costs = UsageSources(store.usage, limits(), clock)
         answer = await OperationContext(store, None, costs=costs).call("usage", {})  # type: ignore[arg-type]
         [one] = answer["dearest"]
         assert (one["id"], one["session"], one["cost_usd"]) == (turn.rows[-1].id, str(ROOM), 0.25)
@@ -67,7 +67,7 @@ class TestUsage:
             await store.inbox.accept("matrix", "@bot:hs.test", [Pending(message)], {})
             await store.usage.add(session, Usage(prompt_tokens=10, calls=1, model="a"), Purpose.CHAT)
         access = Access([Alias(channel="matrix", address="@ann:hs.test")], {})
-        costs = Costs(store.usage, limits(100), clock)
+        costs = UsageSources(store.usage, limits(100), clock)
         desk = OperationContext(store, memory=None, costs=costs, access=access)  # type: ignore[arg-type]
         rows = (await desk.call("usage", {"by": "person"}))["rows"]
         sums = {row["name"]: row["prompt_tokens"] for row in rows}
@@ -80,7 +80,7 @@ class TestUsage:
         clock.advance(2 * 86_400)
         other = SessionKey("test", "other")
         await store.usage.add(other, Usage(prompt_tokens=50, calls=2, model="b"), Purpose.HEARTBEAT)
-        desk = OperationContext(store, memory=None, costs=Costs(store.usage, limits(100), clock))  # type: ignore[arg-type]
+        desk = OperationContext(store, memory=None, costs=UsageSources(store.usage, limits(100), clock))  # type: ignore[arg-type]
         by = {
             by: await desk.call("usage", {"days": 3, "by": by})
             for by in ("day", "purpose", "session", "model")

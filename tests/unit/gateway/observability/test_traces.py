@@ -12,7 +12,8 @@ from pydantic import ValidationError
 
 from gateway.observability import traces
 from gateway.observability.trace_export import QUEUE, SpanSender
-from gateway.settings import Settings, _soft_warnings
+from gateway.settings import Settings
+from gateway.settings.loading import _soft_warnings
 from tests.doubles.trace_collector import TraceCollector
 
 _CALLS = """

@@ -9,11 +9,11 @@ import anyio
 import pytest
 from aiohttp.test_utils import make_mocked_request
 
-from gateway.operations.http.console.streams import MOST_STREAMS, ChangeStreams
+from gateway.operations.http.console.streams import MAX_STREAMS, ChangeStreams
 from gateway.store.wakeups import Signal
 
 pytestmark = pytest.mark.virtual_time
-EVENTS = 10_000 // MOST_STREAMS
+EVENTS = 10_000 // MAX_STREAMS
 """To each of the pages that can be open at once."""
 WARM, TOLERANCE = 20, 100
 
@@ -47,7 +47,7 @@ async def new_objects(kept: list[Any] | None = None) -> int:
     """How many objects more there are after 10,000 events to open pages; ``kept`` gets one with each."""
     signal: Signal[str] = Signal()
     streams, last = ChangeStreams([signal]), WARM + EVENTS + 1
-    browsers = [Counting() for _ in range(MOST_STREAMS)]
+    browsers = [Counting() for _ in range(MAX_STREAMS)]
 
     async def until(count: int) -> int:
         while browsers[0].events < count:
@@ -64,7 +64,7 @@ async def new_objects(kept: list[Any] | None = None) -> int:
             tasks.start_soon(streams.serve, request, {}, lambda one=one: one.events < last)
         before = await until(WARM)
         after = await until(WARM + EVENTS)
-        assert streams.count == MOST_STREAMS
+        assert streams.count == MAX_STREAMS
         await until(last)
     assert streams.count == 0
     assert sum(one.events for one in browsers) >= 10_000

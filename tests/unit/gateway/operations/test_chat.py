@@ -17,7 +17,7 @@ from gateway.operations.render import chat_text
 from gateway.operations.usage_operations import receipt_json
 from gateway.store.model import EffectReceipt, ReceiptOutcome
 from gateway.turns.commands import COMMANDS, Command
-from gateway.turns.commands.asked import NOT_HERE, CommandContext
+from gateway.turns.commands.chat_command_context import NOT_HERE, CommandContext
 from gateway.turns.commands.command_table import Takes
 from gateway.turns.commands.command_text import help_text
 from tests.inbound import inbound

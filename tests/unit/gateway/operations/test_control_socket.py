@@ -66,7 +66,7 @@ class TestControl:
     async def test_five_megabytes_are_refused_in_one_sentence(self, home, bench, monkeypatch, by_hand):
         """Before they are sent, and by the daemon, which reads no more of another client's."""
         if by_hand:
-            monkeypatch.setattr(control_client, "MOST_REQUEST_BYTES", 10_000_000)
+            monkeypatch.setattr(control_client, "MAX_REQUEST_BYTES", 10_000_000)
         async with served(home, bench) as call:
             with pytest.raises(ControlFailed, match="too much for one request") as caught:
                 await call("inbox_show", id="x" * (1_100_000 if by_hand else 5_000_000))

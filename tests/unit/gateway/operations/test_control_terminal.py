@@ -41,10 +41,10 @@ async def daemon(home, elsewhere=""):
     terminal, inbox = TerminalChannel(), MemoryInbox()
     operations = OperationContext(None, None)
 
-    async def not_here():
+    async def standby_notice():
         return elsewhere
 
-    built = SimpleNamespace(channels={"terminal": terminal}, not_here=not_here)
+    built = SimpleNamespace(channels={"terminal": terminal}, standby_notice=standby_notice)
     async with serve_control(home, operations, built=built):
         async with anyio.create_task_group() as tasks:
             if not elsewhere:

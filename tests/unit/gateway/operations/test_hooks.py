@@ -15,7 +15,7 @@ from agent_core.provenance import Trust, from_json, trust_of, untrusted_origin
 from gateway.operations.http.hook_routes import is_authentic, text_of
 from gateway.proactive.jobs.scheduler import report_message
 from gateway.proactive.jobs.triggers import Hook, TriggerInvalid, newest_due, next_after, parse_timing
-from gateway.settings import HookSettings
+from gateway.settings.settings import HookSettings
 from gateway.store.model import Job, JobKind
 
 NOW = datetime(2026, 1, 3, 14, 5, tzinfo=UTC)

@@ -354,7 +354,7 @@ def test_links_out_of_the_folder_are_not_followed(new_home: NewHome, tmp_path: P
 def test_damaged_and_huge_files_cost_only_themselves(
     new_home: NewHome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(foreign_folder, "_MOST_LINE_BYTES", 1000)
+    monkeypatch.setattr(foreign_folder, "_MAX_LINE_BYTES", 1000)
     folder = foreign_homes.openclaw(tmp_path / "old")
     sessions = folder / "agents/main/sessions"
     good = foreign_homes.event("g", "user", "after the bad ones", "2026-02-05T08:00:00Z")
@@ -362,7 +362,7 @@ def test_damaged_and_huge_files_cost_only_themselves(
     deep = json.dumps({"timestamp": 1e300, "role": "user", "content": "no such time"}).encode()
     (sessions / "bad.jsonl").write_bytes(b"\n".join([*bad, deep, good.encode()]))
     (folder / "workspace/USER.md").write_bytes("Zoë".encode("latin-1"))
-    (folder / "workspace/MEMORY.md").write_bytes(b"x" * (foreign_folder.MOST_TEXT_BYTES + 1))
+    (folder / "workspace/MEMORY.md").write_bytes(b"x" * (foreign_folder.MAX_TEXT_BYTES + 1))
     odd = '{"id": "\\ud800", "schedule": {"kind": "every", "everyMs": 1}, "payload": {"message": "\\ud800"}}'
     (folder / "cron/jobs.json").write_text(
         f'{{"jobs": [1, null, {{"id": "q"}}, {{"id": "r", "schedule": 5}}, {odd}]}}'

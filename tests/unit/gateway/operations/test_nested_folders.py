@@ -7,7 +7,7 @@ import os
 import pytest
 
 from agent_core.children.removal import remove_folder
-from gateway.operations.backup.contents import BackupPart, Choice
+from gateway.operations.backup.contents import BackupPart, BackupSelection
 from gateway.operations.privacy.person_erasure import files_naming
 from gateway.system.home import open_home
 from gateway.system.ownership import Host
@@ -32,7 +32,7 @@ def home(request, tmp_path):
 
 
 def test_a_backup_has_the_rest_and_says_what_it_has_not(home):
-    choice = Choice(home.root, home.root / "workspace")
+    choice = BackupSelection(home.root, home.root / "workspace")
     names = [found.name for found in choice.files(BackupPart.LATE)]
     assert names == ["workspace/work/before", "workspace/work/z-behind"]
     assert len(choice.left_out) == 1

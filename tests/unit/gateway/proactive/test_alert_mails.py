@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from agent_core.messages import Audience, Sender, SessionKey
-from gateway.proactive.owner_alerts import EMAIL_AGAIN_S, OwnerAlerts
+from gateway.proactive.owner_alerts import EMAIL_INTERVAL_S, OwnerAlerts
 from gateway.proactive.owner_contact import OwnerContact
 from gateway.proactive.owner_notifier import OwnerNotifier
 from gateway.store.sqlite.sqlite_queue import SqliteQueue
@@ -50,7 +50,7 @@ async def test_ten_events_are_two_letters(tmp_path: Path, is_email_style: bool) 
                 while notes.state()["alerts_waiting"] and not (is_email_style and number):
                     await anyio.sleep(0.01)
         before = len(await store.outbox.rows())
-        clock.advance(EMAIL_AGAIN_S + 1)
+        clock.advance(EMAIL_INTERVAL_S + 1)
         notes.alert("one more", "event 10")
         with anyio.fail_after(60):
             while notes.state()["alerts_waiting"]:

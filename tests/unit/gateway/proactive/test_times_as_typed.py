@@ -7,7 +7,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from gateway.proactive.jobs.time_grammar import read_when, split_time_behind, split_when
+from gateway.proactive.jobs.time_grammar import read_when, split_trailing_time, split_when
 from gateway.proactive.jobs.time_syntax import Ambiguous, NotATime
 from gateway.proactive.jobs.trigger_parsing import TriggerRequest, parse_request, timing_of
 from gateway.proactive.jobs.triggers import Cron, Interval, Once, TriggerInvalid
@@ -214,14 +214,14 @@ def test_a_repetition_is_understood_whole_and_before_a_text(said: str, cron: str
 @pytest.mark.parametrize(("said", "when", "text"), TEXT_FIRST)
 def test_the_time_may_stand_behind_the_text(said: str, when: str, text: str) -> None:
     """Nothing before it may belong to it."""
-    assert reminder_of(said, split_time_behind) == (TriggerRequest(at=when), text)
+    assert reminder_of(said, split_trailing_time) == (TriggerRequest(at=when), text)
 
 
 @pytest.mark.parametrize(("said", "example"), NOT_TEXT_FIRST)
 def test_a_text_that_may_hold_a_part_of_the_time_is_asked_back(said: str, example: str) -> None:
     """So that no part of the time is said instead of meant."""
     with pytest.raises(NotATime) as refused:
-        reminder_of(said, split_time_behind)
+        reminder_of(said, split_trailing_time)
     assert refused.value.example == example
 
 

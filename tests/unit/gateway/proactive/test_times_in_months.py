@@ -7,7 +7,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from gateway.proactive.jobs.time_grammar import split_time_behind
+from gateway.proactive.jobs.time_grammar import split_trailing_time
 from gateway.proactive.jobs.time_syntax import Ambiguous
 from gateway.proactive.jobs.trigger_parsing import TriggerRequest, format_timing, parse_request, timing_of
 from gateway.proactive.jobs.triggers import TriggerInvalid, newest_due, next_after, parse_timing
@@ -134,4 +134,4 @@ def test_what_cannot_be_kept_is_refused(said: str) -> None:
 )
 def test_it_may_stand_behind_the_text(said: str, when: str, text: str) -> None:
     """An ordinal that counts something else is no time."""
-    assert reminder_of(said, split_time_behind) == (TriggerRequest(at=when), text)
+    assert reminder_of(said, split_trailing_time) == (TriggerRequest(at=when), text)

@@ -208,8 +208,8 @@ class TestBorrowedAddresses:
         for address in ("@alice:hs.test", "alice@mail.test"):
             assert self.access().role("api", address, verified=True) is Role.OWNER
             assert self.access().role("api", address, verified=False) is Role.STRANGER
-        assert self.access().owner_on("api") == ["@alice:hs.test", "alice@mail.test"]
-        assert self.access().owner_on("matrix") == ["@alice:hs.test"]
+        assert self.access().owner_addresses_on("api") == ["@alice:hs.test", "alice@mail.test"]
+        assert self.access().owner_addresses_on("matrix") == ["@alice:hs.test"]
 
     def test_others_may_talk_who_may_talk_elsewhere(self):
         access = self.access(email=["bob@mail.test", "*@friends.test"])

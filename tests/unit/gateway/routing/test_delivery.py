@@ -105,7 +105,7 @@ async def post(store: SqliteQueue, session: SessionKey, *texts: str) -> list[Out
     return await store.outbox.post([NewOutbound("there", "bot", session, text) for text in texts])
 
 
-class Looked:
+class VerifiedBackup:
     """A store that counts how often it is asked what there is to send."""
 
     def __init__(self, outbox: OutboxStore) -> None:
@@ -125,7 +125,7 @@ async def test_a_commit_alone_gets_it_sent_and_nothing_polls(tmp_path: Path) -> 
     wakeups, channel = Wakeups(), There()
     path = tmp_path / "gateway.db"
     async with await SqliteQueue.open(path, clock=SystemClock(), wakeups=wakeups) as store:
-        looked = Looked(store.outbox)
+        looked = VerifiedBackup(store.outbox)
         async with running(channel, wrapping(outbox=lambda _: looked)(store), wakeups=wakeups):
             await anyio.sleep(0.5)
             assert looked.looks == 1

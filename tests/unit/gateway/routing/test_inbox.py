@@ -214,7 +214,7 @@ class TestTaking:
             )
             assert await bench.inbox.position("next_batch") == "s9"
 
-        monkeypatch.setattr(gateway_inbox, "LONGEST_TEXT", 20)
+        monkeypatch.setattr(gateway_inbox, "MAX_TEXT", 20)
         await on_store(tmp_path, work)
 
     async def test_leaving_stops_the_threads_too(self, tmp_path):

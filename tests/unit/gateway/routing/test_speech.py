@@ -11,7 +11,7 @@ import pytest
 
 from agent_core.errors import ModelRefused, ModelUnavailable, ModelUnreadable
 from agent_core.media.sound_file import Sound
-from agent_core.media.speech import Spoken
+from agent_core.media.speech import SpeechResult
 from agent_core.messages import Amendment, MessageContext, OutboundKind, SessionKey, Speech
 from channels.attachments import AttachmentStore, AttachmentsUnavailable
 from channels.base import Capabilities, ChannelUnavailable, Receipt, Redelivery
@@ -23,7 +23,7 @@ from gateway.store.stores import Completion, NewOutbound, OutboxRow, StoreUnavai
 from tests.clock import EPOCH, ManualClock
 from tests.contract.queue_data import BOT, ROOM, accept, claim, out
 
-SOUND = Spoken(b"OggS and so on", "audio/ogg", Sound(2.5, (0, 1024, 3)), "openai/tts-1", 0.03)
+SOUND = SpeechResult(b"OggS and so on", "audio/ogg", Sound(2.5, (0, 1024, 3)), "openai/tts-1", 0.03)
 
 
 class Voice:
@@ -33,7 +33,7 @@ class Voice:
         self.script: list[Exception] = []
         self.asked: list[str] = []
 
-    async def speak(self, text: str) -> Spoken:
+    async def speak(self, text: str) -> SpeechResult:
         self.asked.append(text)
         if self.script:
             raise self.script.pop(0)
@@ -144,7 +144,7 @@ async def test_what_was_paid_while_the_bot_was_removed_counts(world: Scenario) -
     _, row = await world.answer()
     speak = world.voice.speak
 
-    async def removed(text: str) -> Spoken:
+    async def removed(text: str) -> SpeechResult:
         left = Amendment(kind="leave", native_id="$kick", session=ROOM)
         await world.store.inbox.accept("matrix", BOT, [], {}, [left])
         return await speak(text)

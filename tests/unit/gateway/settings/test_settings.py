@@ -6,7 +6,8 @@ import pytest
 
 from gateway.errors import ConfigInvalid
 from gateway.routing.access import Alias
-from gateway.settings import Settings, is_loopback, load_settings, parse_listen
+from gateway.settings import Settings, load_settings
+from gateway.settings.problems import is_loopback, parse_listen
 from tests.config_files import CANARY, FULL, complaint, complaints, loaded, write
 
 

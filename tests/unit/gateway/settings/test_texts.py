@@ -10,7 +10,7 @@ from pydantic import BaseModel
 
 from gateway.errors import ConfigInvalid
 from gateway.settings import Settings, load_settings
-from gateway.settings.descriptions import bare, model_in, section_text, setting_text
+from gateway.settings.descriptions import nested_model, plain_type, section_text, setting_text
 from gateway.settings.example import EXAMPLE, example_text
 from gateway.settings.json_schema import config_schema
 from gateway.settings.source import read_source
@@ -19,7 +19,7 @@ from tests.unit.gateway.cli.test_config import CONFIG, ENVIRON
 
 def is_documented(model: type[BaseModel], name: str) -> bool:
     """Whether a person who reads the texts learns of this setting: its own, its section's, or its model's."""
-    inner = model_in(model.model_fields[name].annotation)
+    inner = nested_model(model.model_fields[name].annotation)
     by_section = any(
         f"``{name}" in section_text(owner)
         for owner in model.__mro__
@@ -39,7 +39,7 @@ def uncommented(text):
 def models():
     found, waiting = set(), [Settings]
     while waiting:
-        kind = bare(waiting.pop())
+        kind = plain_type(waiting.pop())
         if isinstance(kind, type) and issubclass(kind, BaseModel):
             if kind not in found:
                 found.add(kind)
@@ -64,14 +64,18 @@ class TestTexts:
             told: int = 1
             """A word."""
 
-        class Silent(Base):
+        class UnattendedDialogue(Base):
             """A section that speaks of ``spoken`` only."""
 
             spoken: int = 1
             silent: int = 1
 
-        assert [is_documented(Silent, name) for name in ("told", "spoken", "silent")] == [True, True, False]
-        assert setting_text(Silent, "told") == "A word."
+        assert [is_documented(UnattendedDialogue, name) for name in ("told", "spoken", "silent")] == [
+            True,
+            True,
+            False,
+        ]
+        assert setting_text(UnattendedDialogue, "told") == "A word."
         assert section_text(Base) == ""
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from agent_core.messages import Amendment, MessageContext, SessionKey
 from agent_core.models import Message
-from gateway.store.model import Collected, Job, JobKind, JobState, LedgerEntry, RunOutcome
+from gateway.store.model import CollectedAlert, Job, JobKind, JobState, LedgerEntry, RunOutcome
 from gateway.store.sqlite.sqlite_queue import SqliteQueue
 from gateway.store.store_errors import TooManyJobs
 from gateway.store.stores import Completion, LostTurn, NewOutbound, Pending
@@ -152,7 +152,7 @@ class TestTogether:
             outbound=[NewOutbound("matrix", "bot", other, "milk")],
             others=((other, (line,)),),
             entry=LedgerEntry("h", AT, RunOutcome.DELIVERED, said="f"),
-            collected=(Collected("email", "a@x", "milk", AT),),
+            collected=(CollectedAlert("email", "a@x", "milk", AT),),
         )
         with pytest.raises(LostTurn):
             await store.turns.complete(lost, completion)
@@ -174,7 +174,7 @@ class TestTogether:
         """The second time with the same value nothing happens, and what was collected since stays."""
         await store.inbox.accept("matrix", "@bot:hs.test", [Pending(message("m1"))], {})
         turn = await store.turns.claim(message("m1").session)
-        await store.turns.complete(turn, Completion(collected=(Collected("email", "a@x", "milk", AT),)))
+        await store.turns.complete(turn, Completion(collected=(CollectedAlert("email", "a@x", "milk", AT),)))
         [one] = await store.jobs.list_collected_alerts()
         new = [NewOutbound("email", "bot", SessionKey("email", "t"), "milk")]
         assert await store.outbox.post(new, once=("digest", "monday"), collected=[one.id])
@@ -187,7 +187,7 @@ class TestTogether:
         """The topic's value, the removal of what was collected and the message are one transaction."""
         await store.inbox.accept("matrix", "@bot:hs.test", [Pending(message("m1"))], {})
         turn = await store.turns.claim(message("m1").session)
-        await store.turns.complete(turn, Completion(collected=(Collected("email", "a@x", "milk", AT),)))
+        await store.turns.complete(turn, Completion(collected=(CollectedAlert("email", "a@x", "milk", AT),)))
         [one] = await store.jobs.list_collected_alerts()
         new = [NewOutbound("email", "bot", SessionKey("email", "t"), "milk")]
         refuse = "CREATE TEMP TRIGGER full BEFORE INSERT ON outbox BEGIN SELECT RAISE(ABORT, 'full'); END"

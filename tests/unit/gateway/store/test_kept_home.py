@@ -16,7 +16,8 @@ from agent_core.models import MemoryScope, ScopeKind
 from agent_core.storage.jsonl_memory import JsonlMemory
 from agent_core.storage.layout import Layout
 from agent_core.storage.search_index import SearchIndex
-from gateway.cli.check import FindingLevel, check_data
+from gateway.cli.check.all_checks import check_data
+from gateway.cli.check.check_report import FindingLevel
 from gateway.store.model import JobState, RunOutcome
 from gateway.store.postgres import postgres_schema as server
 from gateway.store.sql.tables import VERSION

@@ -10,11 +10,11 @@ import time
 import anyio
 import pytest
 
-from gateway.store.lease import DAEMON, Holders, LeaseKeeper, LeaseLost, LeaseTaken, lost_lease_speaks
+from gateway.store.lease import DAEMON, Holders, LeaseKeeper, LeaseLost, LeaseTaken, unwrap_lost_lease
 from gateway.store.sql import lease_rows as leases
 from gateway.store.sql.tables import TABLES
 from gateway.store.stores import Lease, StoreUnavailable
-from gateway.system.process_tuning import WatchfulLoop, loop_for
+from gateway.system.process_tuning import WakingLoop, loop_for
 
 pytestmark = pytest.mark.virtual_time
 
@@ -50,7 +50,7 @@ class LeaseDatabase:
         self.renewals += 1
         return leases.renew_lease(self.db, name, holder, fence, ttl_s, now())
 
-    def work_under(self, name, *, holder, fence):
+    def require_lease(self, name, *, holder, fence):
         """That nothing is written without it is the database's matter."""
 
     async def release_lease(self, name, *, holder):
@@ -267,10 +267,10 @@ async def test_what_is_done_under_it_is_cancelled_when_it_is_lost(world):
 
 async def test_a_lost_lease_is_told_whatever_else_ended_with_it():
     with pytest.raises(LeaseLost):
-        with lost_lease_speaks():
+        with unwrap_lost_lease():
             raise ExceptionGroup("", [ValueError(), ExceptionGroup("", [LeaseLost("why")])])
     with pytest.raises(ExceptionGroup):
-        with lost_lease_speaks():
+        with unwrap_lost_lease():
             raise ExceptionGroup("", [ValueError()])
 
 
@@ -280,7 +280,7 @@ def test_the_loop_says_that_it_woke_before_it_runs_anything():
 
     async def main() -> None:
         loop = asyncio.get_running_loop()
-        assert isinstance(loop, WatchfulLoop)
+        assert isinstance(loop, WakingLoop)
         loop.on_wake(lambda: order.append("look"))
         loop.call_later(0.02, order.append, "work")
         loop.call_later(0.03, order.append, "timer")

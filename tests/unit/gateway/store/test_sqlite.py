@@ -17,7 +17,7 @@ from gateway.store.sql import engine, maintenance_statements
 from gateway.store.sql.engine import NOTHING
 from gateway.store.sqlite import sqlite_connection
 from gateway.store.sqlite.sqlite_queue import SqliteQueue
-from gateway.store.stores import Accepted, LostTurn, Pending, StoreUnavailable
+from gateway.store.stores import AcceptedBatch, LostTurn, Pending, StoreUnavailable
 from tests.clock import ManualClock
 from tests.contract.queue_data import (
     BOT,
@@ -103,7 +103,7 @@ async def test_one_bad_call_takes_nobody_along(store):
         store.turns.complete(new, reply("twice")),
         store.turns.complete(other, reply("x", session=OTHER)),
     )
-    assert [type(outcome) for outcome in outcomes] == [LostTurn, list, Accepted, LostTurn, list]
+    assert [type(outcome) for outcome in outcomes] == [LostTurn, list, AcceptedBatch, LostTurn, list]
     assert {row.message.text for row in await store.outbox.rows()} == {"new", "x"}
 
 

@@ -18,7 +18,7 @@ import pytest
 
 from agent_core.messages import Amendment, OutboundKind
 from agent_core.models import Message, Purpose, Usage
-from gateway.store.model import Completion, Job, JobKind, JobState, Step, Stopped
+from gateway.store.model import Completion, Job, JobKind, JobState, Step, StoppedTurn
 from gateway.store.sql.signals import Signals
 from gateway.store.sqlite import sqlite_connection
 from gateway.store.sqlite.sqlite_queue import SqliteQueue
@@ -253,7 +253,7 @@ async def test_whoever_runs_a_turn_is_told_that_it_was_taken_away(house):
     await accept(house.store, "b")
     stop = Amendment(kind="stop", session=ROOM, sender="")
     taken = house.store.inbox.accept("matrix", BOT, [], {}, [stop])
-    assert await house.told("stopped", taken) == [Stopped(ROOM, turn.id, "stopped")]
+    assert await house.told("stopped", taken) == [StoppedTurn(ROOM, turn.id, "stopped")]
 
 
 async def test_a_draft_is_told_to_whoever_asks_the_owner(house):
@@ -366,7 +366,7 @@ async def test_a_claim_of_nobody_is_undone_when_the_disk_takes_it(
     house, tmp_path, monkeypatch, *, tries_again
 ):
     """Its caller was cancelled while somebody else had the database; the control does not try again."""
-    monkeypatch.setattr(sqlite_connection, "UNDONE_AGAIN_S", 0.02 if tries_again else 600)
+    monkeypatch.setattr(sqlite_connection, "RETRY_UNDO_S", 0.02 if tries_again else 600)
     await accept(house.store, "a")
     writer, at_work, go_on = house.store.database.writer, asyncio.Event(), threading.Event()
     loop = asyncio.get_running_loop()

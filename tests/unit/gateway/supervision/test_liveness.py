@@ -10,7 +10,7 @@ import sys
 import anyio
 import pytest
 
-from gateway.supervision.liveness import give_signs, last_resort
+from gateway.supervision.liveness import environment_watchdog, report_liveness
 from gateway.supervision.turn_watchdog import ProcessWatchdog
 from gateway.system.sd_notify import Notifier
 
@@ -44,7 +44,7 @@ async def test_a_stuck_turn_runner_is_not_vouched_for(manager):
     async with anyio.create_task_group() as tasks:
 
         async def signs():
-            await give_signs(
+            await report_liveness(
                 notifier,
                 started=started,
                 line=lambda: "matrix up",
@@ -80,7 +80,7 @@ async def test_a_stuck_turn_runner_is_not_vouched_for(manager):
 def test_the_last_resort_is_for_where_nobody_else_watches(asked, manager_there, limit_s):
     """It has to be asked for, and a service manager with a watchdog of its own comes first."""
     environ = {"NOTIFY_SOCKET": "/nowhere", "WATCHDOG_USEC": "60000000"} if manager_there else {}
-    found = last_resort(Notifier(environ), {"SQUIDBOT_WATCHDOG_SECONDS": asked})
+    found = environment_watchdog(Notifier(environ), {"SQUIDBOT_WATCHDOG_SECONDS": asked})
     assert found._limit_s == limit_s
 
 

@@ -214,15 +214,15 @@ async def test_the_status_tells_when_the_server_was_heard_of():
     clock = ManualClock()
     supervisor = Supervisor(clock)
 
-    class Hearing:
+    class TranscribedTurn:
         name, account, last_contact_at = "hearing", "a", None
 
         async def run(self, inbox):
             raise NotImplementedError
 
-    supervisor.watch(Hearing(), None)
+    supervisor.watch(TranscribedTurn(), None)
     assert supervisor.status("hearing").as_dict()["heard_at"] is None
-    Hearing.last_contact_at = clock.now()
+    TranscribedTurn.last_contact_at = clock.now()
     assert supervisor.status("hearing").heard_at == clock.now()
     assert supervisor.statuses()[0].as_dict()["heard_at"] == clock.now().isoformat()
 

@@ -10,7 +10,7 @@ import pytest
 from agent_core.messages import SessionKey
 from gateway.store.background_job_rows import own_session
 from gateway.store.stores import StoreUnavailable
-from gateway.supervision.turn_watchdog import BESIDE_S, IDLE_S, TurnWatchdog, allowed_seconds
+from gateway.supervision.turn_watchdog import COMMAND_LIMIT_S, IDLE_S, TurnWatchdog, allowed_seconds
 from gateway.turns.dispatcher import SessionDispatcher
 from tests.clock import LoopClock
 
@@ -54,7 +54,7 @@ async def running(*, dispatching=True):
     world = Scenario()
     async with anyio.create_task_group() as tasks:
         if dispatching:
-            tasks.start_soon(world.dispatcher.run, world.watchdog.over(world.run_session))
+            tasks.start_soon(world.dispatcher.run, world.watchdog.guard(world.run_session))
         tasks.start_soon(world.watchdog.run)
         yield world
         tasks.cancel_scope.cancel()
@@ -109,17 +109,17 @@ async def test_a_command_that_never_comes_back_is_told():
         beside = SessionDispatcher(concurrency=2)
 
         async def hangs(session):
-            await anyio.sleep(10 * BESIDE_S if session == A else 1)
+            await anyio.sleep(10 * COMMAND_LIMIT_S if session == A else 1)
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(beside.run, world.watchdog.watch(hangs))
             beside.wake(B)
             beside.wake(A)
-            await anyio.sleep(BESIDE_S - 1)
+            await anyio.sleep(COMMAND_LIMIT_S - 1)
             assert world.watchdog.reason() is None
             await anyio.sleep(90)
             assert "a command has been running" in (world.watchdog.reason() or "")
-            await anyio.sleep(10 * BESIDE_S)
+            await anyio.sleep(10 * COMMAND_LIMIT_S)
             assert world.watchdog.reason() is None
             tasks.cancel_scope.cancel()
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.cli.check.machine import ownership
+from gateway.cli.check.machine_checks import ownership
 from gateway.errors import AlreadyRunning, StateUnusable
 from gateway.system.home import Home, _explain, find_home, open_home, short_path
 from gateway.system.lock import hold_home, holder_of

@@ -17,9 +17,9 @@ ROOT = Path(__file__).resolve().parents[4]
 
 _ARENAS = """
 import ctypes, sys, threading
-from gateway.system.process_tuning import share_one
+from gateway.system.process_tuning import use_one_arena
 if sys.argv[1] == "shared":
-    assert share_one()
+    assert use_one_arena()
 C = ctypes.CDLL(None)
 C.malloc.restype = ctypes.c_void_p
 C.fopen.restype = ctypes.c_void_p

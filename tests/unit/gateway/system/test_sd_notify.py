@@ -18,7 +18,7 @@ def test_messages_arrive_as_datagrams(tmp_path):
         assert notifier.status("matrix up")
         assert notifier.watchdog()
         assert notifier.stopping()
-        assert notifier.still_starting("no\ndatabase", within_s=2.5)
+        assert notifier.extend_start("no\ndatabase", within_s=2.5)
         heard = [ear.recv(200) for _ in range(5)]
     assert heard[:4] == [b"READY=1\nSTATUS=all fine", b"STATUS=matrix up", b"WATCHDOG=1", b"STOPPING=1"]
     assert heard[4] == b"EXTEND_TIMEOUT_USEC=2500000\nSTATUS=no database"

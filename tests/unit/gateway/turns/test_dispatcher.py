@@ -235,7 +235,7 @@ async def test_what_found_no_room_is_fetched_from_the_store(monkeypatch):
             raise OSError("not now")
         return list(open_sessions.items())
 
-    monkeypatch.setattr(dispatching, "MOST_SESSIONS", 6)
+    monkeypatch.setattr(dispatching, "MAX_SESSIONS", 6)
     dispatcher = SessionDispatcher(concurrency=2, refill=refill)
     async with running(dispatcher, run_session):
         for session in list(open_sessions):

@@ -23,7 +23,7 @@ from agent_core.errors import (
 from agent_core.llm.model_errors import empty_answer, repeating_answer
 from agent_core.messages import Audience, InboundMessage, Sender, SessionKey
 from channels.base import ChannelUnavailable
-from gateway.proactive.jobs.job_permissions import OwnerAway, PlaceUnknown
+from gateway.proactive.jobs.job_permissions import OwnerUnreachable, PlaceUnknown
 from gateway.proactive.owner_contact import Target, is_preferred
 from gateway.routing.access import Access, Alias
 from gateway.routing.crash_isolation import fatal
@@ -31,7 +31,7 @@ from gateway.routing.intake import ignore_reason
 from gateway.store.states import CrashRecord, InboxState
 from gateway.store.stores import InboxRow, Suspect, Turn
 from gateway.turns.commit import TurnCommit
-from gateway.turns.failure_and_deferral import awaited_link, decide_failure, poisonous
+from gateway.turns.failure_and_deferral import awaited_link, decide_failure, fatal_failure
 from gateway.turns.turn_kinds import TurnPolicy
 from gateway.turns.user_input import question_text
 from tests.clock import EPOCH
@@ -96,7 +96,9 @@ async def test_an_apology_that_says_all_is_no_error(
     if error is None:
         said = message(context={"unreadable": "I cannot read this."})
         failed = replace(failed, rows=(replace(failed.head, message=said),))
-    failure = poisonous(failed, None) if error is None else decide_failure(error, failed, POLICY, jitter=0.0)
+    failure = (
+        fatal_failure(failed, None) if error is None else decide_failure(error, failed, POLICY, jitter=0.0)
+    )
     assert failure is not None
     store: Any = SimpleNamespace(turns=SimpleNamespace(dead_letter=_nothing))
     reports: Any = SimpleNamespace(report=lambda *_: None)
@@ -222,7 +224,7 @@ class TestDecideFailure:
             for one in (CrashRecord(), CrashRecord(2, 2, 2), CrashRecord(9), CrashRecord(3, 3, 3))
         ]
         reasons = [fatal(each, POLICY.max_attempts) for each in suspects]
-        assert [poisonous(turn(attempts=9), why) is None for why in reasons] == [
+        assert [fatal_failure(turn(attempts=9), why) is None for why in reasons] == [
             True,
             True,
             True,
@@ -307,7 +309,7 @@ class TestBetterTarget:
     [
         (PlaceUnknown("who reads along?"), "link:matrix"),
         (ChannelUnavailable("away"), "link:matrix"),
-        (OwnerAway("the owner's server is away", "email"), "link:email"),
+        (OwnerUnreachable("the owner's server is away", "email"), "link:email"),
         (ModelUnavailable(), None),
     ],
     ids=["place", "channel", "owner", "model"],

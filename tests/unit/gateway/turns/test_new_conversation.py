@@ -37,8 +37,8 @@ async def is_wished(conversation: NewConversation, store: SqliteQueue, session: 
 async def test_what_several_processes_keep_is_kept(store: SqliteQueue) -> None:
     """Both have looked before: neither takes away what the other one keeps."""
     a, b = of_a_process(store), of_a_process(store)
-    assert [await each.waits(ROOM) for each in (a, b)] == [False, False]
+    assert [await each.is_pending(ROOM) for each in (a, b)] == [False, False]
     await is_wished(a, store, ROOM)
     await is_wished(b, store, OTHER)
     following = of_a_process(store)
-    assert [await following.waits(session) for session in (ROOM, OTHER)] == [True, True]
+    assert [await following.is_pending(session) for session in (ROOM, OTHER)] == [True, True]

@@ -21,8 +21,8 @@ from gateway.turns.questions.question_text import (
     attached_text,
     reason_text,
     subject_of,
+    trust_commands,
     visible,
-    ways_to_spare,
 )
 
 UNTIL = datetime(2026, 1, 2, 12, tzinfo=UTC)
@@ -169,8 +169,8 @@ def test_a_file_that_taints_each_command_can_be_trusted_for_good() -> None:
     """After ``!new`` the next command reads it again; with several files no single command would do."""
     log = untrusted_origin("file", "work/jobs/a`b.log")
     assert (
-        ways_to_spare((*PAGE, log)) == "`!new`, `!trust` or, if it is yours, `!trust file work/jobs/a'b.log`"
+        trust_commands((*PAGE, log)) == "`!new`, `!trust` or, if it is yours, `!trust file work/jobs/a'b.log`"
     )
-    assert ways_to_spare(PAGE) == "`!new` or `!trust`"
-    assert ways_to_spare((untrusted_origin("file", "inbox/"),)) == "`!new` or `!trust`"
-    assert ways_to_spare((log, untrusted_origin("file", "b"))) == "`!new` or `!trust`"
+    assert trust_commands(PAGE) == "`!new` or `!trust`"
+    assert trust_commands((untrusted_origin("file", "inbox/"),)) == "`!new` or `!trust`"
+    assert trust_commands((log, untrusted_origin("file", "b"))) == "`!new` or `!trust`"

@@ -29,7 +29,7 @@ from agent_core.tools.web.web_fetch import WebFetchTool
 from agent_core.tools.web.web_search import WebSearchTool
 from gateway.routing.access import Access, Alias
 from gateway.settings.cross_checks import TOOLS
-from gateway.store.model import APPROVED, Decided, ToolQuestionRow
+from gateway.store.model import APPROVED, QuestionDecision, ToolQuestionRow
 from gateway.store.stores import Step, Turn
 from gateway.turns.questions.decisions import Terms, ToolDecisions, clean_name, is_call, name_of
 from gateway.turns.questions.tool_questions import ApprovalPending, ToolQuestions
@@ -57,7 +57,7 @@ class Quiet:
 class NoGrants:
     """Nothing is allowed in advance."""
 
-    async def covering(self, *_: Any) -> None:
+    async def find_grant(self, *_: Any) -> None:
         return None
 
 
@@ -318,8 +318,8 @@ class DecidedMeanwhile:
     async def decide(self, *_: Any, **__: Any) -> None:
         return None
 
-    async def find_decision(self, name: str) -> Decided:
-        return Decided(self.question.session, APPROVED, self.question.tool)
+    async def find_decision(self, name: str) -> QuestionDecision:
+        return QuestionDecision(self.question.session, APPROVED, self.question.tool)
 
 
 @pytest.mark.parametrize("granted", [False, True])

@@ -15,7 +15,7 @@ from gateway.routing.household import Household, HouseholdRole, PersonRules
 from gateway.store.background_job_rows import KIND, own_session
 from gateway.store.model import Turn
 from gateway.turns.questions.review_questions import OWNER_QUESTIONS
-from gateway.turns.turn_rules import TurnRules, rules_of_turn, speaking_in
+from gateway.turns.turn_rules import TurnRules, rules_of_turn, use_turn_language
 
 ANN, BOB, CID = "@ann:hs.test", "@bob:hs.test", "@cid:hs.test"
 BOBS = PersonRules(name="bob", addresses=(BOB,), language="de", persona="Be kind.", pool="big", share=0.9)
@@ -100,5 +100,5 @@ def test_what_waits_for_the_owner_is_said_in_the_language_of_the_home() -> None:
     asked = replace(turn(BOB), session=OWNER_QUESTIONS)
     with use_language("de"):
         for each, told in ((asked, "done"), (turn(BOB), "erledigt")):
-            with speaking_in(each, access, CHANNELS):
+            with use_turn_language(each, access, CHANNELS):
                 assert _("done") == told

@@ -9,7 +9,7 @@ import pytest
 
 from agent_core.messages import Attachment, Audience, Background, FileTranscript, InboundMessage, MessageNotes
 from agent_core.models import Message
-from agent_core.prompt import CORRECTED, words_for_people
+from agent_core.prompt import CORRECTION_PREFIX, words_for_people
 from gateway.operations.operation_views import message_line
 from gateway.turns.commands.conversation_commands import as_markdown
 from gateway.turns.user_input import question_text
@@ -73,7 +73,7 @@ def test_words_of_others_that_belong_to_it_follow_with_a_mark() -> None:
 
 
 def test_a_correction_is_the_new_text() -> None:
-    said = message(f"{CORRECTED}“meet at 5”]\nmeet at 6", audience=Audience.GROUP)
+    said = message(f"{CORRECTION_PREFIX}“meet at 5”]\nmeet at 6", audience=Audience.GROUP)
     assert shown(said) == "meet at 6"
     assert shown(said.model_copy(update={"audience": Audience.DIRECT})) == "meet at 6"
 

@@ -8,7 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.turns.questions.yes_and_no import _TABLE, AnswerReading, Sign, asks, read_answer, yes_or_no
+from gateway.turns.questions.yes_and_no import (
+    _TABLE,
+    AnswerReading,
+    Sign,
+    is_question,
+    read_answer,
+    yes_or_no,
+)
 
 YES = {
     "en": "please do it|Yes please, do that.|yes please do it|Approve it!|yes, allow it|yes to both|Yes, send it please|run it|yes, thanks a lot|yes to all|Yes, all of them please|yes, all right|yes please|Yes.|YES!|yes, thank you|ok do it|okay|sure, go ahead|`yes`|👍|👍🏽|✅ thanks|approve",
@@ -158,7 +165,7 @@ def test_what_may_take_note_of_something_is_a_weaker_yes(text: str) -> None:
 @pytest.mark.parametrize(("text", "question"), [("Shall I?", True), ("行きますか？", True), ("Να το κάνω;", True),
                                                 ("هل أفعل؟", True), ("Really‽", True), ("¿De verdad", True), ("See x.test/?a=1.", False), ("Done; all is well.", False)])  # fmt: skip
 def test_a_question(text: str, question: bool) -> None:
-    assert asks(text) is question
+    assert is_question(text) is question
 
 
 RESTRICTING = [

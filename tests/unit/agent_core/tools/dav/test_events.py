@@ -14,7 +14,7 @@ from agent_core.models import ScopeKind
 from agent_core.tools.dav.dav_child import answer, contacts_in, read_xml, responses_in
 from agent_core.tools.dav.dav_tools import free_times
 from agent_core.tools.dav.events import (
-    MOST_OBJECTS,
+    MAX_OBJECTS,
     Unusable,
     change_event,
     list_occurrences,
@@ -90,7 +90,7 @@ def test_a_broken_object_hides_no_other_and_is_counted() -> None:
 
 
 def test_more_than_can_be_read_is_said() -> None:
-    many = [{"id": "a", "calendar": "", "data": event("g", summary="Run")}] * (MOST_OBJECTS + 1)
+    many = [{"id": "a", "calendar": "", "data": event("g", summary="Run")}] * (MAX_OBJECTS + 1)
     with pytest.raises(Unusable, match="shorter time"):
         list_occurrences(many, NOW, NOW + timedelta(days=1), BERLIN)
     found = list_occurrences(many, NOW, NOW + timedelta(days=1), BERLIN, "swim")

@@ -8,10 +8,10 @@ import pytest
 
 from agent_core.errors import ToolError
 from agent_core.provenance import untrusted_origin
-from agent_core.tools.files.journaled_files import By
+from agent_core.tools.files.journaled_files import ChangeAuthor
 from tests.file_tools_world import FileDesk
 
-ME = By(session="squidbot files undo")
+ME = ChangeAuthor(session="squidbot files undo")
 
 
 @pytest.fixture

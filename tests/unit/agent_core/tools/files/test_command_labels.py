@@ -17,7 +17,7 @@ import pytest
 from agent_core.provenance import Trust, trust_of, untrusted_origin
 from agent_core.tools.files import workspace_contents
 from agent_core.tools.files.command_origins import CommandFiles
-from agent_core.tools.files.journaled_files import By
+from agent_core.tools.files.journaled_files import ChangeAuthor
 from tests.file_tools_world import FileDesk
 
 EVIL = "EVILWORDS"
@@ -49,7 +49,7 @@ class Desk(FileDesk):
 
     def put(self, path, text, *, origins=()):
         place = self.journaled.roots.place(path, write=True)
-        self.journaled.replace(place, lambda _: text.encode(), kind="write", by=By(origins=origins))
+        self.journaled.replace(place, lambda _: text.encode(), kind="write", by=ChangeAuthor(origins=origins))
 
     def shown(self, path):
         """What read_file gives, and whose words."""
@@ -238,7 +238,7 @@ def test_what_another_conversation_writes_meanwhile_counts(desk):
 
 def test_a_write_that_is_given_up_counts_as_well(desk):
     desk.files.begin(())
-    intended = By().change("write", "x", before=None, after="y", origins=PAGE)
+    intended = ChangeAuthor().change("write", "x", before=None, after="y", origins=PAGE)
     change, handles = desk.journaled.journal.begin(intended, None)
     for handle in handles:
         os.close(handle)
@@ -310,9 +310,9 @@ def test_further_folders_count(desk):
 def test_more_than_can_be_looked_at_is_anybodys(desk, monkeypatch):
     desk.run("for n in 1 2 3 4 5 6; do echo $n > $n; done")
     assert is_own(desk.run("true")[1])
-    monkeypatch.setattr(workspace_contents, "_MOST_ENTRIES", 5)
+    monkeypatch.setattr(workspace_contents, "_MAX_ENTRIES", 5)
     assert is_anybodys(desk.run("echo new > new")[1])
-    monkeypatch.setattr(workspace_contents, "_MOST_ENTRIES", 100)
+    monkeypatch.setattr(workspace_contents, "_MAX_ENTRIES", 100)
     assert is_anybodys(desk.run("cat new")[1])
 
 
@@ -415,7 +415,7 @@ def some_story(desk, seed, steps=30):
             case "move":
                 try:
                     desk.journaled.move(
-                        desk.journaled.roots.place(one), desk.journaled.roots.place(other), by=By()
+                        desk.journaled.roots.place(one), desk.journaled.roots.place(other), by=ChangeAuthor()
                     )
                 except Exception:
                     continue

@@ -16,7 +16,7 @@ from agent_core.skills.skill_source import read_source
 from agent_core.tools.effects import Effect
 from agent_core.tools.files import file_tools
 from agent_core.tools.files.change_journal import ChangeJournal
-from agent_core.tools.files.journaled_files import By, JournaledFiles
+from agent_core.tools.files.journaled_files import ChangeAuthor, JournaledFiles
 from agent_core.tools.files.roots import Roots
 from tests.unit.agent_core.skills.sources import TEA, folder
 
@@ -60,11 +60,11 @@ async def test_it_is_shown_used_after_the_yes_and_undone(desk: Desk) -> None:
     await edit.execute(**change)
     assert desk.skills.load_skill_body("tea") == "Heat water."
     newest, first = desk.files.journal.changes()
-    desk.files.undo(newest.id, by=By())
+    desk.files.undo(newest.id, by=ChangeAuthor())
     assert desk.skills.load_skill_body("tea") == "Boil water."
-    desk.files.undo(desk.files.journal.changes()[0].id, by=By())
-    desk.files.undo(newest.id, by=By())
-    desk.files.undo(first.id, by=By())
+    desk.files.undo(desk.files.journal.changes()[0].id, by=ChangeAuthor())
+    desk.files.undo(newest.id, by=ChangeAuthor())
+    desk.files.undo(first.id, by=ChangeAuthor())
     assert desk.skills.list_skills() == [] and desk.skills.problems == []
 
 

@@ -14,7 +14,7 @@ import pytest
 from agent_core.errors import ToolError
 from agent_core.provenance import Trust, person, trust_of, untrusted_origin
 from agent_core.tools.effects import Effect, effect_of, review_of
-from agent_core.tools.files.journaled_files import By
+from agent_core.tools.files.journaled_files import ChangeAuthor
 from agent_core.tools.tool_registry import definition_of
 from tests.file_tools_world import FileDesk
 
@@ -318,14 +318,14 @@ async def test_an_undo_said_twice_names_the_first(desk):
     """And after another change it says that nothing was undone, in words for a chat."""
     await desk.ok("write_file", path="a", content="one")
     number = desk.journaled.journal.changes()[0].id
-    undone = desk.journaled.undo(number, by=By("turn2"))
+    undone = desk.journaled.undo(number, by=ChangeAuthor("turn2"))
     with pytest.raises(ToolError, match=f"undone already; undo change {undone.id} to take that back"):
-        desk.journaled.undo(number, by=By("turn2"))
-    desk.journaled.undo(undone.id, by=By("turn2"))
-    newest = desk.journaled.undo(number, by=By("turn2"))
+        desk.journaled.undo(number, by=ChangeAuthor("turn2"))
+    desk.journaled.undo(undone.id, by=ChangeAuthor("turn2"))
+    newest = desk.journaled.undo(number, by=ChangeAuthor("turn2"))
     (desk.ws / "a").write_text("by hand")
     with pytest.raises(ToolError, match="cannot be undone: the file has been changed"):
-        desk.journaled.undo(newest.id, by=By("turn2"))
+        desk.journaled.undo(newest.id, by=ChangeAuthor("turn2"))
 
 
 @pytest.mark.parametrize("way", ["undo", "rm"])
@@ -334,13 +334,13 @@ async def test_a_name_is_free_again_when_its_file_is_gone(desk, way):
     await desk.ok("write_file", path="a", content="one")
     desk.begin("turn2")
     if way == "undo":
-        desk.journaled.undo(desk.journaled.journal.changes()[0].id, by=By("turn2"))
+        desk.journaled.undo(desk.journaled.journal.changes()[0].id, by=ChangeAuthor("turn2"))
     else:
         (desk.ws / "a").unlink()
     assert "no longer exists" in await desk.refused("edit_file", path="a", old="one", new="two")
     if way == "rm":
         with pytest.raises(ToolError, match="cannot be undone"):
-            desk.journaled.undo(desk.journaled.journal.changes()[0].id, by=By("turn2"))
+            desk.journaled.undo(desk.journaled.journal.changes()[0].id, by=ChangeAuthor("turn2"))
     assert (await review_of(desk.tools["write_file"], {"path": "a", "content": "two"})).state == "none"
     await desk.ok("write_file", path="a", content="two")
     assert (desk.ws / "a").read_text() == "two"

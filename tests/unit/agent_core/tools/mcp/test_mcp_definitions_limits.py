@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from agent_core.tools.mcp.definitions import Allowance, LineReader, Misbehaviour, check_message
+from agent_core.tools.mcp.definitions import Allowance, LineReader, ServerMisbehaviour, check_message
 
 
 def fed(pieces):
@@ -23,10 +23,10 @@ def test_lines_are_the_same_however_they_are_cut():
 
 
 def test_a_line_has_a_limit_whether_it_ends_or_not():
-    with pytest.raises(Misbehaviour, match="4 MB"):
+    with pytest.raises(ServerMisbehaviour, match="4 MB"):
         fed([b"a" * 65536] * 62)
     assert fed([b"a" * 65536] * 60) == []
-    with pytest.raises(Misbehaviour, match="4 MB"):
+    with pytest.raises(ServerMisbehaviour, match="4 MB"):
         check_message(b'"' + b"a" * 4_000_000 + b'"')
 
 
@@ -34,7 +34,7 @@ def test_parts_are_counted_outside_of_texts():
     check_message(json.dumps({"text": '[{,\\"' * 100_000}).encode())
     check_message(json.dumps(list(range(19_000))).encode())
     for message in (b"[" + b"[]," * 30_000 + b"[]]", json.dumps([{"a": ","}] * 10_001).encode()):
-        with pytest.raises(Misbehaviour, match="parts"):
+        with pytest.raises(ServerMisbehaviour, match="parts"):
             check_message(message)
 
 
@@ -45,7 +45,7 @@ def test_counting_takes_linear_time(unit):
     for lead in (b"", b'"'):
         try:
             check_message((lead + unit * 1_300_000)[:3_900_000] + b"," * 30_000)
-        except Misbehaviour:
+        except ServerMisbehaviour:
             pass
     assert time.process_time() - began < 20
 
@@ -55,9 +55,9 @@ def test_a_flood_is_noticed_and_a_steady_flow_is_not():
     for second in range(1000):
         for _ in range(40):
             allowance.spend(1000, now=float(second))
-    with pytest.raises(Misbehaviour, match="flood"):
+    with pytest.raises(ServerMisbehaviour, match="flood"):
         for _ in range(600):
             allowance.spend(10, now=1000.0)
-    with pytest.raises(Misbehaviour, match="flood"):
+    with pytest.raises(ServerMisbehaviour, match="flood"):
         for _ in range(10):
             Allowance.spend(allowance, 4_000_000, now=2000.0)

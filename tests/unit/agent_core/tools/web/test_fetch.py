@@ -10,7 +10,7 @@ import pytest
 
 from agent_core.errors import ToolFailed
 from agent_core.html_to_text import html_to_text, read_web_page
-from agent_core.provenance import Trust, calling, person, trust_of, untrusted_origin
+from agent_core.provenance import Trust, person, trust_of, untrusted_origin, use_origins
 from agent_core.tools.effects import Effect, effect_of, targets_of
 from agent_core.tools.web import readable_page as page
 from agent_core.tools.web.ip_rules import AddressReach
@@ -214,7 +214,7 @@ async def test_what_somebody_handed_on_names_no_device(read):
     async with server(PRIVATE) as device:
         device.answers["/"] = http(200, b"<p>on</p>")
         url = device.url(host="device.test")
-        with calling((read,)):
+        with use_origins((read,)):
             if read.kind == "person":
                 assert "on" in (await fetch.execute(url=url)).content
             else:

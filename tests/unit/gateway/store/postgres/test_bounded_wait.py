@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from agent_core.state_folder import StateAway
-from gateway.store.postgres.bounded_wait import Moment, Wanted
+from agent_core.state_folder import StateUnreachable
+from gateway.store.postgres.bounded_wait import BeforeCall, BoundedWait
 
 SHORT_S = 0.05
 PLENTY_S = 30.0
@@ -21,7 +21,7 @@ class SlowServer:
         self.answers = threading.Event()
         self.asked: list[str] = []
 
-    def ask(self, wanted: Wanted, what: str = "first") -> str:
+    def ask(self, wanted: BeforeCall, what: str = "first") -> str:
         wanted()
         self.asked.append(what)
         assert self.answers.wait(PLENTY_S)
@@ -35,7 +35,7 @@ def server() -> Iterator[SlowServer]:
     made.answers.set()
 
 
-def ended(moment: Moment) -> None:
+def ended(moment: BoundedWait) -> None:
     thread = moment._late
     assert thread is not None
     thread.join(PLENTY_S)
@@ -44,10 +44,10 @@ def ended(moment: Moment) -> None:
 async def test_what_comes_in_time_is_handed_on(server: SlowServer):
     """A result as well as an error."""
     server.answers.set()
-    moment = Moment("db")
+    moment = BoundedWait("db")
     assert moment.wait_for(server.ask, PLENTY_S) == "first"
 
-    def fails(wanted: Wanted) -> None:
+    def fails(wanted: BeforeCall) -> None:
         wanted()
         raise TimeoutError("of the call itself")
 
@@ -57,10 +57,10 @@ async def test_what_comes_in_time_is_handed_on(server: SlowServer):
 
 async def test_who_has_not_answered_is_not_asked_again_before_that(server: SlowServer):
     """The event loop waits once, and is refused at once from then on, until the call has ended."""
-    moment = Moment("db")
-    with pytest.raises(StateAway, match="within"):
+    moment = BoundedWait("db")
+    with pytest.raises(StateUnreachable, match="within"):
         moment.wait_for(server.ask, SHORT_S)
-    with pytest.raises(StateAway, match="still"):
+    with pytest.raises(StateUnreachable, match="still"):
         moment.wait_for(lambda wanted: server.ask(wanted, "second"), PLENTY_S)
     assert server.asked == ["first"]
     server.answers.set()
@@ -70,15 +70,15 @@ async def test_who_has_not_answered_is_not_asked_again_before_that(server: SlowS
 
 async def test_what_was_late_before_it_began_never_begins(server: SlowServer):
     """It waits for another thread's call; when that has ended, nobody wants it any more."""
-    moment, lock = Moment("db"), threading.Lock()
+    moment, lock = BoundedWait("db"), threading.Lock()
     server.answers.set()
     with lock:
 
-        def behind(wanted: Wanted) -> str:
+        def behind(wanted: BeforeCall) -> str:
             with lock:
                 return server.ask(wanted)
 
-        with pytest.raises(StateAway):
+        with pytest.raises(StateUnreachable):
             moment.wait_for(behind, SHORT_S)
     ended(moment)
     assert server.asked == []
@@ -88,5 +88,5 @@ def test_a_thread_without_an_event_loop_waits_as_long_as_it_takes(server: SlowSe
     """Nobody else is held up by it, so no limit is needed; a second thread lets the server answer."""
     timer = threading.Timer(4 * SHORT_S, server.answers.set)
     timer.start()
-    assert Moment("db").wait_for(server.ask, SHORT_S) == "first"
+    assert BoundedWait("db").wait_for(server.ask, SHORT_S) == "first"
     timer.join()

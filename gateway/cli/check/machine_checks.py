@@ -13,11 +13,11 @@ from gateway.cli.check.check_report import Finding, FindingLevel
 from gateway.system.home import Home, user_name
 from gateway.system.ownership import SERVICES
 
-LITTLE_ROOM_BYTES = 200_000_000
-LITTLE_INODES = 5000
+LOW_SPACE_BYTES = 200_000_000
+LOW_INODES = 5000
 _GONE_AT_A_REBOOT = frozenset({"tmpfs", "ramfs", "overlay"})
 _OF_A_NETWORK = frozenset({"nfs", "nfs4", "cifs", "smb3", "9p", "fuse.sshfs", "ceph", "glusterfs"})
-_MOST_NAMED = 5
+_MAX_NAMED = 5
 
 
 def ownership(home: Home, secrets: Iterable[Path], *, services: Path = SERVICES) -> Iterator[Finding]:
@@ -52,12 +52,12 @@ def ownership(home: Home, secrets: Iterable[Path], *, services: Path = SERVICES)
     ]
     loose = [path for path in dict.fromkeys([*secrets, *inside]) if _is_loose(path)]
     if loose:
-        named = ", ".join(map(str, loose[:_MOST_NAMED])) + (" and more" if len(loose) > _MOST_NAMED else "")
+        named = ", ".join(map(str, loose[:_MAX_NAMED])) + (" and more" if len(loose) > _MAX_NAMED else "")
         yield Finding(
             "permissions",
             FindingLevel.WARNING,
             f"other users of this machine can read {named}",
-            f"chmod 600 {' '.join(map(str, loose[:_MOST_NAMED]))}",
+            f"chmod 600 {' '.join(map(str, loose[:_MAX_NAMED]))}",
         )
     foreign = [path for path in inside if _owner(path) not in (None, state.st_uid)]
     if foreign:
@@ -82,7 +82,7 @@ def disk(home: Home, *, mounts: str | None = None) -> Iterator[Finding]:
             f"{home.root} is on a disk that is mounted read-only",
             "look in the system's log: a failing disk is often mounted read-only",
         )
-    if free < LITTLE_ROOM_BYTES:
+    if free < LOW_SPACE_BYTES:
         trouble = True
         yield Finding(
             "disk",
@@ -90,7 +90,7 @@ def disk(home: Home, *, mounts: str | None = None) -> Iterator[Finding]:
             f"only {free // 1_000_000} MB are free on the disk of {home.root}",
             "free some space; until then, messages wait at their servers",
         )
-    if found.f_files and found.f_favail < LITTLE_INODES:
+    if found.f_files and found.f_favail < LOW_INODES:
         trouble = True
         yield Finding(
             "disk",

@@ -32,9 +32,9 @@ from gateway.cli.check.attachment_checks import attachment_contents, attachment_
 from gateway.cli.check.check_report import IntegrityFinding
 from gateway.errors import StateUnusable
 from gateway.operations.backup.contents import note_backup
-from gateway.operations.privacy.erasure_journal import broken_off, check_no_move_pending
+from gateway.operations.privacy.erasure_journal import check_no_move_pending, interrupted_erasures
 from gateway.store.opening import open_sqlite
-from gateway.store.personal_rows import table_troubles
+from gateway.store.personal_rows import table_problems
 from gateway.store.place import ServerDatabase
 from gateway.store.sqlite.database_integrity import examine_database, names_in_rows, repair_database
 from gateway.system.home import Home
@@ -113,7 +113,7 @@ def examine_state(
 
 
 def _tables(layout: Layout, server: ServerDatabase) -> Iterator[IntegrityFinding]:
-    for trouble in table_troubles(server):
+    for trouble in table_problems(server):
         yield IntegrityFinding(trouble.part, trouble.text, serious=trouble.serious, remedy=trouble.remedy)
     if left := left_in_files(layout):
         yield IntegrityFinding("histories", left, serious=False, remedy="see docs/postgres.md")
@@ -250,7 +250,7 @@ def _set_aside(layout: Layout) -> Iterator[IntegrityFinding]:
 
 
 def _erasures(layout: Layout) -> Iterator[IntegrityFinding]:
-    for addresses in broken_off(layout):
+    for addresses in interrupted_erasures(layout):
         whose = ", ".join(addresses)
         yield IntegrityFinding(
             "erasure",

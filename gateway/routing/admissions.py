@@ -19,11 +19,11 @@ from gateway.routing.access import Access, Role, kinds_of, normalise
 from gateway.store.states import UNINVITED, IllegalMove, InboxState
 from gateway.store.stores import InboxRow, Pending, Queue
 
-MOST_KEPT = 100
-MOST_OF_ONE = 5
-"""So many messages of uninvited people wait, in all and of one of them; others are only listed."""
-MOST_KEPT_CHARS = 20_000
-MOST_LET_IN = 500
+MAX_KEPT = 100
+MAX_OF_ONE = 5
+"""The most waiting messages of uninvited people, in all and of one of them; others are only listed."""
+MAX_KEPT_CHARS = 20_000
+MAX_ADMITTED = 500
 _TOPIC = "let-in:"
 _REFUSED = frozenset(
     {
@@ -42,7 +42,7 @@ _CUT = "\n\n[The rest was not kept, because its sender may not write to me.]"
 
 
 @dataclass(frozen=True, slots=True)
-class LetIn:
+class AdmissionResult:
     """
     The channels where somebody may write now, and the numbers of messages answered and invitations accepted;
     ``problem`` if nowhere.
@@ -58,8 +58,8 @@ class LetIn:
 def cut_message(message: InboundMessage) -> InboundMessage:
     """Return an uninvited person's message, cut to what is kept."""
     text = message.text
-    if len(text) > MOST_KEPT_CHARS:
-        text = text[:MOST_KEPT_CHARS] + _CUT
+    if len(text) > MAX_KEPT_CHARS:
+        text = text[:MAX_KEPT_CHARS] + _CUT
     message = message.model_copy(update={"text": text, "attachments": (), "background": ()})
     return message.with_context(replace(message.context, quoted=None))
 
@@ -104,7 +104,7 @@ async def bound_batch(batch: Sequence[Pending], store: Queue) -> list[Pending]:
         who = normalise(entry.message.sender.address)
         if entry.quarantine != UNINVITED:
             entries.append(entry)
-        elif each[who] >= MOST_OF_ONE or each.total() >= MOST_KEPT:
+        elif each[who] >= MAX_OF_ONE or each.total() >= MAX_KEPT:
             entries.append(replace(entry, ignore=UNINVITED, quarantine=None))
         else:
             each[who] += 1
@@ -118,19 +118,23 @@ async def load(store: Queue, access: Access) -> None:
         access.admit(name, _read(await store.state.read(f"{_TOPIC}{name}")))
 
 
-async def admit_person(store: Queue, access: Access, address: str) -> LetIn:
+async def admit_person(store: Queue, access: Access, address: str) -> AdmissionResult:
     """Admit somebody on all channels of the kind and answer kept messages. Raises `StoreUnavailable`."""
     who = normalise(address)
     channels = [name for name in access.channels() if access.kind(name) in kinds_of(who)]
     if "*" in who:
-        return LetIn(who, problem=_("is not one address: name a whole server in allow_from of the settings"))
+        return AdmissionResult(
+            who, problem=_("is not one address: name a whole server in allow_from of the settings")
+        )
     if not channels:
-        return LetIn(who, problem=_("is no address of a channel that is switched on"))
+        return AdmissionResult(who, problem=_("is no address of a channel that is switched on"))
     is_known = all(access.role(name, who, verified=True) is not Role.STRANGER for name in channels)
     for name in () if is_known else channels:
         known = _read(await store.state.read(f"{_TOPIC}{name}"))
-        if len(known) >= MOST_LET_IN:
-            return LetIn(who, problem=_("is one too many: name people in allow_from of the settings"))
+        if len(known) >= MAX_ADMITTED:
+            return AdmissionResult(
+                who, problem=_("is one too many: name people in allow_from of the settings")
+            )
         await _write(store, access, name, [*known, who])
     messages = invitations = 0
     for row in await _kept_of(store, who):
@@ -141,19 +145,19 @@ async def admit_person(store: Queue, access: Access, address: str) -> LetIn:
             await store.inbox.admit(row.id, welcome=True)
             messages += 1
     if is_known and not messages + invitations:
-        return LetIn(who, problem=_(_MAY_ALREADY))
-    return LetIn(who, channels, messages, invitations)
+        return AdmissionResult(who, problem=_(_MAY_ALREADY))
+    return AdmissionResult(who, channels, messages, invitations)
 
 
-async def shut_out(store: Queue, access: Access, address: str) -> LetIn:
-    """Take back `let_in`; who stands in the settings stays in. Raises `StoreUnavailable`."""
+async def revoke_admission(store: Queue, access: Access, address: str) -> AdmissionResult:
+    """Take back `admit_person`; who stands in the settings stays in. Raises `StoreUnavailable`."""
     who, found = normalise(address), list[str]()
     for name in access.channels():
         known = _read(await store.state.read(f"{_TOPIC}{name}"))
         if who in known:
             await _write(store, access, name, [each for each in known if each != who])
             found.append(name)
-    return LetIn(
+    return AdmissionResult(
         who, found, problem="" if found else _("was not let in here; see allow_from of the settings")
     )
 
