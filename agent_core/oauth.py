@@ -86,11 +86,7 @@ class OAuthTokens:
         return cls(**{**stored, "ends_at": float(stored["ends_at"])})
 
     def renew_from(self, answer: Mapping[str, Any], now_s: float) -> Self:
-        """
-        Return the tokens updated by an endpoint's answer at Unix time ``now_s``.
-
-        Raises `ProviderUnreachable`.
-        """
+        """Return the tokens renewed by an answer at Unix time ``now_s``. Raises `ProviderUnreachable`."""
         if not (access := token_in(answer, "access_token")):
             raise ProviderUnreachable("its answer contains no tokens")
         refresh = token_in(answer, "refresh_token") or self.refresh
@@ -101,9 +97,7 @@ class OAuthTokens:
 
 _T = TypeVar("_T", bound=OAuthTokens)
 AskProvider = Callable[[_T], Awaitable[Mapping[str, Any]]]
-"""
-Asks a token endpoint to renew tokens; returns its answer. Raises `ProviderUnreachable` and `ProviderRefused`.
-"""
+"""Asks an endpoint to renew tokens; returns its answer. Raises ProviderUnreachable or ProviderRefused."""
 
 
 class TokenStore(Generic[_T]):

@@ -32,9 +32,7 @@ _PAUSE_S = 5.0
 _REQUEST_BYTES = 16_384
 _DEVICE = "urn:ietf:params:oauth:grant-type:device_code"
 Post = Callable[[str, Mapping[str, str]], Awaitable[Mapping[str, Any]]]
-"""
-Sends a form; returns the JSON object that comes back. Raises `ProviderRefused` and `ProviderUnreachable`.
-"""
+"""Sends a form; returns the JSON object of the answer. Raises ProviderRefused or ProviderUnreachable."""
 _REASONS = {
     "access_denied": "access was denied",
     "expired_token": "the code was not entered in time; begin again",

@@ -173,11 +173,8 @@ def words_for_people(content: str, sender: str = "") -> str:
                 quoted += [f"> {_ADDRESSED.sub(_SAID, line)}".rstrip() for line in said]
     shared = bool(sender) and content.startswith(f"[{sender}] ")
     content = content.removeprefix(f"[{sender}] ")
-    content = (
-        content.partition("\n")[2]
-        if content.startswith((CORRECTION_PREFIX, f"\\{CORRECTION_PREFIX}"))
-        else content
-    )
+    if content.startswith((CORRECTION_PREFIX, f"\\{CORRECTION_PREFIX}")):
+        content = content.partition("\n")[2]
     lines = content.partition(f"\n\n{ASKED_AGAIN_PREFIX}")[0].split("\n")
     for head in ("From: ", _ALSO_TO) if lines[0] == "<mail>" else ():
         if lines[1:] and lines[1].startswith(head):

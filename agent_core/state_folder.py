@@ -50,11 +50,7 @@ class RowStore(Protocol):
     def save(
         self, file: str, generation: int, changed: Mapping[tuple[str, str], bytes | None], *, whole: bool
     ) -> None:
-        """
-        Replace changed rows (None: deleted) of a generation, or all (``whole``).
-
-        Raises StateUnreachable.
-        """
+        """Replace changed rows (None: deleted), or all (``whole``). Raises StateUnreachable."""
         ...
 
     def forget(self, file: str) -> None:

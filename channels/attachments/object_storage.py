@@ -328,10 +328,7 @@ class ObjectFiles:
 
     @contextmanager
     def _asking(self, *, missing_is_away: bool = True) -> Iterator[Any]:
-        """
-        The library, whose errors come out as `StorageUnreachable`; a missing object as what it is, if told
-        so.
-        """
+        """The library, with its errors as `StorageUnreachable`; a missing object can be its own error."""
         try:
             import obstore  # noqa: PLC0415
             import obstore.exceptions  # noqa: PLC0415

@@ -58,11 +58,7 @@ class HeartbeatTurns:
     clock: Clock
 
     async def plan(self, turn: Turn) -> HeartbeatPlan | None:
-        """
-        Plan the question; None: resting, or alerts reach nobody.
-
-        Raises StoreUnavailable or OwnerUnreachable.
-        """
+        """Plan; None: resting, or alerts reach nobody. Raises StoreUnavailable or OwnerUnreachable."""
         began = self.clock.monotonic()
         message = turn.head.message
         if not message.context.forced and (resting := await self._resting(message.channel)):

@@ -115,11 +115,7 @@ class ModelRun:
         asks = user_input(asked, self._access, plan.purpose, plan.question, zone=self._consent.zone)
         if hearing.is_all:
             lines = history_of(
-                asks.session,
-                asks.lines,
-                hearing.note,
-                began_at=began_at,
-                ended_at=self._clock.now(),
+                asks.session, asks.lines, hearing.note, began_at=began_at, ended_at=self._clock.now()
             )
             return TurnResult(hearing.note, lines)
         topics = trust_topic(turn.session), choice_topic(asks.session.key)

@@ -319,9 +319,8 @@ class Mailbox:
         Call `look`, look, then `wait`: nothing that happens in between is missed.
         """
         protocol, timing, most_s = self._protocol, self._timing, inf if most_s is None else most_s
-        with translate_errors(
-            self._server, "idle", self.abort
-        ):  # as long as nothing is new; its steps have their limits
+        # No limit: it lasts as long as nothing is new, and its steps have their own.
+        with translate_errors(self._server, "idle", self.abort):
             if protocol.pushed.is_set():
                 pass
             elif "IDLE" in self.capabilities:

@@ -346,11 +346,7 @@ def _add_field(
 
 
 def parse_structure(data: bytes, caps: Caps) -> MimePart:
-    """
-    Parse a mail, see `normalise_lines`; regions are offsets in ``data``.
-
-    Raises Unreadable past the caps.
-    """
+    """Parse a mail of normalised lines; regions are offsets in ``data``. Raises Unreadable past the caps."""
     headers, body_at = _headers(data, caps)
     root = MimePart(headers, headers.media_type(), body_at, len(data))
     waiting = [(root, 0)]

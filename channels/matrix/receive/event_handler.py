@@ -130,9 +130,8 @@ class EventHandler:
     ) -> InboundMessage | Amendment | Skip | Unfinished:
         """Interpret a decrypted event without requests; ``seen_at`` is its arrival if readable only now."""
         sender = text_of(event, "sender")
-        if event.get("type") == "m.room.member" and self.joinings.note_membership(
-            room_id, event, self.clock.now()
-        ):
+        is_member = event.get("type") == "m.room.member"
+        if is_member and self.joinings.note_membership(room_id, event, self.clock.now()):
             self._talk.note_join(room_id, text_of(event, "state_key"))
         if any(fnmatchcase(sender, pattern) for pattern in self._config.ignore_senders):
             return Skip("ignored_sender")

@@ -128,11 +128,7 @@ class AccountState:
             self._compare(self.call("write_state_key", lambda db: _first(db, *KEY_CHECK, encrypted)))
 
     def check_accounts(self, addresses: Mapping[str, str], *, note: bool) -> None:
-        """
-        Check accounts' addresses; ``note`` records missing ones.
-
-        Raises StateUnreachable or StoreUnusable.
-        """
+        """Check addresses; ``note`` records missing ones. Raises StateUnreachable or StoreUnusable."""
         if self._encryption is None:
             return  # nobody has stored anything yet
         for name, address in addresses.items():
@@ -213,11 +209,7 @@ class AccountState:
         return self._moment.wait_for(alone, within_s)
 
     def read(self, name: str, run: Callable[[psycopg.Connection], Iterator[_Result]]) -> Iterator[_Result]:
-        """
-        Yield a query's results over one state, without time limit, in a thread.
-
-        Raises StateUnreachable.
-        """
+        """Yield a query's results in a thread, without time limit. Raises StateUnreachable."""
         with self._away(name):
             db, _ = self._reach.connect()
             with contextlib.closing(db):

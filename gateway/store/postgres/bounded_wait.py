@@ -39,11 +39,7 @@ class BoundedWait:
         self._late: threading.Thread | None = None
 
     def wait_for(self, call: Callable[[BeforeCall], _Result], within_s: float) -> _Result:
-        """
-        Return or raise a call's result; without an event loop it runs directly.
-
-        Raises StateUnreachable.
-        """
+        """Return or raise a call's result; without a loop it runs directly. Raises StateUnreachable."""
         if not on_event_loop():
             return call(lambda: None)
         if self._late is not None and self._late.is_alive():
