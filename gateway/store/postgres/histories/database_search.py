@@ -16,9 +16,8 @@ from itertools import chain
 from typing import Any, TypeAlias
 
 from agent_core.storage.history_lines import as_object, storable
-from agent_core.storage.search_index.index_rows import SearchLine
+from agent_core.storage.search_index.index_rows import Found, SearchLine
 from agent_core.storage.search_index.indexed_files import (
-    Found,
     answer_in,
     candidate_of,
     searched_line,
