@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from agent_core.models import Message
 from agent_core.provenance import from_json
@@ -63,8 +63,7 @@ _WITH_NEIGHBOURS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class SearchLine:
+class SearchLine(NamedTuple):
     """
     One message of a session, as it is indexed and shown; or, with ``undoes``, the mark that a turn or a
     single message was taken back: from then on nobody finds its lines.

@@ -159,7 +159,7 @@ def look_through(
 
 def candidate_of(line: SearchLine, beside: SearchLine | None) -> Candidate:
     """Return a line with its question or answer as they are rated."""
-    return Candidate(line.ms, fold(line.text), "" if beside is None else fold(beside.text))
+    return Candidate(line.ms, line.text, "" if beside is None else beside.text)
 
 
 def answer_in(lines: Sequence[SearchLine], at: int) -> SearchLine | None:

@@ -78,7 +78,7 @@ def choose_candidates(postings: Sequence[tuple[float, Iterable[_Id]]]) -> list[_
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """The time of a line in milliseconds, its folded text, and that of its question or answer."""
+    """The time of a line in milliseconds, its text, and that of its question or answer."""
 
     ms: int
     text: str
@@ -133,7 +133,7 @@ class BestSentences:
         alike = self._alike.get((session, position))
         best, most = "", 0.0
         for place, sentence in enumerate(sentences(text)):
-            rating = self._rater.rate(Candidate(0, fold(sentence)), age_ms=0)
+            rating = self._rater.rate(Candidate(0, sentence), age_ms=0)
             points = rating[1] if rating is not None else 0.0
             points += alike.degree if alike is not None and place == alike.sentence else 0.0
             if points > most:
@@ -188,15 +188,15 @@ class _Rater:
         self._quoted = {number for number, term in enumerate(query.terms) if term.quoted}
         self._most = (1 + _IN_A_ROW + _NEAR_WEIGHT) * sum(weight for _, weight in self._terms)
         self._like = _Likenesses(query)
+        self._texts: dict[str, tuple[int, dict[int, _Occurrences]]] = {}
 
     def rate(self, candidate: Candidate, *, age_ms: int) -> tuple[bool, float] | None:
         """Return (all words found, points) of a hit ``age_ms`` older than the newest; None for no hit."""
-        words = candidate.text.split()
-        own = self._occurrences(words)
+        length, own = self._occurrences(candidate.text)
         if not own or not self._quoted <= own.keys():
             return None
-        beside = self._occurrences(candidate.beside.split())
-        norm = _SATURATION * (1 - _LENGTH_SHARE + _LENGTH_SHARE * len(words) / _USUAL_WORDS)
+        _, beside = self._occurrences(candidate.beside)
+        norm = _SATURATION * (1 - _LENGTH_SHARE + _LENGTH_SHARE * length / _USUAL_WORDS)
         found = sorted(own.keys() | beside.keys())
         total, has_all = 0.0, len(found) == len(self._terms)
         places: list[tuple[int, int, float]] = []
@@ -214,8 +214,13 @@ class _Rater:
         total += _NEAR_WEIGHT * _best_window(places)
         return has_all, total / self._most * (1 + _RECENCY / (1 + age_ms / _RECENT_MS))
 
-    def _occurrences(self, words: Sequence[str]) -> dict[int, _Occurrences]:
+    def _occurrences(self, text: str) -> tuple[int, dict[int, _Occurrences]]:
+        """Return the number of words of a text and what it has of the terms; the answer to one is another."""
+        if text in self._texts:
+            return self._texts[text]
+        words = fold(text).split()
         found: dict[int, _Occurrences] = {}
+        self._texts[text] = len(words), found
         like = self._like
         for at in compress(range(len(words)), map(like.__getitem__, words)):
             for number, likeness in like[words[at]]:
@@ -229,7 +234,7 @@ class _Rater:
                     there.frequency += likeness
                     there.likeness = max(there.likeness, likeness)
                     there.starts.append(at)
-        return found
+        return len(words), found
 
 
 def _best_window(places: list[tuple[int, int, float]]) -> float:

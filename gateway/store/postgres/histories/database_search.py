@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, TypeAlias
 
@@ -297,7 +297,7 @@ def _candidate(found: Found) -> Candidate:
 
 def _searched(raw: str | None, seq: int) -> SearchLine | None:
     line = None if raw is None else searched_line(as_object(raw.encode()), seq)
-    return None if line is None else replace(line, text=line.text[:MOST_TEXT])
+    return None if line is None else line._replace(text=line.text[:MOST_TEXT])
 
 
 def withdraw(db: ConnectionPort, session: str, undone: str) -> None:
