@@ -7,7 +7,7 @@ other without loss.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -288,14 +288,14 @@ class SearchHit:
     """
     A found message with its neighbours; ``at`` is its place among them, ``position`` in the history.
 
-    ``parts`` has of each the sentence that was found, or "".
+    ``part`` returns of the one at a place the sentence that was found, or "".
     """
 
     session_id: str
     messages: tuple[Message, ...]
     at: int
     position: int = 0
-    parts: tuple[str, ...] = ()
+    part: Callable[[int], str] = lambda _: ""
 
 
 @dataclass(frozen=True, slots=True)

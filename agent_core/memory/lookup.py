@@ -119,14 +119,19 @@ def _repeated_last(hits: Sequence[SearchHit]) -> list[SearchHit]:
     repeated: list[SearchHit] = []
     seen: list[set[str]] = []
     for hit in hits:
-        said = hit.parts[hit.at].lower()
+        said = hit.part(hit.at).lower()
         parts = {said[at : at + 3] for at in range(len(said) - 2)}
-        if any(len(parts & other) > _SAME * len(parts | other) for other in seen):
+        if any(_have_same(parts, other) for other in seen):
             repeated.append(hit)
         else:
             new.append(hit)
             seen.append(parts)
     return new + repeated
+
+
+def _have_same(one: set[str], other: set[str]) -> bool:
+    both = len(one & other)
+    return both > _SAME * (len(one) + len(other) - both)
 
 
 def _passage(hit: SearchHit, turn: Sequence[Message], words: str, place: str, *, beside: int) -> Passage:
@@ -136,11 +141,11 @@ def _passage(hit: SearchHit, turn: Sequence[Message], words: str, place: str, *,
     What stands beside a sentence is shown if it fits with it into ``beside`` characters.
     """
     line = hit.messages[hit.at]
-    found = {id(one): part for one, part in zip(hit.messages, hit.parts, strict=True)}
+    numbers = {id(one): number for number, one in enumerate(hit.messages)}
     said = []
     for one in turn:
-        if one is line or found[id(one)] or (one.role == "assistant" and asks(found[id(line)])):
-            part = found[id(one)]
+        part = hit.part(numbers[id(one)])
+        if part or one is line or (one.role == "assistant" and asks(hit.part(hit.at))):
             most = min(_CHARS, max(beside, len(part) + 4)) if part else _ANSWER_CHARS
             most = most if one is line or one.role == "assistant" else _QUESTION_CHARS
             said.append((_who(one), excerpt(without_tags(one.content), words, most, part)))

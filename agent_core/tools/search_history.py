@@ -112,11 +112,11 @@ class SearchHistoryTool:
         )
         where = "this conversation" if hit.session_id == self._session_id else hit.session_id
         lines = [f"{when}, {where}"]
-        for number, (message, part) in enumerate(zip(hit.messages, hit.parts, strict=True)):
+        for number, message in enumerate(hit.messages):
             if number != hit.at and not self._may_be_shown(message):
                 continue
-            mark, limit = ("> ", _HIT_CHARS) if number == hit.at else ("  ", _NEIGHBOUR_CHARS)
-            lines.append(f"{mark}{_who(message)}: {excerpt(message.content, query, limit, part)}")
+            mark, limit = ("> ", _HIT_CHARS) if number == hit.at else ("  ", _BESIDE_CHARS)
+            lines.append(f"{mark}{_who(message)}: {excerpt(message.content, query, limit, hit.part(number))}")
         return "\n".join(lines)
 
     def _may_be_shown(self, message: Message) -> bool:

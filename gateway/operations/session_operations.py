@@ -133,7 +133,7 @@ async def search_sessions(
             "position": hit.position,  # where a page begins with it
             "at": said.timestamp.isoformat() if said.timestamp else None,
             "who": "squidbot" if said.role == "assistant" else said.sender or "",
-            "text": excerpt_for_people(said, query, _FOUND_CHARS, hit.parts[hit.at]),
+            "text": excerpt_for_people(said, query, _FOUND_CHARS, hit.part(hit.at)),
         }
         for hit in answer.hits
         for said in (hit.messages[hit.at],)

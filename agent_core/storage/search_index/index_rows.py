@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from agent_core.models import Message
 from agent_core.provenance import from_json
@@ -51,17 +51,19 @@ CREATE VIRTUAL TABLE words USING fts5(text, content='', columnsize=0,
 """
 
 
-# The row of the answer to a line, or of its question.
-_NEXT = "SELECT n.id FROM lines AS n WHERE n.session = l.session AND n.scope = l.scope AND n.position"
+# Lines, each with the one before it and the one after it in its session and scope.
+_COLUMNS = ("position", "ms", "answers", "sender", "text", "origins", "turn", "msg_id")
+_NEXT = "SELECT id FROM lines WHERE session = l.session AND scope = l.scope AND position"
 _WITH_NEIGHBOURS = (
-    f"CASE l.answers WHEN 0 THEN ({_NEXT} > l.position ORDER BY n.position LIMIT 1)"
-    f" ELSE ({_NEXT} < l.position ORDER BY n.position DESC LIMIT 1) END"
+    f"SELECT l.id, s.name, {', '.join(f'{line}.{name}' for line in 'bla' for name in _COLUMNS)} FROM lines l"  # noqa: S608 - of our own constants
+    " JOIN sessions s ON s.id = l.session"
+    f" LEFT JOIN lines b ON b.id = ({_NEXT} < l.position ORDER BY position DESC LIMIT 1)"
+    f" LEFT JOIN lines a ON a.id = ({_NEXT} > l.position ORDER BY position LIMIT 1)"
+    " WHERE l.id IN (SELECT value FROM json_each(?)) AND l.scope = (SELECT id FROM scopes WHERE name = ?)"
 )
-_COLUMNS = "position, ms, answers, sender, text, origins, turn, msg_id"
 
 
-@dataclass(frozen=True, slots=True)
-class SearchLine:
+class SearchLine(NamedTuple):
     """
     One message of a session, as it is indexed and shown; or, with ``undoes``, the mark that a turn or a
     single message was taken back: from then on nobody finds its lines.
@@ -102,6 +104,10 @@ class SearchLine:
             scope=self.scope,
             origins=origins,
         )
+
+
+Found = tuple[str, list[SearchLine], int]
+"""The session of a hit, the lines to show, and which of them it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,10 +304,17 @@ class Rows:
 
     # ── asking ──
 
-    def candidates(
-        self, query: Query, scope: str, filters: Filters
-    ) -> tuple[dict[int, tuple[SearchLine, SearchLine | None]], Statistics]:
-        """Return the possible hits of a scope by row, each with its answer or question, and statistics."""
+    @contextlib.contextmanager
+    def snapshot(self) -> Iterator[None]:
+        """Read all of one moment in between: what is written meanwhile is not seen."""
+        self._db.execute("BEGIN")
+        try:
+            yield
+        finally:
+            self._db.execute("COMMIT")
+
+    def candidates(self, query: Query, scope: str, filters: Filters) -> tuple[dict[int, Found], Statistics]:
+        """Return the possible hits of a scope by row, and statistics."""
         number = self._scope_or_none(scope)
         places = "" if filters.sessions is None else self._session_labels(filters)
         if number is None or places is None:
@@ -341,8 +354,8 @@ class Rows:
         if all(len(ids) == MAX_POSTINGS for ids in found.values()):  # else those of the rarest have them all
             every = " AND ".join(f'"{term.words}"' for term in found)
             weighed.append((sum(weight for weight, _ in weighed), matching(every)))
-        chosen = choose_candidates(weighed)
-        return self._lines(chosen, number, scope, since_ms), statistics
+        lines = self.around(choose_candidates(weighed), scope)
+        return {row: each for row, each in lines.items() if each[1][each[2]].ms >= since_ms}, statistics
 
     def _session_labels(self, filters: Filters) -> str | None:
         """Return the expression for the rows of the accepted sessions; None if there are none."""
@@ -356,48 +369,17 @@ class Rows:
         )
         return list(chain.from_iterable(rows.fetchall()))
 
-    def _lines(
-        self, numbers: Sequence[int], scope: int, name: str, since_ms: int
-    ) -> dict[int, tuple[SearchLine, SearchLine | None]]:
-        rows = self._read(_WITH_NEIGHBOURS, numbers, scope)
-        besides = self._read("NULL", [beside for _, beside, *_ in rows if beside], scope)
-        by_number = {number: _line(columns, name) for number, _, *columns in besides}
+    def around(self, numbers: Sequence[int], scope: str) -> dict[int, Found]:
+        """Return of rows of a scope the session, the line with its neighbours, and which of them it is."""
         found = {}
-        for number, beside_number, *columns in rows:
-            line, beside = _line(columns, name), by_number.get(beside_number)
-            if line.ms >= since_ms:
-                found[number] = (line, beside if beside and line.is_turn_with(beside) else None)
+        width = len(_COLUMNS)
+        for number, session, *columns in self._db.execute(
+            _WITH_NEIGHBOURS, (json.dumps(numbers), scope)
+        ).fetchall():
+            before, line, after = (columns[at : at + width] for at in range(0, 3 * width, width))
+            lines = [_line(each, scope) for each in (before, line, after) if each[0] is not None]
+            found[number] = session, lines, int(before[0] is not None)
         return found
-
-    def _read(self, more: str, numbers: Sequence[int], scope: int) -> list[tuple[Any, ...]]:
-        marks = ", ".join("?" * len(numbers))
-        return self._db.execute(
-            f"SELECT id, {more}, {_COLUMNS} FROM lines AS l WHERE id IN ({marks}) AND scope = ?",  # noqa: S608 - of our own constants
-            (*numbers, scope),
-        ).fetchall()
-
-    def _near(self, where: str, session: int, position: int, scope: tuple[int, str]) -> SearchLine | None:
-        """Return the line at a position, the last one before it or the first one after it."""
-        row = self._db.execute(
-            f"SELECT {_COLUMNS} FROM lines WHERE session = ? AND position {where} ? AND scope = ?"  # noqa: S608 - of our own constants
-            f" ORDER BY position {'DESC' if where == '<' else 'ASC'} LIMIT 1",
-            (session, position, scope[0]),
-        ).fetchone()
-        return None if row is None else _line(row, scope[1])
-
-    def around(self, number: int) -> tuple[str, list[SearchLine], int] | None:
-        """Return the session of a row, its line with its neighbours, and which of them it is."""
-        row = self._db.execute(
-            "SELECT s.name, l.session, l.position, l.scope, c.name FROM lines l "
-            "JOIN sessions s ON s.id = l.session JOIN scopes c ON c.id = l.scope WHERE l.id = ?",
-            (number,),
-        ).fetchone()
-        if row is None:
-            return None
-        name, session, position, scope, scope_name = row
-        near = [self._near(where, session, position, (scope, scope_name)) for where in "<=>"]
-        lines = [line for line in near if line is not None]
-        return name, lines, next(at for at, line in enumerate(lines) if line.position == position)
 
 
 def _line(row: Sequence[Any], scope: str) -> SearchLine:

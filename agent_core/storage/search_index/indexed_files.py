@@ -8,9 +8,10 @@ from __future__ import annotations
 import json
 import sqlite3
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import cache
 from os import O_CLOEXEC, O_NOFOLLOW, O_NONBLOCK, O_RDONLY, close, fstat, pread
 from os import open as open_file
 from pathlib import Path
@@ -21,12 +22,9 @@ from agent_core.models import SearchHit
 from agent_core.provenance import to_json
 from agent_core.storage import history_lines
 from agent_core.storage.history_paging import lines_backwards, lines_forwards
-from agent_core.storage.search_index.index_rows import SearchLine, line_time
+from agent_core.storage.search_index.index_rows import Found, SearchLine, line_time
 from agent_core.storage.search_index.ranking import BestSentences, Candidate, Statistics
 from agent_core.storage.search_index.word_splitting import Filters, Query, Term, fold
-
-Found = tuple[str, list[SearchLine], int]
-"""The session of a hit, the lines to show, and which of them it is."""
 
 
 @dataclass(slots=True)
@@ -163,7 +161,7 @@ def scan_unread(
 
 def candidate_of(line: SearchLine, beside: SearchLine | None) -> Candidate:
     """Return a line with its question or answer as they are rated."""
-    return Candidate(line.ms, fold(line.text), "" if beside is None else fold(beside.text))
+    return Candidate(line.ms, line.text, "" if beside is None else beside.text)
 
 
 def answer_in(lines: Sequence[SearchLine], at: int) -> SearchLine | None:
@@ -189,11 +187,18 @@ def chosen(
             continue
         shown.update((session, line.position) for line in lines)
         shown_lines = tuple(line.message() for line in lines)
-        parts = tuple(sentences.best(session, line.position, line.text) for line in lines)
-        hits.append(SearchHit(session, shown_lines, at, lines[at].position, parts))
+        part = _sentences_of(sentences, session, lines)
+        part(at)  # in the thread of the search; few ask for those of the neighbours
+        hits.append(SearchHit(session, shown_lines, at, lines[at].position, part))
         if len(hits) >= limit:
             break
     return tuple(hits), used
+
+
+def _sentences_of(
+    sentences: BestSentences, session: str, lines: Sequence[SearchLine]
+) -> Callable[[int], str]:
+    return cache(lambda at: sentences.best(session, lines[at].position, lines[at].text))
 
 
 def index_files(path: Path) -> list[Path]:

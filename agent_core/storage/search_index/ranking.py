@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import nlargest
+from itertools import compress
 from types import MappingProxyType
 from typing import TypeVar
 
@@ -64,10 +65,11 @@ def choose_candidates(postings: Sequence[tuple[float, Iterable[_Id]]]) -> list[_
     """Return the lines whose terms weigh most, from each term's weight and lines (the newest first)."""
     weights: dict[_Id, float] = {}
     heaviest = sorted(postings, key=lambda each: each[0], reverse=True)
+    enough = False
     for number, (weight, ids) in enumerate(heaviest):
         # Lines with nothing but words that are left cannot be among the best if enough others have more.
         left = sum(lighter for lighter, _ in heaviest[number:])
-        enough = sum(each > left for each in weights.values()) >= MAX_CANDIDATES
+        enough = enough or sum(each > left for each in weights.values()) >= MOST_CANDIDATES
         for each in weights.keys() & ids if enough else ids:
             weights[each] = weights.get(each, 0.0) + weight
     best = nlargest(MAX_CANDIDATES, zip(weights.values(), weights, strict=True))
@@ -76,7 +78,7 @@ def choose_candidates(postings: Sequence[tuple[float, Iterable[_Id]]]) -> list[_
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """The time of a line in milliseconds, its folded text, and that of its question or answer."""
+    """The time of a line in milliseconds, its text, and that of its question or answer."""
 
     ms: int
     text: str
@@ -131,7 +133,7 @@ class BestSentences:
         alike = self._alike.get((session, position))
         best, most = "", 0.0
         for place, sentence in enumerate(sentences(text)):
-            rating = self._rater.rate(Candidate(0, fold(sentence)), age_ms=0)
+            rating = self._rater.rate(Candidate(0, sentence), age_ms=0)
             points = rating[1] if rating is not None else 0.0
             points += alike.degree if alike is not None and place == alike.sentence else 0.0
             if points > most:
@@ -143,53 +145,64 @@ class BestSentences:
 class _Occurrences:
     """The occurrences of a term in a text: their number, the best likeness, and where they begin."""
 
-    frequency: float = 0.0
-    likeness: float = 0.0
-    starts: set[int] = field(default_factory=set)
-
-    def add(self, start: int, likeness: float) -> None:
-        self.frequency += likeness
-        self.likeness = max(self.likeness, likeness)
-        self.starts.add(start)
+    frequency: float
+    likeness: float
+    starts: list[int]
 
 
-_NONE = _Occurrences()
+_NONE = _Occurrences(0.0, 0.0, [])
 _BEGIN, _END = 2, 3  # letters
 
 
-class _Rater:
+class _Likenesses(dict[str, list[tuple[int, float]]]):
     """
-    Rates candidates for one query.
+    The terms of one query that a word of a text is like, or begins, by the word.
 
-    Few words of a text are like one of a query, so texts are compared with the known ones as sets of words.
+    Few words of a text are like one, and most texts have the same words, so each is compared once.
     """
 
-    def __init__(self, query: Query, statistics: Statistics) -> None:
-        self._terms = [(term, term.words.split(), statistics.rarity(term)) for term in query.terms]
-        self._quoted = {number for number, term in enumerate(query.terms) if term.quoted}
-        self._most = (1 + _IN_A_ROW + _NEAR_WEIGHT) * sum(weight for *_, weight in self._terms)
-        self._seen: set[str] = set()
-        self._like: dict[str, list[tuple[int, float]]] = {}
+    def __init__(self, query: Query) -> None:
+        super().__init__()
+        self._terms = [(term, term.words.split()) for term in query.terms]
         # A word is like a term only if it begins or ends as the term does, or is a part of it.
-        self._whole = {words[0] for _, words, _ in self._terms}.union(*(term.parts for term in query.terms))
+        self._whole = {words[0] for _, words in self._terms}.union(*(term.parts for term in query.terms))
         inflected = [(each.words, each.beginning) for each in query.terms if each.beginning is not None]
         self._begins = {part[:_BEGIN] for each in inflected for part in each}
         self._ends = {each.words[-_END:] for each in query.terms if each.ending is not None}
 
+    def __missing__(self, word: str) -> list[tuple[int, float]]:
+        found = self[word] = []
+        if word in self._whole or word[:_BEGIN] in self._begins or word[-_END:] in self._ends:
+            for number, (term, parts) in enumerate(self._terms):
+                likeness = _likeness(term, word) if len(parts) == 1 else float(word == parts[0])
+                if likeness:
+                    found.append((number, likeness))
+        return found
+
+
+class _Rater:
+    """Rates candidates for one query."""
+
+    def __init__(self, query: Query, statistics: Statistics) -> None:
+        self._terms = [(term.words.split(), statistics.rarity(term)) for term in query.terms]
+        self._quoted = {number for number, term in enumerate(query.terms) if term.quoted}
+        self._most = (1 + _IN_A_ROW + _NEAR_WEIGHT) * sum(weight for _, weight in self._terms)
+        self._like = _Likenesses(query)
+        self._texts: dict[str, tuple[int, dict[int, _Occurrences]]] = {}
+
     def rate(self, candidate: Candidate, *, age_ms: int) -> tuple[bool, float] | None:
         """Return (all words found, points) of a hit ``age_ms`` older than the newest; None for no hit."""
-        words = candidate.text.split()
-        own = self._occurrences(words)
+        length, own = self._occurrences(candidate.text)
         if not own or not self._quoted <= own.keys():
             return None
-        beside = self._occurrences(candidate.beside.split())
-        norm = _SATURATION * (1 - _LENGTH_SHARE + _LENGTH_SHARE * len(words) / _USUAL_WORDS)
+        _, beside = self._occurrences(candidate.beside)
+        norm = _SATURATION * (1 - _LENGTH_SHARE + _LENGTH_SHARE * length / _USUAL_WORDS)
         found = sorted(own.keys() | beside.keys())
         total, has_all = 0.0, len(found) == len(self._terms)
         places: list[tuple[int, int, float]] = []
         before = set[int]()
         for number in found:
-            _, parts, weight = self._terms[number]
+            parts, weight = self._terms[number]
             here, there = own.get(number, _NONE), beside.get(number, _NONE)
             has_all = has_all and max(here.likeness, there.likeness) >= _FORM_WEIGHT
             frequency = here.frequency or _NEIGHBOUR_WEIGHT * there.frequency
@@ -201,40 +214,33 @@ class _Rater:
         total += _NEAR_WEIGHT * _best_window(places)
         return has_all, total / self._most * (1 + _RECENCY / (1 + age_ms / _RECENT_MS))
 
-    def _occurrences(self, words: Sequence[str]) -> dict[int, _Occurrences]:
-        there = set(words)
-        for word in there - self._seen:
-            if likenesses := self._likenesses(word):
-                self._like[word] = likenesses
-        self._seen |= there
+    def _occurrences(self, text: str) -> tuple[int, dict[int, _Occurrences]]:
+        """Return the number of words of a text and what it has of the terms; the answer to one is another."""
+        if text in self._texts:
+            return self._texts[text]
+        words = fold(text).split()
         found: dict[int, _Occurrences] = {}
-        if there.isdisjoint(self._like):
-            return found
-        for at, word in enumerate(words):
-            if word not in self._like:
-                continue
-            for number, likeness in self._like[word]:
-                parts = self._terms[number][1]
-                if len(parts) == 1 or words[at : at + len(parts)] == parts:
-                    found.setdefault(number, _Occurrences()).add(at, likeness)
-        return found
-
-    def _likenesses(self, word: str) -> list[tuple[int, float]]:
-        """Return the terms that a word of a text is like, or begins."""
-        if not (word in self._whole or word[:_BEGIN] in self._begins or word[-_END:] in self._ends):
-            return []
-        found = []
-        for number, (term, parts, _) in enumerate(self._terms):
-            likeness = _likeness(term, word) if len(parts) == 1 else float(word == parts[0])
-            if likeness:
-                found.append((number, likeness))
-        return found
+        self._texts[text] = len(words), found
+        like = self._like
+        for at in compress(range(len(words)), map(like.__getitem__, words)):
+            for number, likeness in like[words[at]]:
+                parts = self._terms[number][0]
+                if len(parts) > 1 and words[at : at + len(parts)] != parts:
+                    continue
+                there = found.get(number)
+                if there is None:
+                    found[number] = _Occurrences(likeness, likeness, [at])
+                else:
+                    there.frequency += likeness
+                    there.likeness = max(there.likeness, likeness)
+                    there.starts.append(at)
+        return len(words), found
 
 
 def _best_window(places: list[tuple[int, int, float]]) -> float:
     """Return the largest sum of the weights of different terms that stand close together."""
     best, first, weight = 0.0, 0, 0.0
-    inside: Counter[int] = Counter()
+    inside = dict.fromkeys((number for _, number, _ in places), 0)
     places.sort()
     for at, number, points in places:
         inside[number] += 1

@@ -26,10 +26,9 @@ from agent_core.memory_ports import SearchRequest
 from agent_core.messages import SessionKey
 from agent_core.models import SearchAnswer
 from agent_core.storage.layout import Layout
-from agent_core.storage.search_index.index_rows import Mark, Rows, SearchLine, line_time
+from agent_core.storage.search_index.index_rows import Found, Mark, Rows, SearchLine, line_time
 from agent_core.storage.search_index.indexed_files import (
     Budget,
-    Found,
     Unread,
     answer_in,
     candidate_of,
@@ -37,8 +36,14 @@ from agent_core.storage.search_index.indexed_files import (
     read_lines_from,
     scan_unread,
 )
-from agent_core.storage.search_index.ranking import MAX_CANDIDATES, BestSentences, Statistics, rank
-from agent_core.storage.search_index.vector_rows import IndexVectors, prepare_vectors, similar_lines
+from agent_core.storage.search_index.ranking import (
+    MOST_CANDIDATES,
+    BestSentences,
+    Likeness,
+    Statistics,
+    rank,
+)
+from agent_core.storage.search_index.vector_rows import IndexVectors, lines_alike, prepare_vectors
 from agent_core.storage.search_index.vectors import Nearest, Vectors
 from agent_core.storage.search_index.word_splitting import Filters, Query, Term, fold, parse_query
 from agent_core.storage.session_record import session_of
@@ -94,24 +99,39 @@ class SearchIndex:
             return await self._in_thread(lambda: self._search(asked, query, filters, alike))
 
     def _search(self, asked: SearchRequest, query: Query, filters: Filters, alike: Nearest) -> SearchAnswer:
-        scope = str(asked.scope)
-        marks: dict[str, Mark] = {}
-        lines: dict[int, tuple[SearchLine, SearchLine | None]] = {}
-        statistics = Statistics()
         # Before the index is read: what is indexed in between would else be neither found there nor scanned.
         behind = sorted(self._behind) if self._caught_up else None
         try:
             rows = self._open_reader()
             if rows is not None:
-                marks = rows.marks(behind)
-                lines, statistics = rows.candidates(query, scope, filters)
+                with rows.snapshot():
+                    return self._answer(rows, asked, query, filters, alike, behind)
         except sqlite3.Error as error:
             self._note_unusable(error)
-            marks, lines, statistics, behind = {}, {}, Statistics(), None
+            behind = None
+        return self._answer(None, asked, query, filters, {}, behind)
+
+    def _answer(  # noqa: PLR0917 - what `_search` has worked out
+        self,
+        rows: Rows | None,
+        asked: SearchRequest,
+        query: Query,
+        filters: Filters,
+        alike: Nearest,
+        behind: list[str] | None,
+    ) -> SearchAnswer:
+        """Search in ``rows`` and in what is not indexed of the histories that are ``behind`` (None: all)."""
+        scope = str(asked.scope)
+        lines: dict[int, Found] = {}
+        similar: dict[int, Likeness] = {}
+        statistics = Statistics()
+        if rows is not None:
+            lines, statistics = rows.candidates(query, scope, filters)
+            similar = lines_alike(rows.connection, alike, scope, filters) if alike else {}
         budget = Budget()
         read: list[tuple[list[Term], Found]] = []
         undone: set[str] = set()
-        for unread in self._unread(marks, behind):
+        for unread in self._unread({} if rows is None else rows.marks(behind), behind):
             if not filters.accepts(unread.session):
                 continue
             if budget.is_spent:
@@ -131,38 +151,39 @@ class SearchIndex:
             terms, (_, near, at) = each
             return sum(map(statistics.rarity, terms)), near[at].ms
 
-        scanned = [found for _, found in nlargest(MAX_CANDIDATES, read, key=weight)]
+        scanned = [found for _, found in nlargest(MOST_CANDIDATES, read, key=weight)]
+        lines |= {-1 - number: found for number, found in enumerate(scanned)}
         candidates = {
-            number: candidate_of(line, None if beside is None or beside.is_in(undone) else beside)
-            for number, (line, beside) in lines.items()
-            if not line.is_in(undone)
+            number: candidate_of(near[at], None if beside is None or beside.is_in(undone) else beside)
+            for number, (_, near, at) in lines.items()
+            if not near[at].is_in(undone)
+            for beside in (answer_in(near, at),)
         }
-        for number, (_, near, at) in enumerate(scanned):
-            candidates[-1 - number] = candidate_of(near[at], answer_in(near, at))
+        ranked = rank(query, statistics, candidates, alike=similar, least=asked.least)
+        sentences = BestSentences(query, statistics, similar.values())
+
+        def around(number: int) -> Found | None:
+            if number not in lines and rows is not None:
+                lines.update(rows.around([number], scope))
+            return lines.get(number)
+
         sound: dict[str, bool] = {}
-        try:
-            reader = self._reader if alike else None
-            similar = {} if reader is None else similar_lines(reader.connection, alike, scope, filters)
-            ranked = rank(query, statistics, candidates, alike=similar, least=asked.least)
-            sentences = BestSentences(query, statistics, similar.values())
-            hits, used = chosen(self._found(ranked, scanned, undone, sound), asked.max_results, sentences)
-        except sqlite3.Error as error:
-            self._note_unusable(error)
-            return SearchAnswer((), complete=False)
+        hits, used = chosen(self._sound(ranked, around, undone, sound), asked.max_results, sentences)
         complete = not budget.cut and all(sound.values())
         return SearchAnswer(hits, complete=complete, more=len(ranked) - used)
 
-    def _found(
-        self, ranked: list[int], scanned: list[Found], undone: set[str], sound: dict[str, bool]
+    def _sound(
+        self,
+        ranked: list[int],
+        around: Callable[[int], Found | None],
+        undone: set[str],
+        sound: dict[str, bool],
     ) -> Iterator[Found | None]:
         """Give the hits; ``sound`` takes of each session if the index has what its history still says."""
         for number in ranked:
-            if number < 0:
-                yield scanned[-1 - number]
-                continue
-            hit = None if self._reader is None else self._reader.around(number)
-            if hit is None:
-                yield None
+            hit = around(number)
+            if hit is None or number < 0:
+                yield hit
                 continue
             session, near, at = hit
             if session not in sound:

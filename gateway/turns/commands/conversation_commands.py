@@ -174,7 +174,7 @@ def _found_in(
             early = since is not None and (each.timestamp is None or each.timestamp < since)
             if number == hit.at or (not early and query.matches(fold(each.content))):
                 key = (hit.session_id, each.id or (each.timestamp, each.content))
-                found.setdefault(key, (hit.session_id, each, hit.parts[number]))
+                found.setdefault(key, (hit.session_id, each, hit.part(number)))
     return list(found.values())
 
 

@@ -10,16 +10,15 @@ looked for among the newest lines first: else all lines with it would be read.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cache
 from itertools import chain
 from typing import Any, TypeAlias
 
 from agent_core.storage.history_lines import as_object, storable
-from agent_core.storage.search_index.index_rows import SearchLine
+from agent_core.storage.search_index.index_rows import Found, SearchLine
 from agent_core.storage.search_index.indexed_files import (
-    Found,
-    answer_in,
     candidate_of,
     searched_line,
     withdrawn_turn,
@@ -149,7 +148,9 @@ class ScopeSearch:
     filters: Filters
     _newest_ms: int = 0
     _first_ms: int = 0
-    _near: dict[RowId, Found] = field(default_factory=dict)
+    _raw: dict[RowId, list[tuple[str | None, int]]] = field(default_factory=dict)
+    _line: Callable[[str | None, int], SearchLine | None] = field(default_factory=lambda: cache(_searched))
+    """Few of the neighbours are rated or shown, and many are hits themselves."""
 
     def candidates(self, query: Query) -> tuple[dict[RowId, Candidate], Statistics]:
         """Return the lines that may be hits, by their row, and what rates them."""
@@ -184,13 +185,25 @@ class ScopeSearch:
         weighed.append((sum(weight for weight, _ in weighed), [row for row, _ in last]))
         chosen = choose_candidates(weighed)
         self._read(chosen)
-        return {row: _candidate(self._near[row]) for row in chosen if row in self._near}, statistics
+        return {row: self._candidate(row) for row in chosen if row in self._raw}, statistics
 
     def around(self, row: RowId) -> Found | None:
         """Return the session of a line, the line with its neighbours, and which of them it is."""
-        if row not in self._near:
+        if row not in self._raw:
             self._read([row])
-        return self._near.get(row)
+        if row not in self._raw:
+            return None
+        before, line, after = (self._line(*each) for each in self._raw[row])
+        lines = [each for each in (before, line, after) if each is not None]
+        return row[1], lines, int(before is not None)
+
+    def _candidate(self, row: RowId) -> Candidate:
+        """Return a line with its answer or its question."""
+        before, own, after = self._raw[row]
+        line = self._line(*own)
+        assert line is not None
+        beside = self._line(*(before if line.role == "assistant" else after))
+        return candidate_of(line, beside if beside is not None and line.is_turn_with(beside) else None)
 
     def _read(self, rows: Sequence[RowId]) -> None:
         """Read lines, each with the one before it and the one after it in the scope."""
@@ -206,13 +219,9 @@ class ScopeSearch:
             f" ON h.session = hit.session AND h.seq = hit.seq {beside}",
             ([session for _, session, _ in rows], [seq for *_, seq in rows], self.scope, self.scope),
         )
-        for at, session, seq, raw, *others in found.fetchall():
-            before, line, after = (
-                _searched(text, number) for number, text in (others[:2], (seq, raw), others[2:])
-            )
-            if line is not None:
-                lines = [each for each in (before, line, after) if each is not None]
-                self._near[int(at), session, seq] = session, lines, lines.index(line)
+        for at, session, seq, raw, before_seq, before, after_seq, after in found.fetchall():
+            if self._line(raw, seq) is not None:
+                self._raw[int(at), session, seq] = [(before, before_seq), (raw, seq), (after, after_seq)]
 
     def _wanted(self, terms: Sequence[Term], *more: str, exact: str = "") -> _Wanted:
         """Return the rows with all of the terms, and with ``more``, expressions."""
@@ -290,15 +299,9 @@ class ScopeSearch:
         return there
 
 
-def _candidate(found: Found) -> Candidate:
-    """Return a line with its answer or its question."""
-    _, lines, at = found
-    return candidate_of(lines[at], answer_in(lines, at))
-
-
 def _searched(raw: str | None, seq: int) -> SearchLine | None:
     line = None if raw is None else searched_line(as_object(raw.encode()), seq)
-    return None if line is None else replace(line, text=line.text[:MAX_TEXT])
+    return None if line is None else line._replace(text=line.text[:MOST_TEXT])
 
 
 def withdraw(db: ConnectionPort, session: str, undone: str) -> None:

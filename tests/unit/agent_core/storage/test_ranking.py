@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
+
+from hypothesis import given
+from hypothesis import strategies as st
 
 from agent_core.storage.search_index.ranking import (
     BestSentences,
@@ -12,7 +16,7 @@ from agent_core.storage.search_index.ranking import (
     choose_candidates,
     rank,
 )
-from agent_core.storage.search_index.word_splitting import Query, fold, parse_query
+from agent_core.storage.search_index.word_splitting import Query, fold, parse_query, sentences
 
 SAID = {
     1: "The language course takes place in the town hall.",
@@ -99,3 +103,10 @@ def test_lines_with_common_words_alone_are_left_out_only_if_others_weigh_more() 
     few = choose_candidates([(0.5, common), (2.0, rare[:10])])
     assert few[:10] == [*reversed(rare[:10])]
     assert few[10:] == [*range(1_099, 1_009, -1)]
+
+
+@given(st.text(alphabet="ab.!?…]:。！？\n \u3000\t["))
+def test_sentences_end_as_a_slower_pattern_says(text: str) -> None:
+    """The one that reads best, and looks behind itself at each character."""
+    ends = re.compile(r"(?<=[.!?…])\s+|(?<=:\])\s+|(?<=[。！？])|\n+")
+    assert sentences(text) == [part.strip() for part in ends.split(text) if part.strip()]

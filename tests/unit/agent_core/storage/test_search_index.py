@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from contextlib import closing
+from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from agent_core.memory_ports import SearchRequest
 from agent_core.messages import SessionKey
 from agent_core.models import Message
 from agent_core.provenance import untrusted_origin
+from agent_core.storage.history_lines import to_line
 from agent_core.storage.search_index.index_rows import Rows, SearchLine
 from agent_core.storage.search_index.word_splitting import Filters, fold, parse_query
 from tests.open_files import opened
@@ -178,6 +179,29 @@ async def test_a_mark_that_the_process_did_not_live_to_index(plain: Harness) -> 
         db.execute("CREATE VIRTUAL TABLE temp.v USING fts5vocab(main, words, row)")
         assert db.execute("SELECT term FROM temp.v WHERE term IN ('wrong', 'tea')").fetchall() == []
         assert db.execute("SELECT lines FROM scopes").fetchall() == [(0,)]
+
+
+@pytest.mark.parametrize("kept", [True, False])
+async def test_a_turn_taken_back_and_indexed_during_a_search(
+    plain: Harness, monkeypatch: pytest.MonkeyPatch, kept: bool
+) -> None:
+    """A search reads the index of one moment, so it knows which marks that had not seen; the control does not."""
+    await plain.say(A, "wrong tea", "x", turn="t1")
+    await plain.index.update_all()
+    mark = Message(role="system", content="taken back", id="u", turn="u", scope="owner", undoes="t1")
+    path = plain.memory.layout.history(SessionKey.parse(A))
+    read = Rows.candidates
+
+    def and_take_back(rows: Rows, *asked: Any) -> Any:
+        found = read(rows, *asked)
+        path.write_bytes(path.read_bytes() + to_line(mark, 2))
+        plain.index._read_on(A, SessionKey.parse(A))
+        return found
+
+    monkeypatch.setattr(Rows, "candidates", and_take_back)
+    if not kept:
+        monkeypatch.setattr(Rows, "snapshot", lambda _: nullcontext())
+    assert await plain.found("wrong tea") == ([] if kept else ["wrong tea"])
 
 
 @pytest.mark.parametrize("indexed", [True, False])
@@ -378,5 +402,7 @@ async def test_many_lines_of_one_time_are_indexed_as_quickly_as_others(tmp_path:
         again = add(first, 100, 60_000 + first // 1000 * 2000)
     assert again < 3 * once
     found, _ = rows.candidates(parse_query("tea"), "owner", Filters())
-    assert sorted((line.position for line, _ in found.values()), reverse=True) == list(range(3999, 3899, -1))
+    assert sorted((near[at].position for _, near, at in found.values()), reverse=True) == list(
+        range(3999, 3899, -1)
+    )
     rows.close()
