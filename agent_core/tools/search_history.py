@@ -115,7 +115,7 @@ class SearchHistoryTool:
         for number, message in enumerate(hit.messages):
             if number != hit.at and not self._may_be_shown(message):
                 continue
-            mark, limit = ("> ", _HIT_CHARS) if number == hit.at else ("  ", _BESIDE_CHARS)
+            mark, limit = ("> ", _HIT_CHARS) if number == hit.at else ("  ", _NEIGHBOUR_CHARS)
             lines.append(f"{mark}{_who(message)}: {excerpt(message.content, query, limit, hit.part(number))}")
         return "\n".join(lines)
 

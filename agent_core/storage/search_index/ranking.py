@@ -69,7 +69,7 @@ def choose_candidates(postings: Sequence[tuple[float, Iterable[_Id]]]) -> list[_
     for number, (weight, ids) in enumerate(heaviest):
         # Lines with nothing but words that are left cannot be among the best if enough others have more.
         left = sum(lighter for lighter, _ in heaviest[number:])
-        enough = enough or sum(each > left for each in weights.values()) >= MOST_CANDIDATES
+        enough = enough or sum(each > left for each in weights.values()) >= MAX_CANDIDATES
         for each in weights.keys() & ids if enough else ids:
             weights[each] = weights.get(each, 0.0) + weight
     best = nlargest(MAX_CANDIDATES, zip(weights.values(), weights, strict=True))

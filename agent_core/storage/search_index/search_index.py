@@ -37,13 +37,13 @@ from agent_core.storage.search_index.indexed_files import (
     scan_unread,
 )
 from agent_core.storage.search_index.ranking import (
-    MOST_CANDIDATES,
+    MAX_CANDIDATES,
     BestSentences,
-    Likeness,
+    Similarity,
     Statistics,
     rank,
 )
-from agent_core.storage.search_index.vector_rows import IndexVectors, lines_alike, prepare_vectors
+from agent_core.storage.search_index.vector_rows import IndexVectors, prepare_vectors, similar_lines
 from agent_core.storage.search_index.vectors import Nearest, Vectors
 from agent_core.storage.search_index.word_splitting import Filters, Query, Term, fold, parse_query
 from agent_core.storage.session_record import session_of
@@ -123,11 +123,11 @@ class SearchIndex:
         """Search in ``rows`` and in what is not indexed of the histories that are ``behind`` (None: all)."""
         scope = str(asked.scope)
         lines: dict[int, Found] = {}
-        similar: dict[int, Likeness] = {}
+        similar: dict[int, Similarity] = {}
         statistics = Statistics()
         if rows is not None:
             lines, statistics = rows.candidates(query, scope, filters)
-            similar = lines_alike(rows.connection, alike, scope, filters) if alike else {}
+            similar = similar_lines(rows.connection, alike, scope, filters) if alike else {}
         budget = Budget()
         read: list[tuple[list[Term], Found]] = []
         undone: set[str] = set()
@@ -151,7 +151,7 @@ class SearchIndex:
             terms, (_, near, at) = each
             return sum(map(statistics.rarity, terms)), near[at].ms
 
-        scanned = [found for _, found in nlargest(MOST_CANDIDATES, read, key=weight)]
+        scanned = [found for _, found in nlargest(MAX_CANDIDATES, read, key=weight)]
         lines |= {-1 - number: found for number, found in enumerate(scanned)}
         candidates = {
             number: candidate_of(near[at], None if beside is None or beside.is_in(undone) else beside)

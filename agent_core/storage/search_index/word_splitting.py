@@ -77,7 +77,7 @@ def sentences(text: str) -> list[str]:
     """Return a text as sentences, long ones in several parts."""
     ends = [match.end() for match in _SENTENCE_END.finditer(text)]
     told = (text[start:end].strip() for start, end in pairwise((0, *ends, len(text))))
-    longest = _LONGEST_SENTENCE
+    longest = _MAX_SENTENCE
     return [part[at : at + longest] for part in told for at in range(0, len(part), longest)]
 
 

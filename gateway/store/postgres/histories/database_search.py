@@ -301,7 +301,7 @@ class ScopeSearch:
 
 def _searched(raw: str | None, seq: int) -> SearchLine | None:
     line = None if raw is None else searched_line(as_object(raw.encode()), seq)
-    return None if line is None else line._replace(text=line.text[:MOST_TEXT])
+    return None if line is None else line._replace(text=line.text[:MAX_TEXT])
 
 
 def withdraw(db: ConnectionPort, session: str, undone: str) -> None:
