@@ -82,7 +82,14 @@ def build_proactive(
         people=partial(_people_in, channels),
         room_name=partial(room_name, channels=channels),
     )
-    watcher = Watcher(queue, env.conversations, clock, partial(web_client, env.settings.tools.web))
+    watcher = Watcher(
+        queue,
+        env.conversations,
+        clock,
+        partial(web_client, env.settings.tools.web),
+        files=agent.workspace_files,
+        channels=channels,
+    )
     scheduler = _scheduler(env, queue, channels, watcher)
     background_jobs = build_background(env, queue, agent)
     contacts = agent.dav.find_contacts

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime, tzinfo
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 from agent_core.language import _
@@ -170,6 +170,8 @@ async def _added(
     chats=[
         InChat("watch ADDRESS", Who.OWNER, chat_text.watch_text),
         InChat("watch ADDRESS every TIME…", Who.OWNER, chat_text.watch_text),
+        InChat("watch file ADDRESS…", Who.OWNER, chat_text.watch_text, {"kind": "file"}),
+        InChat("watch mail ADDRESS…", Who.OWNER, chat_text.watch_text, {"kind": "mail"}),
     ],
 )
 async def add_watch(
@@ -177,17 +179,19 @@ async def add_watch(
     address: str,
     *,
     every: str = "1h",
+    kind: Literal["web", "file", "mail"] = "web",
     part: str = "",
     text: str = "",
     ask: bool = False,
     session: str | None = None,
 ) -> dict[str, Any]:
     """
-    Watch a feed, a page or a JSON document, and say what is new there.
+    Watch a feed, a page, a JSON document, a file or a mailbox folder, and say what is new there.
 
     Args:
-        address: Where it is: https://…
+        address: Where it is: https://…, a path in the workspace, or a folder such as Archive/Bills.
         every: How often to look: 30m, 2h, 1d.
+        kind: web; file: a file or folder of the workspace; mail: a folder of a mailbox.
         part: Words: only entries or lines with them count. Of JSON the field: price.eur, items.0.name
         text: What to say before it, or with --ask the question for the model.
         ask: Ask the model about what is new, and send its answer.
@@ -195,8 +199,13 @@ async def add_watch(
     """
     from gateway.proactive.jobs.trigger_parsing import TriggerRequest
 
+    if context.caller is not None and kind != "web" and " every " in address:
+        # A path may have blanks, so in a conversation the time is found behind it.
+        address, _every, every = address.rpartition(" every ")
+        address = address.strip("<>`'\" ")
     said = text or f"New at {urlsplit(address).hostname or address}:"
-    request = TriggerRequest(at=f"every {every}", watch=address, part=part)
+    watched = address if kind == "web" else f"{kind}:{address}"
+    request = TriggerRequest(at=f"every {every}", watch=watched, part=part)
     return await _added(context, request, said, ask=ask, session=session)
 
 

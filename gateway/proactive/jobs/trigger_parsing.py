@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta, tzinfo
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from agent_core.language import _, gettext_noop, list_of, ngettext, show_time
 from agent_core.text import one_line, time_zone
@@ -33,6 +34,7 @@ from gateway.proactive.jobs.time_syntax import (
 )
 from gateway.proactive.jobs.time_words import NTH_NAMES, WEEK
 from gateway.proactive.jobs.triggers import (
+    OWN_PLACES,
     AddressWatch,
     Cron,
     Hook,
@@ -68,7 +70,7 @@ class TriggerRequest:
 
     ``at`` is any time of `time_grammar`, such as ``friday 6pm`` or ``every day 09:00``; ``hook`` the name of
     a webhook; ``zone`` an IANA name; ``watch`` the address of a feed, page or JSON document that is looked at
-    that often, and ``part`` words or a field of it.
+    that often (or ``file:PATH``, ``mail:FOLDER``), and ``part`` words or a field of it.
     """
 
     at: str = ""
@@ -132,8 +134,9 @@ def _watch(timing: Timing, request: TriggerRequest, now: datetime) -> AddressWat
     """The trigger of a watch, whose first look is at once. Raises `TriggerInvalid`."""
     if not isinstance(timing, Interval):
         raise TriggerInvalid(_("say how often to look, such as 30m, 2h or 1d"))
+    kind, _colon, path = request.watch.partition(":")
     try:
-        address = normalise_url(request.watch)
+        address = f"{kind}:{quote(path)}" if kind in OWN_PLACES and path else normalise_url(request.watch)
     except ValueError as error:
         raise TriggerInvalid(_("this cannot be watched: {why}", why=_(str(error)))) from error
     part = one_line(request.part, 60)
@@ -362,7 +365,7 @@ def format_timing(timing: Timing, zone: str) -> str:
         case AddressWatch(seconds, _start):
             part = f" ({timing.part!r})" if timing.part else ""
             every = _every(seconds)
-            return _("looks at {address}{part} {every}", address=timing.address, part=part, every=every)
+            return _("looks at {address}{part} {every}", address=timing.shown_address, part=part, every=every)
         case Interval(seconds, _):
             return _every(seconds)
         case _:

@@ -10,8 +10,8 @@ A timing is kept as a text that people can read:
 ``cron 0 9 * * 1-5 in Europe/Berlin``          when a clock on the wall there shows it; several with ``|``
                                                between
 ``hook grafana``                               whenever the webhook of this name is called
-``watch 3600 from 2026-11-22T08:00:00Z of …``  each so many seconds a feed or page, or a part of it, is
-                                               looked at
+``watch 3600 from 2026-11-22T08:00:00Z of …``  each so many seconds a feed, page, file or mailbox folder, or
+                                               a part of it, is looked at
 ``cron … in … each 2 weeks from 2026-11-30``   only on these of its days: in each second week, on each second
                                                day or in each second month, counted from there
 =============================================  =========================================================
@@ -49,6 +49,8 @@ _LONGEST = timedelta(days=3000)
 _HOOK = re.compile(r"hook ([a-z0-9][a-z0-9-]{0,39})", re.ASCII)
 _EVERY = re.compile(r"every (\d{1,10}) from (\S+)", re.ASCII)
 _WATCH = re.compile(r"watch (\d{1,10}) from (\S+) of (\S{1,4000})(?: part (.{1,1000}))?", re.ASCII)
+OWN_PLACES = ("file", "mail")
+"""The kinds of places of the owner's own that can be watched."""
 _CRON = re.compile(
     rf"cron (.{{1,{_LONGEST_EXPRESSION}}}?) in (\S{{1,{_LONGEST_ZONE}}})"
     r"(?: each (\d{1,4}) (days|weeks|months) from (\d{4}-\d\d-\d\d))?",
@@ -130,10 +132,26 @@ class Hook:
 
 @dataclass(frozen=True, slots=True)
 class AddressWatch(Interval):
-    """Every so many seconds a feed, page or JSON document at an address, or a part of it, is looked at."""
+    """
+    Every so many seconds a feed, page or JSON document at an address, or a part of it, is looked at.
+
+    The address may also be ``file:PATH``, a file or folder of the workspace, or ``mail:FOLDER``, a folder of
+    a mailbox, quoted as in URLs.
+    """
 
     address: str = ""
     part: str = ""
+
+    @property
+    def own_place(self) -> tuple[str, str]:
+        """``file`` or ``mail`` with its path: what is the owner's own. Of the web both are empty."""
+        kind, _, path = self.address.partition(":")
+        return (kind, unquote(path)) if kind in OWN_PLACES else ("", "")
+
+    @property
+    def shown_address(self) -> str:
+        """The address as people write it."""
+        return unquote(self.address) if self.own_place[0] else self.address
 
     def __str__(self) -> str:
         part = f" part {quote(self.part, safe='')}" if self.part else ""
