@@ -34,6 +34,7 @@ _LOOK_EVERY_S = 0.2
 _CHARS_PER_TOKEN = 4
 _LONGEST_TEXT = 20_000
 _NEEDS = ("home", "settings")
+_IN_CHECK_IN = " in check-in"
 JobId = Annotated[str, Option(help="The job, as `squidbot cron list` shows it.")]
 
 
@@ -170,6 +171,7 @@ async def _added(
     chats=[
         InChat("watch ADDRESS", Who.OWNER, chat_text.watch_text),
         InChat("watch ADDRESS every TIME…", Who.OWNER, chat_text.watch_text),
+        InChat("watch ADDRESS in check-in", Who.OWNER, chat_text.watch_text, {"check_in": True}),
         InChat("watch file ADDRESS…", Who.OWNER, chat_text.watch_text, {"kind": "file"}),
         InChat("watch mail ADDRESS…", Who.OWNER, chat_text.watch_text, {"kind": "mail"}),
     ],
@@ -183,6 +185,7 @@ async def add_watch(
     part: str = "",
     text: str = "",
     ask: bool = False,
+    check_in: bool = False,
     session: str | None = None,
 ) -> dict[str, Any]:
     """
@@ -195,17 +198,21 @@ async def add_watch(
         part: Words: only entries or lines with them count. Of JSON the field: price.eur, items.0.name
         text: What to say before it, or with --ask the question for the model.
         ask: Ask the model about what is new, and send its answer.
+        check_in: Say it in the next check-in, not as a message of its own.
         session: The conversation (default: the owner's).
     """
     from gateway.proactive.jobs.trigger_parsing import TriggerRequest
 
-    if context.caller is not None and kind != "web" and " every " in address:
-        # A path may have blanks, so in a conversation the time is found behind it.
-        address, _every, every = address.rpartition(" every ")
+    if context.caller is not None:
+        # A path and a time may have blanks, so in a conversation what follows is found behind them.
+        typed = f"{address} every {every}" if kind == "web" else address
+        check_in = check_in or typed.endswith(_IN_CHECK_IN)
+        typed = typed.removesuffix(_IN_CHECK_IN)
+        address, _every, every = typed.rpartition(" every ") if " every " in typed else (typed, "", every)
         address = address.strip("<>`'\" ")
     said = text or f"New at {urlsplit(address).hostname or address}:"
     watched = address if kind == "web" else f"{kind}:{address}"
-    request = TriggerRequest(at=f"every {every}", watch=watched, part=part)
+    request = TriggerRequest(at=f"every {every}", watch=watched, part=part, check_in=check_in)
     return await _added(context, request, said, ask=ask, session=session)
 
 

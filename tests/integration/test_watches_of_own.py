@@ -11,16 +11,17 @@ from anyio.to_thread import run_sync
 from agent_core.messages import SessionKey
 from agent_core.provenance import Trust, from_json, trust_of
 from channels.base import ChannelMisconfigured
+from channels.heartbeat.channel import NEWS, NOTHING
 from gateway.proactive.jobs.job_service import JobPlace
 from gateway.proactive.jobs.scheduler import NOT_ALLOWED
 from gateway.proactive.jobs.trigger_parsing import TriggerRequest
-from gateway.proactive.jobs.triggers import TriggerInvalid
+from gateway.proactive.jobs.triggers import TriggerInvalid, parse_timing
 from gateway.store.model import JobKind
 from tests.clock import ManualClock
 from tests.integration.mail_bot import make_bot, server_of_bots
 from tests.integration.schedule_world import START, later, said, scheduled
 from tests.integration.test_watches import looked
-from tests.proactive_world import ANN, BOB
+from tests.proactive_world import ANN, BOB, house
 
 mail_server = server_of_bots()
 FOLDER = "Archive/Bills"
@@ -165,6 +166,82 @@ async def test_who_is_the_owner_no_more_hears_nothing(tmp_path, still):
         if still:
             await home.until(lambda: len(said(home, BOB)) == 2)
         assert [text[-3:] for text in said(home, BOB)[1:]] == ["two"] * still
+
+
+# ── for the next check-in ──
+
+
+async def test_news_as_a_line_of_the_next_check_in(tmp_path):
+    """No message and no model until then; there once, fenced, as words of anybody. Then nothing is to be done."""
+    clock = ManualClock(START)
+    beat = {"interval_minutes": 2880.0}
+    async with house(tmp_path, "There is bread.", heartbeat=beat, checklist=None, clock=clock) as home:
+        heartbeat = home.built.proactive.heartbeat
+        await home.asked(ANN, "hello")
+        file = home.checklist.parent / "todo.md"
+        file.write_text("milk\n")
+        job = await watched(home, "file:todo.md", check_in=True)
+        await looked(home, clock, job, seconds=5)
+        assert not (await heartbeat.would_find(clock.now())).text
+        file.write_text("milk\nbread\nbutter\n")
+        await looked(home, clock, job)
+        assert len(said(home, ANN)) == len(home.model.asked) == 1
+        _instant, found = await heartbeat.now()
+        assert found.watched and "News:\n" in found.text and "<forwarded>" in found.text
+        assert "- bread\n- butter" in found.text
+        await home.until(lambda: "There is bread." in said(home, ANN))
+        rows = await home.built.store.inbox.rows(session=SessionKey("heartbeat", "owner"))
+        assert [row.message.context.watched for row in rows] == [True]
+        assert (await heartbeat.now())[1].reason.startswith(NOTHING)
+        file.write_text("milk\nbread\nbutter\neggs\n")
+        await looked(home, clock, job)
+        [text] = [(await heartbeat.now())[1].text]
+        assert "- eggs" in text and "bread" not in text
+
+
+async def test_a_check_in_that_was_not_committed_has_it_again(tmp_path):
+    """What was told stands with the check-in. Of very much news the newest is kept, and that some is left out."""
+    clock = ManualClock(START)
+    beat = {"interval_minutes": 2880.0}
+    async with house(tmp_path, "Read.", heartbeat=beat, checklist=None, clock=clock) as home:
+        heartbeat = home.built.proactive.heartbeat
+        await home.asked(ANN, "hello")
+        file = home.checklist.parent / "todo.md"
+        file.write_text("one 0\n")
+        job = await watched(home, "file:todo.md", check_in=True)
+        await looked(home, clock, job, seconds=5)
+        for number in range(1, 8):
+            file.write_text(f"one {number}\n")
+            await looked(home, clock, job)
+        shown = await heartbeat.would_find(clock.now())
+        assert "one 7" in shown.text and NEWS in shown.positions  # it is committed with the check-in, or not
+        _instant, found = await heartbeat.now()
+        assert [f"one {number}" in found.text for number in range(1, 8)] == [False] * 3 + [True] * 4
+        assert found.text.count("Earlier news was left out.") == 1
+
+
+async def test_without_check_ins_it_is_a_message(tmp_path):
+    """Nothing waits for what never comes; and a guest has no check-ins to have it in."""
+    clock = ManualClock(START)
+    async with scheduled(tmp_path, clock) as home:
+        await home.asked(ANN, "hello")
+        file = home.checklist.parent / "todo.md"
+        file.write_text("milk\n")
+        answer = await home.asked(ANN, "!watch file todo.md every 2h in check-in")
+        assert "looks at file:todo.md every 2 hours, for the next check-in" in answer, answer
+        await home.asked(ANN, "!watch https://x.example/ in check-in")
+        await home.asked(ANN, "!watch https://y.example/ every 2 hours in check-in")
+        timings = [parse_timing(each.timing) for each in await home.plans.jobs()]
+        assert [each.for_check_in for each in timings] == [True] * 3
+        assert [parse_timing(str(each)) for each in timings] == timings
+        [job] = [each for each in await home.plans.jobs() if "todo" in each.timing]
+        await looked(home, clock, job, seconds=5)
+        file.write_text("milk\nbread\n")
+        before = len(said(home, ANN))
+        await looked(home, clock, job, hours=2)
+        await home.until(lambda: any("- bread" in text for text in said(home, ANN)[before:]))
+        with pytest.raises(TriggerInvalid, match="only the owner"):
+            await watched(home, "https://x.example/", person=BOB, owner=False, check_in=True)
 
 
 # ── mail ──

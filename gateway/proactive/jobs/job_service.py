@@ -198,8 +198,8 @@ class JobService:
 
     async def _check_watched(self, place: JobPlace, timing: AddressWatch, said: tuple[JobKind, str]) -> None:
         """Raise TriggerInvalid if the person watches the same here already, or may not watch it."""
-        if timing.own_place[0] and not place.persons:
-            raise TriggerInvalid(_("only the owner can have files and mailboxes watched"))
+        if timing.is_owners and not place.persons:
+            raise TriggerInvalid(_("only the owner can have that watched"))
         for job in await self.own_jobs(place):
             if job.session != place.session or (job.kind, job.text) != said or not is_watch(job):
                 continue

@@ -209,8 +209,8 @@ class Scheduler:
         if channel is None:
             raise ChannelUnavailable("it is switched off")
         role = role_now(self._access, channel, message)
-        is_private = isinstance(timing, AddressWatch) and bool(timing.own_place[0])
-        if role is Role.STRANGER or (is_private and role is not Role.OWNER):
+        is_owners = isinstance(timing, AddressWatch) and timing.is_owners
+        if role is Role.STRANGER or (is_owners and role is not Role.OWNER):
             entry = LedgerEntry(ledger_name(job.id), instant, RunOutcome.SKIPPED, NOT_ALLOWED)
             await self._plans.note(entry)
             _log.warning("job.not_allowed", job=job.id, channel=job.session.channel)

@@ -70,7 +70,8 @@ class TriggerRequest:
 
     ``at`` is any time of `time_grammar`, such as ``friday 6pm`` or ``every day 09:00``; ``hook`` the name of
     a webhook; ``zone`` an IANA name; ``watch`` the address of a feed, page or JSON document that is looked at
-    that often (or ``file:PATH``, ``mail:FOLDER``), and ``part`` words or a field of it.
+    that often (or ``file:PATH``, ``mail:FOLDER``), ``part`` words or a field of it; ``check_in``: what is new
+    waits for the next check-in.
     """
 
     at: str = ""
@@ -81,6 +82,7 @@ class TriggerRequest:
     zone: str = ""
     watch: str = ""
     part: str = ""
+    check_in: bool = False
 
 
 def request_of(given: Mapping[str, Any]) -> TriggerRequest:
@@ -140,7 +142,8 @@ def _watch(timing: Timing, request: TriggerRequest, now: datetime) -> AddressWat
     except ValueError as error:
         raise TriggerInvalid(_("this cannot be watched: {why}", why=_(str(error)))) from error
     part = one_line(request.part, 60)
-    return AddressWatch(timing.seconds, _whole(now + timedelta(seconds=1)), address, part)
+    start = _whole(now + timedelta(seconds=1))
+    return AddressWatch(timing.seconds, start, address, part, request.check_in)
 
 
 def _timing(request: TriggerRequest, now: datetime, zone: str) -> Timing:
@@ -364,7 +367,7 @@ def format_timing(timing: Timing, zone: str) -> str:
             return _("when the webhook {name} is called", name=name)
         case AddressWatch(seconds, _start):
             part = f" ({timing.part!r})" if timing.part else ""
-            every = _every(seconds)
+            every = _every(seconds) + (_(", for the next check-in") if timing.for_check_in else "")
             return _("looks at {address}{part} {every}", address=timing.shown_address, part=part, every=every)
         case Interval(seconds, _):
             return _every(seconds)

@@ -48,7 +48,9 @@ _SPANS = (timedelta(hours=1), timedelta(days=2), timedelta(days=40), timedelta(d
 _LONGEST = timedelta(days=3000)
 _HOOK = re.compile(r"hook ([a-z0-9][a-z0-9-]{0,39})", re.ASCII)
 _EVERY = re.compile(r"every (\d{1,10}) from (\S+)", re.ASCII)
-_WATCH = re.compile(r"watch (\d{1,10}) from (\S+) of (\S{1,4000})(?: part (.{1,1000}))?", re.ASCII)
+_WATCH = re.compile(
+    r"watch (\d{1,10}) from (\S+) of (\S{1,4000})(?: part (\S{1,1000}))?( for check-in)?", re.ASCII
+)
 OWN_PLACES = ("file", "mail")
 """The kinds of places of the owner's own that can be watched."""
 _CRON = re.compile(
@@ -136,11 +138,12 @@ class AddressWatch(Interval):
     Every so many seconds a feed, page or JSON document at an address, or a part of it, is looked at.
 
     The address may also be ``file:PATH``, a file or folder of the workspace, or ``mail:FOLDER``, a folder of
-    a mailbox, quoted as in URLs.
+    a mailbox, quoted as in URLs. ``for_check_in``: what is new waits for the next check-in.
     """
 
     address: str = ""
     part: str = ""
+    for_check_in: bool = False
 
     @property
     def own_place(self) -> tuple[str, str]:
@@ -149,13 +152,19 @@ class AddressWatch(Interval):
         return (kind, unquote(path)) if kind in OWN_PLACES else ("", "")
 
     @property
+    def is_owners(self) -> bool:
+        """Return True if it is for the owner alone."""
+        return self.for_check_in or bool(self.own_place[0])
+
+    @property
     def shown_address(self) -> str:
         """The address as people write it."""
         return unquote(self.address) if self.own_place[0] else self.address
 
     def __str__(self) -> str:
         part = f" part {quote(self.part, safe='')}" if self.part else ""
-        return f"watch {self.seconds} from {_text(self.start)} of {self.address}{part}"
+        check_in = " for check-in" if self.for_check_in else ""
+        return f"watch {self.seconds} from {_text(self.start)} of {self.address}{part}{check_in}"
 
 
 Timing = Once | Interval | Cron | Hook
@@ -173,7 +182,7 @@ def parse_timing(text: str) -> Timing:
             raise TriggerInvalid("an interval must be at least one second")
         if every.re is _EVERY:
             return Interval(seconds, start)
-        return AddressWatch(seconds, start, every[3], unquote(every[4] or ""))
+        return AddressWatch(seconds, start, every[3], unquote(every[4] or ""), bool(every[5]))
     if (cron := _CRON.fullmatch(text)) is not None:
         timing = checked_cron(cron[1], cron[2])
         if cron[3] is None:

@@ -21,9 +21,11 @@ import structlog
 from agent_core.errors import ToolError
 from agent_core.language import _
 from agent_core.ports import Clock
+from agent_core.prompt import background_text
 from agent_core.provenance import untrusted_origin
 from agent_core.tools.web.web_fetch import status_text
 from channels.base import Channel, ChannelError, SupportsFolders
+from channels.heartbeat.channel import NEWS, HeartbeatChannel
 from gateway.proactive.jobs.scheduler import report_message
 from gateway.proactive.jobs.triggers import AddressWatch, next_after
 from gateway.routing.conversations import Conversations
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from agent_core.tools.web.web_client import Received, WebClient
 
 _AT_ONCE = 4
+_MOST_NEWS = 5
 _WAITING = 200
 _DAY = timedelta(days=1)
 _log = structlog.get_logger(__name__)
@@ -44,7 +47,8 @@ class Watcher:
     """
     Looks for jobs at once and in the background.
 
-    ``client`` and ``files`` are built at the first look; ``channels`` may have folders of mails.
+    ``client`` and ``files`` are built at the first look; ``channels`` may have folders of mails;
+    ``check_ins``: there are any.
     """
 
     def __init__(
@@ -56,7 +60,9 @@ class Watcher:
         *,
         files: Callable[[], JournaledFiles],
         channels: Mapping[str, Channel],
+        check_ins: bool = False,
     ) -> None:
+        self._check_ins = check_ins
         self._files = files
         self._channels = channels
         self._store = store
@@ -115,8 +121,18 @@ class Watcher:
             if tells:
                 address = timing.shown_address
                 said = _("I cannot read {address}: {why}. I keep trying.", address=address, why=note)
-        positions, pendings = {name: json.dumps(state.kept)}, []
-        if said:
+        pendings, waits = [], timing.for_check_in and self._check_ins and not note
+        if said and waits:
+            told = json.loads(
+                await self._store.inbox.position(HeartbeatChannel.name, HeartbeatChannel.account, NEWS)
+                or "{}"
+            )
+            where = timing.shown_address
+            state.add_news(
+                f"{job.text}\n{background_text([('forwarded', where, '', said)])}", told.get(job.id)
+            )
+        positions = {name: json.dumps(state.kept)}
+        if said and not waits:
             kind, path = timing.own_place
             origin = untrusted_origin("web", timing.address, now)
             if kind:
@@ -214,7 +230,7 @@ class _State:
 
     @property
     def mark(self) -> str:
-        """Where the last look at a folder of mails ended; empty before the first."""
+        """The place up to which a folder of mails was looked at; empty before the first look."""
         return str(self.kept.get("etag") or "")
 
     @property
@@ -227,6 +243,14 @@ class _State:
         """Note what was seen."""
         self.kept["seen"] = seen
         self.kept["etag"], self.kept["modified"] = validators
+
+    def add_news(self, text: str, told: int | None) -> None:
+        """Note what waits for the next check-in, with a number; what was told there goes."""
+        number = self.kept["number"] = int(self.kept.get("number", 0)) + 1
+        news = [each for each in self.kept.get("news", []) if each[0] > (told or 0)]
+        if len(news) >= _MOST_NEWS:
+            news = [[news[0][0], _("Earlier news was left out.")], *news[2:]]
+        self.kept["news"] = [*news, [number, text]]
 
     def clear_failures(self) -> None:
         """Forget earlier failures."""
