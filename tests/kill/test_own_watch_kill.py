@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import random
 import re
+import sqlite3
 import time
 from collections import Counter
+from contextlib import closing
+from datetime import datetime
 from email.message import EmailMessage
 
 import pytest
@@ -78,7 +81,7 @@ def watching(synapse, mail_server, fresh_credentials, fresh_mailbox, tmp_path):
                 "matrix": matrix_settings(synapse, bot.user_id, bot.password),
                 "email": email_settings(mail_server, box.address, box.password),
             },
-            "agents": {"schedule": {"min_interval_minutes": 0.01}},
+            "agents": {"schedule": {"min_interval_minutes": 0.01}, "heartbeat": {"interval_minutes": 0.05}},
         },
     ) as daemon:
         daemon.bot = bot
@@ -108,6 +111,44 @@ def test_news_over_kills(watching):
     time.sleep(2)
     wanted = {f"{what} #{number}#": 1 for number in range(1, KILLS + 1) for what in ("line", "mail")}
     assert watching.said() == wanted
+
+
+def test_news_for_check_ins_over_kills(watching):
+    """
+    Each line is in exactly one check-in that ended with an answer: one that was left out, such as because the
+    owner could not be reached yet, has the next one tell it. Every second life goes on until then, as above.
+    """
+    chance, daemon = random.Random(SEED), watching.daemon
+    file = daemon.home / "workspace" / "todo.md"
+    file.write_text("old\n")
+    done = squidbot(
+        "watch", "add", "todo.md", "--kind", "file", "--check-in", "--every", "1s", "--home", str(daemon.home)
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    [job_id] = re.findall(r"^(\w{5})  watch", done.stdout)
+    daemon.wait_until(lambda: f'"watch.looked","job":"{job_id}"' in daemon.log())
+
+    def in_check_ins() -> Counter[str]:
+        with closing(sqlite3.connect(f"file:{daemon.home / 'gateway.db'}?mode=ro", uri=True)) as db:
+            ticks = db.execute("SELECT native_id, payload FROM inbox WHERE channel = 'heartbeat'").fetchall()
+            ended = db.execute("SELECT instant, until FROM ledger WHERE outcome IN ('delivered', 'silent')")
+            answered = ended.fetchall()
+        at = {name: datetime.fromisoformat(name).timestamp() for name, _payload in ticks}
+        told = [text for name, text in ticks if any(first <= at[name] <= last for first, last in answered)]
+        return Counter(re.findall(r"task #\d+#", "\n".join(told)))
+
+    for number in range(1, KILLS // 2 + 1):
+        with file.open("a") as more:
+            more.write(f"task #{number}#\n")
+        time.sleep(chance.random() * 4)
+        daemon.kill()
+        TALLY["SIGKILL around a watch for check-ins"] += 1
+        daemon.up()
+        if number % 2 == 0:
+            daemon.wait_until(lambda number=number: len(in_check_ins()) >= number, within_s=120)
+    daemon.wait_until(lambda: len(in_check_ins()) == KILLS // 2)
+    time.sleep(4)
+    assert in_check_ins() == {f"task #{number}#": 1 for number in range(1, KILLS // 2 + 1)}
 
 
 def test_control_of_two_commits(watching):
