@@ -365,6 +365,27 @@ class SupportsRoomNames(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class FolderNews:
+    """``count`` mails came into a folder, the first of them with a line each; ``mark``: where to go on."""
+
+    lines: Sequence[str]
+    count: int
+    mark: str
+
+
+@runtime_checkable
+class SupportsFolders(Protocol):
+    """A further ability: the account has folders with mails besides those that are answered."""
+
+    async def new_in_folder(self, folder: str, mark: str, *, words: str = "") -> FolderNews:
+        """
+        Return what came into a folder since ``mark``, with these words in sender or subject; nothing is
+        changed there. Without a mark it is the base line, without news. Raises `ChannelError`.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
 class PlaceRules:
     """
     The settings of one room, or of one person in private; empty texts: as everywhere.

@@ -150,9 +150,10 @@ async def house(
     model: Any = None,
     owner: Sequence[tuple[str, str]] = (("matrix", ANN), ("email", ANN_MAIL)),
     more: Mapping[str, Any] | None = None,
+    mailbox: Any = None,
     **overrides: Any,
 ) -> AsyncIterator[Harness]:
-    """Run one on ``root``: a chat ("matrix") and mail ("email"), with the owner Ann on both."""
+    """Run one on ``root``: a chat ("matrix") and mail ("email"), with the owner Ann on both. ``mailbox``: a real one."""
     config = {"interval_minutes": 0.01, "timezone": "UTC", **(heartbeat or {})}
     settings = Settings.model_validate(
         {
@@ -177,7 +178,7 @@ async def house(
     clock = clock or SystemClock()
     channels: dict[str, Any] = {
         "matrix": (LoopbackChannel(chat, name="matrix"), "each"),
-        "email": (LoopbackChannel(mail, name="email", email_style=True), "each"),
+        "email": (mailbox or LoopbackChannel(mail, name="email", email_style=True), "each"),
     }
     if beat.enabled:
         overrides["heartbeat"] = lambda log: HeartbeatChannel(

@@ -28,6 +28,7 @@ from channels.base import (
     ChannelUnavailable,
     DeliveryFailed,
     DeliveryUncertain,
+    FolderNews,
     Inbox,
     LinkState,
     Receipt,
@@ -46,7 +47,8 @@ from channels.email.parse.dsn import BounceReport, in_words
 from channels.email.parse.mail_addresses import AddressInvalid, normalise
 from channels.email.parse.mail_threads import message_id_of, session_about
 from channels.email.receive.crash_suspects import CrashSuspects
-from channels.email.receive.mail_attachments import MailAttachmentKeeper
+from channels.email.receive.folder_news import find_new_mails
+from channels.email.receive.mail_attachments import Keeper
 from channels.email.receive.mail_intake import MailIntake, is_ingest_only
 from channels.email.receive.mail_receiver import MailAccountParts, MailReceiver
 from channels.email.reply_limits import AnswerLimiter
@@ -371,6 +373,11 @@ class EmailChannel(EmailDirectMessages):
         self._housekeeping.add(task)
         if self._mailbox is not None:
             self._mailbox.nudge()
+
+    async def new_in_folder(self, folder: str, mark: str, *, words: str = "") -> FolderNews:
+        """Look at another folder than the inbox; see `channels.base.SupportsFolders`."""
+        async with self._connections.open_mailbox() as mailbox:
+            return await find_new_mails(mailbox, folder, mark, words)
 
     # ── hints, care ──
     async def typing(self, session: SessionKey, *, on: bool) -> None:

@@ -44,9 +44,12 @@ _POSITION = "last_tick"
 _REPORTED = "told"
 _ASKED = "asked"
 """The checklist that a model was asked about last, and the tick that asked."""
-_CHECK_EVERY_S = 60.0  # the clock may jump meanwhile
-_MAX_REPORTED = 20
-_MAX_OPEN = 20
+_LOOK_EVERY_S = 60.0  # the clock may jump meanwhile
+NEWS = "watch_news"
+"""Up to which number the news of each watch was told."""
+_NEWS_AT_ONCE = 10
+_TOLD_AT_MOST = 20
+_OPEN_AT_MOST = 20
 NOTHING = "nothing to do"
 OUTSIDE = "outside the active hours"
 """How the reasons begin for which a tick is left out because all is well."""
@@ -77,6 +80,10 @@ class TickLog(Protocol):
         """Return True if the tick at ``instant`` has told the owner something, or had nothing new to tell."""
         ...
 
+    async def list_news(self) -> Mapping[str, Sequence[tuple[int, str]]]:
+        """Return what was found for the next check-in, by the name of the finder, with rising numbers."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class TickWork:
@@ -101,6 +108,9 @@ class _NoLog:
 
     async def has_alerted(self, name: str, instant: datetime) -> bool:
         return False
+
+    async def list_news(self) -> Mapping[str, Sequence[tuple[int, str]]]:
+        return {}
 
 
 class HeartbeatChannel:
@@ -217,13 +227,15 @@ class HeartbeatChannel:
             checklist, is_idle = "", False
             reason = f"{self._checklist.name} cannot be read: {error.strerror or error}"
         work = has_work(checklist)
-        if not self._watches:
+        untold, open_ticks = await self._unreported(inbox)
+        news, news_position = await self._new_news(inbox)
+        if not self._watches and not untold and not news:
             if work:
                 return await self._ask_unless_unchanged(inbox, instant, checklist, local, forced=forced)
             return TickWork(reason=reason, is_idle=is_idle)
         called = await self._called(inbox, checklist, local)
-        untold, open_ticks = await self._unreported(inbox)
-        told, positions = [*untold, *called.told], dict(called.positions or {})
+        told = [*untold, *called.told, *news]
+        positions = {**(called.positions or {}), **news_position}
         if not told:
             is_idle = is_idle and not work and all(watch.due for watch in self._watches)
             return TickWork(reason=f"{NOTHING}: no watch has fired", positions=positions, is_idle=is_idle)
@@ -273,7 +285,18 @@ class HeartbeatChannel:
                 untold += texts
         return untold, open_ticks
 
-    async def _called(self, inbox: Inbox | None, checklist: str, local: datetime) -> WatchRound:
+    async def _new_news(self, inbox: Inbox | None) -> tuple[list[str], dict[str, str]]:
+        """Return what others found since it was told last, and the position that says so."""
+        found = await self._ticks.list_news()
+        seen = json.loads(await inbox.position(NEWS) or "{}") if inbox and any(found.values()) else {}
+        new = {name: [one for one in each if one[0] > seen.get(name, 0)] for name, each in found.items()}
+        chosen = [name for name, each in new.items() if each][:_NEWS_AT_ONCE]
+        numbers = {name: number for name, number in seen.items() if name in found}
+        numbers |= {name: new[name][-1][0] for name in chosen}
+        told = ["\n".join(text for _, text in new[name]) for name in chosen]
+        return told, {NEWS: json.dumps(numbers)} if chosen else {}
+
+    async def _called(self, inbox: Inbox | None, checklist: str, local: datetime) -> Called:
         seen: dict[str, str | None] = {}
         looks = []
         for watch in self._watches:

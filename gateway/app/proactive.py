@@ -83,8 +83,7 @@ def build_proactive(
         people=partial(_people_in, channels),
         room_name=partial(room_name, channels=channels),
     )
-    watcher = Watcher(queue, env.conversations, clock, partial(web_client, env.settings.tools.web))
-    scheduler = _scheduler(env, queue, channels, watcher)
+    scheduler, watcher = _scheduler(env, queue, agent, channels, check_ins=heartbeat is not None)
     background_jobs = build_background(env, queue, agent)
     contacts = agent.dav.find_contacts
     messenger = Messenger(
@@ -145,9 +144,18 @@ def _watched_heartbeat(
 
 
 def _scheduler(
-    env: Environment, queue: Queue, channels: Mapping[str, Channel], watcher: Watcher
-) -> Scheduler:
-    return Scheduler(
+    env: Environment, queue: Queue, agent: AgentParts, channels: Mapping[str, Channel], *, check_ins: bool
+) -> tuple[Scheduler, Watcher]:
+    watcher = Watcher(
+        queue,
+        env.conversations,
+        env.clock,
+        partial(web_client, env.settings.tools.web),
+        files=agent.workspace_files,
+        channels=channels,
+        check_ins=check_ins,
+    )
+    scheduler = Scheduler(
         plans=queue.jobs,
         store=queue,
         conversations=env.conversations,
@@ -157,6 +165,7 @@ def _scheduler(
         wakeups=env.wakeups,
         look=watcher.begin,
     )
+    return scheduler, watcher
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime, tzinfo
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 from agent_core.language import _
@@ -34,6 +34,7 @@ _CHECK_EVERY_S = 0.2
 _CHARS_PER_TOKEN = 4
 _MAX_TEXT = 20_000
 _NEEDS = ("home", "settings")
+_IN_CHECK_IN = " in check-in"
 JobId = Annotated[str, Option(help="The job, as `squidbot cron list` shows it.")]
 
 
@@ -172,6 +173,9 @@ async def _added(
     chats=[
         InChat("watch ADDRESS", Who.OWNER, chat_text.watch_text),
         InChat("watch ADDRESS every TIME…", Who.OWNER, chat_text.watch_text),
+        InChat("watch ADDRESS in check-in", Who.OWNER, chat_text.watch_text, {"check_in": True}),
+        InChat("watch file ADDRESS…", Who.OWNER, chat_text.watch_text, {"kind": "file"}),
+        InChat("watch mail ADDRESS…", Who.OWNER, chat_text.watch_text, {"kind": "mail"}),
     ],
 )
 async def add_watch(
@@ -179,26 +183,38 @@ async def add_watch(
     address: str,
     *,
     every: str = "1h",
+    kind: Literal["web", "file", "mail"] = "web",
     part: str = "",
     text: str = "",
     ask: bool = False,
+    check_in: bool = False,
     session: str | None = None,
 ) -> dict[str, Any]:
     """
-    Watch a feed, a page or a JSON document, and say what is new there.
+    Watch a feed, a page, a JSON document, a file or a mailbox folder, and say what is new there.
 
     Args:
-        address: Where it is: https://…
+        address: Where it is: https://…, a path in the workspace, or a folder such as Archive/Bills.
         every: How often to look: 30m, 2h, 1d.
+        kind: web; file: a file or folder of the workspace; mail: a folder of a mailbox.
         part: Words: only entries or lines with them count. Of JSON the field: price.eur, items.0.name
         text: What to say before it, or with --ask the question for the model.
         ask: Ask the model about what is new, and send its answer.
+        check_in: Say it in the next check-in, not as a message of its own.
         session: The conversation (default: the owner's).
     """
     from gateway.proactive.jobs.trigger_parsing import TriggerRequest
 
+    if context.caller is not None:
+        # A path and a time may have blanks, so in a conversation what follows is found behind them.
+        typed = f"{address} every {every}" if kind == "web" else address
+        check_in = check_in or typed.endswith(_IN_CHECK_IN)
+        typed = typed.removesuffix(_IN_CHECK_IN)
+        address, _every, every = typed.rpartition(" every ") if " every " in typed else (typed, "", every)
+        address = address.strip("<>`'\" ")
     said = text or f"New at {urlsplit(address).hostname or address}:"
-    request = TriggerRequest(at=f"every {every}", watch=address, part=part)
+    watched = address if kind == "web" else f"{kind}:{address}"
+    request = TriggerRequest(at=f"every {every}", watch=watched, part=part, check_in=check_in)
     return await _added(context, request, said, ask=ask, session=session)
 
 

@@ -56,7 +56,7 @@ GROUPS: Mapping[str, str] = {
     "sessions": "Conversations.",
     "skills": "Texts that teach the assistant how you want something done: list, check, add, remove.",
     "tokens": "Tokens for programs that speak OpenAI's API.",
-    "watch": "Feeds, pages and JSON documents: say what is new there.",
+    "watch": "Feeds, pages, JSON documents, files and mailbox folders: say what is new there.",
     "trust": "Say that what somebody else may have written counts as your own words.",
 }
 """Commands of two words, by the first one, with the help of the group."""

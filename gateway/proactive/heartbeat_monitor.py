@@ -7,7 +7,8 @@ have run again; a machine that was off reports it on its return.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+import json
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime, timedelta, tzinfo
 from typing import Any
 
@@ -159,6 +160,16 @@ class HeartbeatMonitor:
         return entry is not None and (
             entry.outcome in (RunOutcome.DELIVERED, RunOutcome.COLLECTED) or entry.reason == SAID_ALREADY
         )
+
+    async def list_news(self) -> Mapping[str, Sequence[tuple[int, str]]]:
+        """Return what watches have found; see `TickLog.list_news`."""
+        try:
+            states = await self._plans.watch_states()
+        except StoreUnavailable as error:
+            _log.warning("ledger.unreadable", error=str(error))
+            return {}
+        found = {job_id: json.loads(state).get("news", []) for job_id, state in states.items()}
+        return {job_id: [(number, text) for number, text in news] for job_id, news in found.items()}
 
     # ── the missed-heartbeat alert ──
 

@@ -112,6 +112,12 @@ class AcceptContract:
         assert await accept(store, "a") == []
         assert await store.turns.claim(ROOM) is None
 
+    async def test_what_watches_have_noted(self, store: Queue, clock: ManualClock):
+        """Their positions by the job, whatever the account; no other position."""
+        await store.inbox.accept("matrix", BOT, [], {"watch:abcde": "{}", "watched": "x", "next_batch": "s1"})
+        await store.inbox.accept("email", BOT, [], {"watch:fghij": "[1]"})
+        assert await store.jobs.watch_states() == {"abcde": "{}", "fghij": "[1]"}
+
     async def test_positions_move_with_the_rows(self, store: Queue, clock: ManualClock):
         """Positions are kept by channel, account and name, and also move with a batch that is empty."""
         assert await store.inbox.position("matrix", BOT, "next_batch") is None

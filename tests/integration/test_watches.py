@@ -214,7 +214,14 @@ async def test_a_removed_watch_leaves_nothing(tmp_path):
         assert await state_of(home, job) is None
         site.answers["/feed"] = feed(2)
         access = Access([Alias("matrix", ANN)], {"matrix": (ANN,)})
-        watcher = Watcher(home.built.store, Conversations(access), clock, lambda: web_client(WebSettings()))
+        watcher = Watcher(
+            home.built.store,
+            Conversations(access),
+            clock,
+            lambda: web_client(WebSettings()),
+            files=lambda: None,
+            channels={},
+        )
         await watcher.check(job, parse_timing(job.timing), clock.now())
         assert await state_of(home, job) is None
         assert len(said(home, ANN)) == 1

@@ -197,7 +197,9 @@ class JobService:
         return job
 
     async def _check_watched(self, place: JobPlace, timing: AddressWatch, said: tuple[JobKind, str]) -> None:
-        """Raise TriggerInvalid if the person watches the same here already, however often."""
+        """Raise TriggerInvalid if the person watches the same here already, or may not watch it."""
+        if timing.is_owners and not place.persons:
+            raise TriggerInvalid(_("only the owner can have that watched"))
         for job in await self.own_jobs(place):
             if job.session != place.session or (job.kind, job.text) != said or not is_watch(job):
                 continue

@@ -208,7 +208,9 @@ class Scheduler:
         channel = self._channels.get(job.session.channel)
         if channel is None:
             raise ChannelUnavailable("it is switched off")
-        if current_role(self._access, channel, message) is Role.STRANGER:
+        role = role_now(self._access, channel, message)
+        is_owners = isinstance(timing, AddressWatch) and timing.is_owners
+        if role is Role.STRANGER or (is_owners and role is not Role.OWNER):
             entry = LedgerEntry(ledger_name(job.id), instant, RunOutcome.SKIPPED, NOT_ALLOWED)
             await self._plans.note(entry)
             _log.warning("job.not_allowed", job=job.id, channel=job.session.channel)

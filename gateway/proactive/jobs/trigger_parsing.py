@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta, tzinfo
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from agent_core.language import _, gettext_noop, list_of, ngettext, show_time
 from agent_core.text import one_line, time_zone
@@ -33,6 +34,7 @@ from gateway.proactive.jobs.time_syntax import (
 )
 from gateway.proactive.jobs.time_words import NTH_NAMES, WEEK
 from gateway.proactive.jobs.triggers import (
+    OWN_PLACES,
     AddressWatch,
     Cron,
     Hook,
@@ -68,7 +70,8 @@ class TriggerRequest:
 
     ``at`` is any time of `time_grammar`, such as ``friday 6pm`` or ``every day 09:00``; ``hook`` the name of
     a webhook; ``zone`` an IANA name; ``watch`` the address of a feed, page or JSON document that is looked at
-    that often, and ``part`` words or a field of it.
+    that often (or ``file:PATH``, ``mail:FOLDER``), ``part`` words or a field of it; ``check_in``: what is new
+    waits for the next check-in.
     """
 
     at: str = ""
@@ -79,6 +82,7 @@ class TriggerRequest:
     zone: str = ""
     watch: str = ""
     part: str = ""
+    check_in: bool = False
 
 
 def request_of(given: Mapping[str, Any]) -> TriggerRequest:
@@ -132,12 +136,14 @@ def _watch(timing: Timing, request: TriggerRequest, now: datetime) -> AddressWat
     """The trigger of a watch, whose first look is at once. Raises `TriggerInvalid`."""
     if not isinstance(timing, Interval):
         raise TriggerInvalid(_("say how often to look, such as 30m, 2h or 1d"))
+    kind, _colon, path = request.watch.partition(":")
     try:
-        address = normalise_url(request.watch)
+        address = f"{kind}:{quote(path)}" if kind in OWN_PLACES and path else normalise_url(request.watch)
     except ValueError as error:
         raise TriggerInvalid(_("this cannot be watched: {why}", why=_(str(error)))) from error
     part = one_line(request.part, 60)
-    return AddressWatch(timing.seconds, _whole(now + timedelta(seconds=1)), address, part)
+    start = _whole(now + timedelta(seconds=1))
+    return AddressWatch(timing.seconds, start, address, part, request.check_in)
 
 
 def _timing(request: TriggerRequest, now: datetime, zone: str) -> Timing:
@@ -361,8 +367,8 @@ def format_timing(timing: Timing, zone: str) -> str:
             return _("when the webhook {name} is called", name=name)
         case AddressWatch(seconds, _start):
             part = f" ({timing.part!r})" if timing.part else ""
-            every = _every(seconds)
-            return _("looks at {address}{part} {every}", address=timing.address, part=part, every=every)
+            every = _every(seconds) + (_(", for the next check-in") if timing.for_check_in else "")
+            return _("looks at {address}{part} {every}", address=timing.shown_address, part=part, every=every)
         case Interval(seconds, _):
             return _every(seconds)
         case _:

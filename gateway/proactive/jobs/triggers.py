@@ -10,8 +10,8 @@ A timing is kept as a text that people can read:
 ``cron 0 9 * * 1-5 in Europe/Berlin``          when a clock on the wall there shows it; several with ``|``
                                                between
 ``hook grafana``                               whenever the webhook of this name is called
-``watch 3600 from 2026-11-22T08:00:00Z of …``  each so many seconds a feed or page, or a part of it, is
-                                               looked at
+``watch 3600 from 2026-11-22T08:00:00Z of …``  each so many seconds a feed, page, file or mailbox folder, or
+                                               a part of it, is looked at
 ``cron … in … each 2 weeks from 2026-11-30``   only on these of its days: in each second week, on each second
                                                day or in each second month, counted from there
 =============================================  =========================================================
@@ -48,7 +48,11 @@ _SPANS = (timedelta(hours=1), timedelta(days=2), timedelta(days=40), timedelta(d
 _LONGEST = timedelta(days=3000)
 _HOOK = re.compile(r"hook ([a-z0-9][a-z0-9-]{0,39})", re.ASCII)
 _EVERY = re.compile(r"every (\d{1,10}) from (\S+)", re.ASCII)
-_WATCH = re.compile(r"watch (\d{1,10}) from (\S+) of (\S{1,4000})(?: part (.{1,1000}))?", re.ASCII)
+_WATCH = re.compile(
+    r"watch (\d{1,10}) from (\S+) of (\S{1,4000})(?: part (\S{1,1000}))?( for check-in)?", re.ASCII
+)
+OWN_PLACES = ("file", "mail")
+"""The kinds of places of the owner's own that can be watched."""
 _CRON = re.compile(
     rf"cron (.{{1,{_MAX_EXPRESSION}}}?) in (\S{{1,{_MAX_ZONE}}})"
     r"(?: each (\d{1,4}) (days|weeks|months) from (\d{4}-\d\d-\d\d))?",
@@ -130,14 +134,37 @@ class Hook:
 
 @dataclass(frozen=True, slots=True)
 class AddressWatch(Interval):
-    """Every so many seconds a feed, page or JSON document at an address, or a part of it, is looked at."""
+    """
+    Every so many seconds a feed, page or JSON document at an address, or a part of it, is looked at.
+
+    The address may also be ``file:PATH``, a file or folder of the workspace, or ``mail:FOLDER``, a folder of
+    a mailbox, quoted as in URLs. ``for_check_in``: what is new waits for the next check-in.
+    """
 
     address: str = ""
     part: str = ""
+    for_check_in: bool = False
+
+    @property
+    def own_place(self) -> tuple[str, str]:
+        """``file`` or ``mail`` with its path: what is the owner's own. Of the web both are empty."""
+        kind, _, path = self.address.partition(":")
+        return (kind, unquote(path)) if kind in OWN_PLACES else ("", "")
+
+    @property
+    def is_owners(self) -> bool:
+        """Return True if it is for the owner alone."""
+        return self.for_check_in or bool(self.own_place[0])
+
+    @property
+    def shown_address(self) -> str:
+        """The address as people write it."""
+        return unquote(self.address) if self.own_place[0] else self.address
 
     def __str__(self) -> str:
         part = f" part {quote(self.part, safe='')}" if self.part else ""
-        return f"watch {self.seconds} from {_text(self.start)} of {self.address}{part}"
+        check_in = " for check-in" if self.for_check_in else ""
+        return f"watch {self.seconds} from {_text(self.start)} of {self.address}{part}{check_in}"
 
 
 Timing = Once | Interval | Cron | Hook
@@ -155,7 +182,7 @@ def parse_timing(text: str) -> Timing:
             raise TriggerInvalid("an interval must be at least one second")
         if every.re is _EVERY:
             return Interval(seconds, start)
-        return AddressWatch(seconds, start, every[3], unquote(every[4] or ""))
+        return AddressWatch(seconds, start, every[3], unquote(every[4] or ""), bool(every[5]))
     if (cron := _CRON.fullmatch(text)) is not None:
         timing = checked_cron(cron[1], cron[2])
         if cron[3] is None:

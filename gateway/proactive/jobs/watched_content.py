@@ -21,8 +21,8 @@ from agent_core.language import _, ngettext
 from agent_core.text import field_at, one_line
 from agent_core.tools.web.readable_page import codec_of, read_content
 
-_MAX_ITEMS = 2_000
-_MAX_SHOWN, _SHOWN_CHARS = 10, 300
+MOST_ITEMS = 2_000
+MOST_SHOWN, _SHOWN_CHARS = 10, 300
 _DECLARED = re.compile(rb"""<\?xml\s[^>]{0,100}?encoding\s{0,5}=\s{0,5}["']([\w.:-]{1,40})""")
 _ROOTS = ("rss", "RDF", "feed")
 _ENTRIES = ("item", "entry")
@@ -31,18 +31,26 @@ _FIELDS = ("title", "link", "guid", "id", "description", "summary")
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """The present items by their key, in order; of a feed, old ones may be gone already."""
+    """
+    The present items by their key, in order; of a feed, old ones may be gone already.
+
+    ``tells_loss``: that some are gone is news as well.
+    """
 
     items: dict[str, str]
     is_feed: bool = False
+    tells_loss: bool = True
 
 
-def read_items(body: bytes, content_type: str, *, address: str, part: str = "") -> Content:
+def read_items(
+    body: bytes, content_type: str, *, address: str, part: str = "", grows: bool = False
+) -> Content:
     """
     Return the content of a feed, a page or a JSON document.
 
     ``part`` is a field of JSON (names and numbers with dots between), or words: of a page the lines, of a
-    feed the entries with them. Raises ValueError, which says why nothing can be compared.
+    feed the entries with them. ``grows``: it may begin empty, and what is new stands at its end. Raises
+    ValueError, which says why nothing can be compared.
     """
     lines: list[str] = []
     entries = _feed_of(body)
@@ -53,29 +61,35 @@ def read_items(body: bytes, content_type: str, *, address: str, part: str = "") 
         lines = [line for line in lines if part.casefold() in line.casefold()]
     if entries is not None:
         wanted = [each for each in entries if part.casefold() in each.text.casefold()]
-        return Content({_key(each.key): each.text for each in wanted[:_MAX_ITEMS]}, is_feed=True)
-    said = [one_line(line, _SHOWN_CHARS) for line in lines if line.strip()]
-    if not said:
+        return Content({_key(each.key): each.text for each in wanted[:MOST_ITEMS]}, is_feed=True)
+    said = [line for each in lines if (line := " ".join(each.split()))]
+    if not said and not grows:
         raise ValueError(f"there is nothing with {part!r} in it" if part else "there is no text in it")
-    return Content({_key(line): line for line in said[:_MAX_ITEMS]})
+    kept = said[-MOST_ITEMS:] if grows else said[:MOST_ITEMS]
+    return Content({_key(line): one_line(line, _SHOWN_CHARS) for line in kept})
 
 
 def news_of(content: Content, seen: Collection[str]) -> str:
     """Return what is there now and was not ``seen``, as text for people; empty if there is nothing new."""
     new = [text for key, text in content.items.items() if key not in seen]
-    gone = 0 if content.is_feed else len(set(seen) - set(content.items))
-    lines = [f"- {text}" for text in new[:_MAX_SHOWN]]
-    if len(new) > _MAX_SHOWN:
-        lines.append(_("and {n} more", n=len(new) - _MAX_SHOWN))
+    gone = 0 if content.is_feed or not content.tells_loss else len(set(seen) - set(content.items))
     if gone and not new:
-        lines.append(ngettext("A line is gone.", "{n} lines are gone.", gone))
+        return ngettext("A line is gone.", "{n} lines are gone.", gone)
+    return list_news(new, len(new))
+
+
+def list_news(new: Sequence[str], count: int) -> str:
+    """Return the first of ``count`` new things as text for people; empty if there is none."""
+    lines = [f"- {text}" for text in new[:MOST_SHOWN]]
+    if count > len(lines):
+        lines.append(_("and {n} more", n=count - len(lines)))
     return "\n".join(lines)
 
 
 def keys_to_keep(content: Content, seen: Sequence[str]) -> list[str]:
     """Return the keys that count as seen from now on: of a feed also earlier ones, which may come back."""
     now = list(content.items)
-    return list(dict.fromkeys([*now, *seen]))[:_MAX_ITEMS] if content.is_feed else now
+    return list(dict.fromkeys([*now, *seen]))[:MOST_ITEMS] if content.is_feed else now
 
 
 @dataclass(slots=True)

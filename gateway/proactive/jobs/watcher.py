@@ -18,11 +18,14 @@ import anyio
 import anyio.to_thread
 import structlog
 
-from agent_core.errors import ToolFailed
+from agent_core.errors import ToolError
 from agent_core.language import _
 from agent_core.ports import Clock
+from agent_core.prompt import background_text
 from agent_core.provenance import untrusted_origin
 from agent_core.tools.web.web_fetch import status_text
+from channels.base import Channel, ChannelError, SupportsFolders
+from channels.heartbeat.channel import NEWS, HeartbeatChannel
 from gateway.proactive.jobs.scheduler import report_message
 from gateway.proactive.jobs.triggers import AddressWatch, next_after
 from gateway.routing.conversations import Conversations
@@ -30,20 +33,38 @@ from gateway.store.model import Job, JobKind
 from gateway.store.stores import Pending, Queue, StoreUnavailable
 
 if TYPE_CHECKING:
+    from agent_core.tools.files.journaled_files import JournaledFiles
     from agent_core.tools.web.web_client import Received, WebClient
 
 _AT_ONCE = 4
+_MOST_NEWS = 5
 _WAITING = 200
 _DAY = timedelta(days=1)
 _log = structlog.get_logger(__name__)
 
 
 class Watcher:
-    """Looks for jobs at once and in the background; ``client`` is built at the first look."""
+    """
+    Looks for jobs at once and in the background.
+
+    ``client`` and ``files`` are built at the first look; ``channels`` may have folders of mails;
+    ``check_ins``: there are any.
+    """
 
     def __init__(
-        self, store: Queue, conversations: Conversations, clock: Clock, client: Callable[[], WebClient]
+        self,
+        store: Queue,
+        conversations: Conversations,
+        clock: Clock,
+        client: Callable[[], WebClient],
+        *,
+        files: Callable[[], JournaledFiles],
+        channels: Mapping[str, Channel],
+        check_ins: bool = False,
     ) -> None:
+        self._check_ins = check_ins
+        self._files = files
+        self._channels = channels
         self._store = store
         self._conversations = conversations
         self._clock = clock
@@ -98,10 +119,26 @@ class Watcher:
             wait, tells = state.fail(now, timing, error.wait)
             said = ""
             if tells:
-                said = _("I cannot read {address}: {why}. I keep trying.", address=timing.address, why=note)
-        positions, pendings = {name: json.dumps(state.kept)}, []
-        if said:
+                address = timing.shown_address
+                said = _("I cannot read {address}: {why}. I keep trying.", address=address, why=note)
+        pendings, waits = [], timing.for_check_in and self._check_ins and not note
+        if said and waits:
+            told = json.loads(
+                await self._store.inbox.position(HeartbeatChannel.name, HeartbeatChannel.account, NEWS)
+                or "{}"
+            )
+            where = timing.shown_address
+            state.add_news(
+                f"{job.text}\n{background_text([('forwarded', where, '', said)])}", told.get(job.id)
+            )
+        positions = {name: json.dumps(state.kept)}
+        if said and not waits:
+            kind, path = timing.own_place
             origin = untrusted_origin("web", timing.address, now)
+            if kind:
+                origin = untrusted_origin(
+                    *(("mail", "somebody else") if kind == "mail" else ("file", path)), now
+                )
             # A failure is no news: neither the heading nor the question for the model is about it.
             about = replace(job, text="", kind=JobKind.REMIND) if note else job
             message = report_message(
@@ -115,31 +152,60 @@ class Watcher:
 
     async def _news_of(self, timing: AddressWatch, state: _State) -> str:
         """Return what is new at the address, and note it in the state. Raises `_NotNow`."""
+        kind, path = timing.own_place
+        if kind == "mail":
+            return await self._new_mails(path, timing.part, state)
         from gateway.proactive.jobs.watched_content import (  # noqa: PLC0415 - loads what reads pages
             keys_to_keep,
             news_of,
             read_items,
         )
+        from gateway.proactive.jobs.watched_files import read_watched_file  # noqa: PLC0415
 
-        client = self._client = self._client or self._build_client()
+        validators, limiter = ("", ""), None
         try:
-            received = await client.get(timing.address, headers=state.conditions)
-        except (ToolFailed, ValueError) as error:
-            raise _NotNow(str(error)) from error
-        if received.status == 304:
-            return ""
-        if problem := status_text(received):
-            raise _NotNow(problem, received)
-        read = partial(
-            read_items, received.body, received.content_type, address=received.address, part=timing.part
-        )
-        try:
-            content = await anyio.to_thread.run_sync(read, abandon_on_cancel=True, limiter=client.reading)
-        except ValueError as error:
+            if kind:
+                read = partial(read_watched_file, self._files(), path, timing.part)
+            else:
+                client = self._client = self._client or self._build_client()
+                received = await client.get(timing.address, headers=state.conditions)
+                if received.status == 304:
+                    return ""
+                if problem := status_text(received):
+                    raise _NotNow(problem, received)
+                validators, limiter = received.validators, client.reading
+                read = partial(
+                    read_items,
+                    received.body,
+                    received.content_type,
+                    address=received.address,
+                    part=timing.part,
+                )
+            content = await anyio.to_thread.run_sync(read, abandon_on_cancel=True, limiter=limiter)
+        except (ToolError, ValueError) as error:
             raise _NotNow(str(error)) from error
         seen = state.keys
-        state.note(keys_to_keep(content, seen or ()), received.validators)
+        state.note(keys_to_keep(content, seen or ()), validators)
         return "" if seen is None else news_of(content, seen)
+
+    async def _new_mails(self, path: str, words: str, state: _State) -> str:
+        """Return which mails came into a folder. Its mark stands where a page's ETag would."""
+        from gateway.proactive.jobs.watched_content import list_news  # noqa: PLC0415 - loads what reads pages
+
+        accounts = {name: one for name, one in self._channels.items() if isinstance(one, SupportsFolders)}
+        name, _colon, folder = path.partition(":")
+        if name not in accounts and len(accounts) == 1:
+            name, folder = next(iter(accounts)), path
+        if name not in accounts:
+            known = ", ".join(accounts)
+            why = _("say of which account, as in ACCOUNT:FOLDER; there are: {known}", known=known)
+            raise _NotNow(why if accounts else _("I have no mailbox"))
+        try:
+            found = await accounts[name].new_in_folder(folder, state.mark, words=words)
+        except ChannelError as error:
+            raise _NotNow(str(error)) from error
+        state.note([], (found.mark, ""))
+        return list_news(found.lines, found.count)
 
 
 class _NotNow(Exception):
@@ -163,6 +229,11 @@ class _State:
         return self.kept.get("seen")
 
     @property
+    def mark(self) -> str:
+        """The place up to which a folder of mails was looked at; empty before the first look."""
+        return str(self.kept.get("etag") or "")
+
+    @property
     def conditions(self) -> Mapping[str, str]:
         """The headers that ask for the content only if it has changed."""
         names = {"If-None-Match": self.kept.get("etag"), "If-Modified-Since": self.kept.get("modified")}
@@ -172,6 +243,14 @@ class _State:
         """Note what was seen."""
         self.kept["seen"] = seen
         self.kept["etag"], self.kept["modified"] = validators
+
+    def add_news(self, text: str, told: int | None) -> None:
+        """Note what waits for the next check-in, with a number; what was told there goes."""
+        number = self.kept["number"] = int(self.kept.get("number", 0)) + 1
+        news = [each for each in self.kept.get("news", []) if each[0] > (told or 0)]
+        if len(news) >= _MOST_NEWS:
+            news = [[news[0][0], _("Earlier news was left out.")], *news[2:]]
+        self.kept["news"] = [*news, [number, text]]
 
     def clear_failures(self) -> None:
         """Forget earlier failures."""

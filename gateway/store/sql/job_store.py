@@ -166,7 +166,13 @@ class JobStore(Store):
         asked = said, since.timestamp()
         return await self._reader.call("was_said", lambda db: db.execute(query, asked).fetchone() is not None)
 
-    async def list_collected_alerts(self) -> list[CollectedAlert]:
+    async def watch_states(self) -> dict[str, str]:
+        """Return what each job that watches something has noted, by its id."""
+        query, asked = "SELECT name, value FROM positions WHERE name LIKE ?", ("watch:%",)
+        raws = await self._reader.call("watch_states", lambda db: db.execute(query, asked).fetchall())
+        return {name.removeprefix("watch:"): value for name, value in raws}
+
+    async def list_collected_alerts(self) -> list[Collected]:
         """Return the alerts that wait for the digest, oldest first."""
         query = "SELECT id, channel, person, text, at FROM collected ORDER BY id"
         raws = await self._reader.call("collected", lambda db: db.execute(query).fetchall())

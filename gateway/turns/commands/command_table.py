@@ -119,7 +119,8 @@ COMMANDS: dict[str, ChatCommand] = {
         _DONE,
         gettext_noop(
             "say what is new on a page. `!watch ADDRESS`, or `!watch ADDRESS every 2h`: a feed, a page or "
-            "JSON. `!watch` lists, `!watch remove ID` ends it."
+            "JSON; `!watch file PATH` and `!watch mail FOLDER`: a file, a mailbox folder. `!watch` lists, "
+            "`!watch remove ID` ends it."
         ),
         for_owner=True,
     ),
