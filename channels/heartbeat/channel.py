@@ -44,12 +44,12 @@ _POSITION = "last_tick"
 _REPORTED = "told"
 _ASKED = "asked"
 """The checklist that a model was asked about last, and the tick that asked."""
-_LOOK_EVERY_S = 60.0  # the clock may jump meanwhile
+_CHECK_EVERY_S = 60.0  # the clock may jump meanwhile
 NEWS = "watch_news"
 """Up to which number the news of each watch was told."""
 _NEWS_AT_ONCE = 10
-_TOLD_AT_MOST = 20
-_OPEN_AT_MOST = 20
+_MAX_REPORTED = 20
+_MAX_OPEN = 20
 NOTHING = "nothing to do"
 OUTSIDE = "outside the active hours"
 """How the reasons begin for which a tick is left out because all is well."""
@@ -296,7 +296,7 @@ class HeartbeatChannel:
         told = ["\n".join(text for _, text in new[name]) for name in chosen]
         return told, {NEWS: json.dumps(numbers)} if chosen else {}
 
-    async def _called(self, inbox: Inbox | None, checklist: str, local: datetime) -> Called:
+    async def _called(self, inbox: Inbox | None, checklist: str, local: datetime) -> WatchRound:
         seen: dict[str, str | None] = {}
         looks = []
         for watch in self._watches:

@@ -208,7 +208,7 @@ class Scheduler:
         channel = self._channels.get(job.session.channel)
         if channel is None:
             raise ChannelUnavailable("it is switched off")
-        role = role_now(self._access, channel, message)
+        role = current_role(self._access, channel, message)
         is_owners = isinstance(timing, AddressWatch) and timing.is_owners
         if role is Role.STRANGER or (is_owners and role is not Role.OWNER):
             entry = LedgerEntry(ledger_name(job.id), instant, RunOutcome.SKIPPED, NOT_ALLOWED)

@@ -172,7 +172,7 @@ class JobStore(Store):
         raws = await self._reader.call("watch_states", lambda db: db.execute(query, asked).fetchall())
         return {name.removeprefix("watch:"): value for name, value in raws}
 
-    async def list_collected_alerts(self) -> list[Collected]:
+    async def list_collected_alerts(self) -> list[CollectedAlert]:
         """Return the alerts that wait for the digest, oldest first."""
         query = "SELECT id, channel, person, text, at FROM collected ORDER BY id"
         raws = await self._reader.call("collected", lambda db: db.execute(query).fetchall())
