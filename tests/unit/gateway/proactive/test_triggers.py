@@ -406,7 +406,9 @@ async def test_no_repetition_passes_for_a_reminder_that_comes_once(said: str) ->
     assert await ScheduleTool(Mock()).wording(once) is not None
 
 
-@pytest.mark.parametrize("word", [*words.EVERY, *words.ADVERBS, *words.PLURALS, *words.MONTHS_BETWEEN])
+@pytest.mark.parametrize(
+    "word", sorted([*words.EVERY, *words.ADVERBS, *words.PLURALS, *words.MONTHS_BETWEEN])
+)
 async def test_the_tool_knows_each_word_that_repeats(word: str) -> None:
     """Also those that nobody has listed here."""
     word = word.replace("ae", "ä").replace("oe", "ö").replace("ue", "ü") if "lich" in word else word
