@@ -24,6 +24,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 import structlog
+from xdist.scheduler import LoadFileScheduling
 
 from tests.clock import VirtualLoop
 
@@ -41,6 +42,12 @@ WAITING = (
 """What waits for servers and processes of its own."""
 SLOW_WORDS = re.compile(r"\bmark\.(?:slow|integration|kill)\b")
 SMOKE_WORD = re.compile(r"\bmark\.smoke\b")
+TOGETHER = {
+    "tests/integration/": "real servers",
+    "tests/kill/": "real servers",
+    "tests/unit/gateway/cli/": "commands",
+}
+"""Files that one worker has in ``make test``: each would start servers, or import the command line, for a few tests."""
 SHORTEST_LIMIT_S = 300
 NO_TIME = "no time is left for it on this machine"
 LAST_COMMITS, DAYS = 30, 4
@@ -96,6 +103,21 @@ def pytest_collection() -> Iterator[None]:
     finally:
         gc.freeze()
         gc.enable()
+
+
+class SharedServersScheduling(LoadFileScheduling):  # type: ignore[misc]
+    """Deals out files, but all of a row of `TOGETHER` to one worker."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        shared = (name for folder, name in TOGETHER.items() if nodeid.startswith(folder))
+        return next(shared, super()._split_scope(nodeid))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> LoadFileScheduling | None:
+    """Share real servers where each kind is tested once; all of their tests are too many for one worker."""
+    fast = config.option.markexpr == "not slow" and config.option.dist == "loadfile"
+    return SharedServersScheduling(config, log) if fast else None
 
 
 def _turns(paths: set[Path], *, day: int) -> dict[Path, int]:
