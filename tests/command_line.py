@@ -18,6 +18,7 @@ from gateway.store.stores import NewOutbound, Pending
 from gateway.system.clock import SystemClock
 from gateway.system.home import Home, open_home
 from tests.clock import EPOCH
+from tests.command_fork import run_command
 
 ROOM = SessionKey("terminal", "main")
 
@@ -25,15 +26,9 @@ CONFIG = "owner: {aliases: ['@a:hs.test']}\nagents: {heartbeat: {enabled: false}
 
 
 def squidbot(home, *arguments, stdin="", environ=None):
-    return subprocess.run(
-        [sys.executable, "-m", "gateway", *arguments],
-        env={**os.environ, "SQUIDBOT_HOME": str(home), **(environ or {})},
-        input=stdin,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    """Run a command on ``home``; ``stdin`` is what it reads, as a text or a file."""
+    env = {**os.environ, "SQUIDBOT_HOME": str(home), **(environ or {})}
+    return run_command(*arguments, env=env, stdin=stdin)
 
 
 def answer(home, *arguments):

@@ -12,6 +12,7 @@ lets them look where nobody has looked.
 from __future__ import annotations
 
 import functools
+import gc
 import os
 import re
 import subprocess
@@ -23,6 +24,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 import structlog
+from xdist.scheduler import LoadFileScheduling
 
 from tests.clock import VirtualLoop
 
@@ -40,11 +42,19 @@ WAITING = (
 """What waits for servers and processes of its own."""
 SLOW_WORDS = re.compile(r"\bmark\.(?:slow|integration|kill)\b")
 SMOKE_WORD = re.compile(r"\bmark\.smoke\b")
+TOGETHER = {
+    "tests/integration/": "real servers",
+    "tests/kill/": "real servers",
+    "tests/unit/gateway/cli/": "commands",
+}
+"""Files that one worker has in ``make test``: each would start servers, or import the command line, for a few tests."""
 SHORTEST_LIMIT_S = 300
 NO_TIME = "no time is left for it on this machine"
 LAST_COMMITS, DAYS = 30, 4
 
-hypothesis.settings.register_profile("same", derandomize=True)
+# How long a machine takes to draw an example says how busy it is.
+BUSY = [hypothesis.HealthCheck.too_slow]
+hypothesis.settings.register_profile("same", derandomize=True, suppress_health_check=BUSY)
 hypothesis.settings.register_profile("explore", max_examples=1000)
 hypothesis.settings.load_profile("explore" if os.environ.get("SQUIDBOT_EXPLORE") else "same")
 
@@ -82,6 +92,32 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if until := os.environ.get("TESTS_UNTIL"):
         turns = _turns({item.path for item in items}, day=int(until) // 86_400)
         items.sort(key=lambda item: turns[item.path])
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Look through no test and no library for garbage, neither while they are collected nor later: they stay."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+class SharedServersScheduling(LoadFileScheduling):  # type: ignore[misc]
+    """Deals out files, but all of a row of `TOGETHER` to one worker."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        shared = (name for folder, name in TOGETHER.items() if nodeid.startswith(folder))
+        return next(shared, super()._split_scope(nodeid))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> LoadFileScheduling | None:
+    """Share real servers where each kind is tested once; all of their tests are too many for one worker."""
+    fast = config.option.markexpr == "not slow" and config.option.dist == "loadfile"
+    return SharedServersScheduling(config, log) if fast else None
 
 
 def _turns(paths: set[Path], *, day: int) -> dict[Path, int]:

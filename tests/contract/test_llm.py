@@ -224,6 +224,7 @@ class TestCost:
             ("openai/nobody-knows-this", "", Price(1.0, 2.0), True),
         ],
     )
+    @pytest.mark.slow  # it imports litellm
     def test_known_or_unknown_but_never_an_error(self, model, api_base, price, known, monkeypatch):
         """
         A price of the operator's first, then litellm's table, else None: never zero, never an exception.

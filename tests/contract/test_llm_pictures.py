@@ -48,7 +48,7 @@ def store(tmp_path):
     return AttachmentStore(tmp_path)
 
 
-@pytest.fixture(params=[OpenAIClient, LiteLLMClient])
+@pytest.fixture(params=[OpenAIClient, pytest.param(LiteLLMClient, marks=pytest.mark.slow)])
 async def make_client(request, fake, process):
     clients = []
 

@@ -25,6 +25,7 @@ from gateway.system.home import Home
 from gateway.system.lock import hold_home
 from gateway.system.restore_marker import RestoreMarker
 from tests.backup_world import NOW
+from tests.command_fork import run_command
 from tests.home_world import ALICE, fill, tree
 
 pytestmark = [pytest.mark.slow]
@@ -87,11 +88,7 @@ def kill_at(point, backup, folder, *, like, **options):
 
 
 def squidbot(*arguments):
-    return subprocess.run(
-        [sys.executable, "-m", "gateway", *map(str, arguments)],
-        cwd=REPOSITORY, env={**os.environ, "PYTHONPATH": str(REPOSITORY)}, capture_output=True, text=True,
-        timeout=60, check=False,
-    )  # fmt: skip
+    return run_command(*map(str, arguments), env=os.environ)
 
 
 def is_refused(root):

@@ -13,8 +13,9 @@ import anyio
 import pytest
 
 from channels.email.imap.imap_connect import Timing
+from channels.email.receive import mail_fetching
 from channels.email.receive import mail_receiver as receiving
-from channels.email.receive.mail_fetching import MAX_WITHHELD, WithheldMails
+from channels.email.receive.mail_fetching import WithheldMails
 from tests.clock import EPOCH, LoopClock
 from tests.doubles.accounts import email_channel
 from tests.doubles.imap_server import fake_imap
@@ -167,9 +168,12 @@ async def test_one_that_was_deleted_is_nothing_to_tell(tmp_path: Path) -> None:
     assert (house.alerts, house.refused()) == ([], [])
 
 
-async def test_a_server_that_hands_out_nothing_is_down(tmp_path: Path) -> None:
+async def test_a_server_that_hands_out_nothing_is_down(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The link waits then; nothing is passed over, and all comes in the end."""
-    many = MAX_WITHHELD + 50
+    monkeypatch.setattr(mail_fetching, "MAX_WITHHELD", 20)
+    many = 25
     house = Harness(tmp_path, *range(1, many + 1))
     house.store.withheld = dict.fromkeys(range(1, many + 1), "no")
     await house.start()

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 import yaml
 
@@ -13,8 +9,7 @@ from agent_core.errors import SkillInvalid
 from agent_core.skills.skill_document import parse_skill
 from gateway.errors import ConfigInvalid
 from gateway.settings import load_settings
-
-REPOSITORY = Path(__file__).resolve().parents[2]
+from tests.command_line import squidbot
 
 
 @pytest.mark.parametrize("depth", [60, 400, 20_000])
@@ -40,10 +35,7 @@ def test_so_much_is_fine(tmp_path):
 def test_the_exit_code_is_that_of_a_configuration(tmp_path, command):
     """A service manager does not restart on 78."""
     (tmp_path / "squidbot.yaml").write_text("owner: " + "[" * 3000)
-    done = subprocess.run(
-        [sys.executable, "-m", "gateway", *command, "--home", str(tmp_path)],
-        cwd=REPOSITORY, capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+    done = squidbot(tmp_path, *command)
     assert done.returncode == 78, done.stderr
     assert "nested" in done.stdout + done.stderr
     assert "Traceback" not in done.stderr

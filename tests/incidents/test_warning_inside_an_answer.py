@@ -6,9 +6,6 @@ printed: in the middle of `squidbot sessions show --json`, which no program coul
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import anyio
@@ -19,6 +16,7 @@ from agent_core.storage import JsonlMemory
 from gateway.store.sqlite.sqlite_queue import SqliteQueue
 from gateway.system.home import open_home
 from tests.clock import ManualClock
+from tests.command_line import squidbot
 
 KEY = SessionKey("terminal", "main")
 
@@ -37,15 +35,8 @@ async def _filled(root: Path) -> None:
 def test_an_answer_for_programs_is_nothing_but_the_answer(tmp_path: Path) -> None:
     """The warning is there, on the other stream."""
     anyio.run(_filled, tmp_path)
-    done = subprocess.run(
-        [sys.executable, "-m", "gateway", "sessions", "show", str(KEY), "--json", "--home", str(tmp_path)],
-        env={**os.environ, "SQUIDBOT_LOG": "warning"},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        cwd=Path(__file__).parents[2],
-        check=True,
-    )
+    done = squidbot(tmp_path, "sessions", "show", str(KEY), "--json", environ={"SQUIDBOT_LOG": "warning"})
+    assert done.returncode == 0
     answer = json.loads(done.stdout)
     assert [message["content"] for message in answer["newest"]] == ["before", "after"]
     assert "history.line_skipped" in done.stderr

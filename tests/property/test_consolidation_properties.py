@@ -220,7 +220,7 @@ class _CareLess(Conversation):
 
 
 OPTIONS = settings(
-    max_examples=examples(40),
+    max_examples=examples(20),
     stateful_step_count=30,
     deadline=None,
     suppress_health_check=list(HealthCheck),

@@ -12,13 +12,14 @@ from gateway.store.sql.inbox_store import InboxStore
 from gateway.store.sql.outbox_store import OutboxStore
 from gateway.store.sql.turn_store import TurnStore
 from gateway.store.states import InboxState
+from tests.property.examples import examples
 from tests.property.queue_rules import StoreMachine
 
 _NO_SHRINK = [Phase.generate]
 
 TestStore = StoreMachine.TestCase
 TestStore.settings = settings(
-    max_examples=30,
+    max_examples=examples(15),
     stateful_step_count=40,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],

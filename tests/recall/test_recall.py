@@ -22,6 +22,7 @@ _SAME_TOPICS = 7
 FLOORS = {"as asked, near": 88, "key words, near": 78, "key words, paraphrased": 22, "5-8 words": 85}
 
 
+@pytest.mark.slow
 async def test_what_was_said_is_among_the_five_best() -> None:
     """In five languages; a search that wants every word stays below each floor, and plain ranking too."""
     shares = await measure(history(language, 0, sittings=30) for language in LANGUAGES)
@@ -35,6 +36,7 @@ async def test_what_was_said_is_among_the_five_best() -> None:
     assert percent(shares[AFTER, "as asked, near"]) >= percent(shares[PROMPT, "as asked, near"])
 
 
+@pytest.mark.slow
 async def test_days_and_changes_are_in_the_prompt_after_summaries(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

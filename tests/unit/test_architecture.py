@@ -37,7 +37,7 @@ def python(code, *arguments):
         env=environ | {"PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -151,7 +151,7 @@ print(json.dumps({
     "threads": threading.active_count() - threads,
     "log handlers": len(logging.root.handlers) - logs,
     "signals": [str(number) for number in handlers if signal.getsignal(number) != handlers[number]],
-    "litellm": "litellm" in sys.modules,
+    "heavy": sorted({"litellm", "openai", "tiktoken", "tokenizers"} & set(sys.modules)),
 }))
 """
 
@@ -170,7 +170,7 @@ def test_every_module_can_be_imported_by_itself_without_side_effects():
         "threads": 0,
         "log handlers": 0,
         "signals": [],
-        "litellm": False,
+        "heavy": [],
     }
 
 

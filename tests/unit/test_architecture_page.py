@@ -17,10 +17,7 @@ PAGES = [
     *(ROOT / "docs" / f"{name}.md" for name in ("design", "dependencies", "memory")),
 ]
 PAGE = "\n".join(page.read_text() for page in PAGES)
-ALL_PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "deploy").rglob("*.md")]
-_LINK = re.compile(r"\]\((?!https?:|mailto:)([^)#\s]*)#?([^)\s]*)\)")
 _NAMED = re.compile(r"`([\w/]+\.py)` `([\w.]+)`")
-_COMMAND = re.compile(r"`squidbot ((?:[a-z][a-z-]*(?:\\?\|[a-z-]+)* ?)+)")
 _CODE = re.compile(r"`([^`\n]+)`")
 _PATH = re.compile(r"(?:[\w*<>-]+/)+(?:[\w*.-]+\.(?:py|md|png|toml))?|[\w*]+\.py")
 _FOLDERS = (
@@ -99,58 +96,12 @@ def _files(path: str) -> list[Path]:
     return near or [one for top in ("agent_core", "channels", "gateway") for one in (ROOT / top).rglob(path)]
 
 
-def dead_links(text: str, folder: Path) -> set[str]:
-    """Links to files that are not there, and to headings that are not in them."""
-    dead = set()
-    for path, heading in _LINK.findall(text):
-        target = folder / path
-        there = target.read_text() if target.suffix == ".md" and target.is_file() else "" if path else text
-        headings = {
-            re.sub(r"[^\w -]", "", line.strip("# \n").lower()).replace(" ", "-")
-            for line in re.findall(r"^#+ .*$", there, re.MULTILINE)
-        }
-        if not target.exists() or (heading and heading not in headings):
-            dead.add(f"{path}#{heading}".rstrip("#"))
-    return dead
-
-
-def unknown_commands(text: str) -> set[str]:
-    """Commands in a page that nobody can type; ``a list|show`` are two."""
-    known, wrong = list(commands(app)), set()
-    groups = {name.partition(" ")[0] for name in known if " " in name}
-    for said in _COMMAND.findall(text):
-        first, *rest = (word.replace("\\", "").split("|") for word in said.split())
-        for name in [f"{one} {two}" for one in first for two in rest[0]] if rest else first:
-            group = name.partition(" ")[0]
-            if (name if group in groups and rest else group) not in {*known, *groups, "doctor"}:
-                wrong.add(name)
-    return wrong
-
-
 def test_every_name_behind_a_file_is_in_it() -> None:
     """The file of a row, and the function in it that does what the row says."""
     assert len(_NAMED.findall(PAGE)) > 10
     assert gone_names(PAGE) == set()
     assert gone_names("`memory/manager.py` `nobody`, `memory/manager.py` `MemoryManager`") == {
         "memory/manager.py nobody"
-    }
-
-
-@pytest.mark.parametrize("page", ALL_PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_links_and_commands_of_a_page_lead_somewhere(page: Path) -> None:
-    """Whatever a reader clicks on or types."""
-    assert dead_links(page.read_text(), page.parent) == set()
-    if page.name != "CHANGELOG.md":
-        assert unknown_commands(page.read_text()) == set()
-
-
-def test_a_dead_link_and_an_unknown_command_are_noticed() -> None:
-    """The control."""
-    text = "# One two\n[a](docs/none.md) [b](#one-two) [c](#three) [d](docs/memory.md)"
-    assert dead_links(text, ROOT) == {"docs/none.md", "#three"}
-    assert unknown_commands("`squidbot cron list\\|fly` `squidbot fly --high` `squidbot logs -f`") == {
-        "cron fly",
-        "fly",
     }
 
 

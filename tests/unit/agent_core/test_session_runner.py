@@ -206,13 +206,13 @@ async def test_it_runs_once():
         runner.stop()
 
 
-async def test_a_hundred_thousand_waiting_sessions_stay_small():
+async def test_ten_thousand_waiting_sessions_stay_small():
     """What waits costs less than a kilobyte each, and nothing once it is done."""
 
     async def nothing() -> None:
         pass
 
-    sessions = [SessionKey("test", str(number)) for number in range(100_000)]
+    sessions = [SessionKey("test", str(number)) for number in range(10_000)]
     runner = SessionRunner(concurrency=64)
     tracemalloc.start()
     try:

@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import os
 import socket
-import subprocess
 import sys
-import textwrap
 from pathlib import Path
 
 import anyio
@@ -20,39 +18,6 @@ from agent_core.models import Message
 from tests.clock import LoopClock, ManualClock
 from tests.contract.llm import collect
 from tests.doubles.openai_server import Call, FakeOpenAI, Say
-
-
-def run_python(code: str, **environ: str) -> str:
-    """The output of a fresh interpreter."""
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)],
-        capture_output=True,
-        text=True,
-        timeout=80,
-        env={"PATH": "/usr/bin:/bin", "PYTHONPATH": ":".join(path for path in sys.path if path), **environ},
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-def test_no_module_imports_litellm():
-    """Every module of the program is imported in a fresh process, and litellm is not there after it."""
-    out = run_python(
-        """
-        import importlib, pkgutil, sys
-        import agent_core, channels, gateway
-
-        for package in (agent_core, channels, gateway):
-            for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
-                if not module.name.endswith("__main__"):
-                    importlib.import_module(module.name)
-        heavy = {"litellm", "openai", "tiktoken", "tokenizers"} & set(sys.modules)
-        print(sorted(heavy), "agent_core.llm.litellm.litellm_child" in sys.modules)
-        """
-    )
-
-    assert out.split("\n")[-2] == "[] True"
-
 
 # ── what litellm sees ──
 
@@ -178,6 +143,7 @@ def test_which_variables_are_handed_over():
 # ── the real one ──
 
 
+@pytest.mark.slow  # it takes seconds of processor to start
 async def test_the_real_one_is_warm_and_asks_nobody(tmp_path):
     """
     It starts, without a stranger on the line, and gives a streamed answer with a tool call; the loop goes

@@ -278,7 +278,9 @@ for number in range(1, 200):
 """
 
 
-@pytest.mark.parametrize("what", ["add", "replace", "remove"])
+@pytest.mark.parametrize(
+    "what", ["replace", *(pytest.param(what, marks=pytest.mark.slow) for what in ("add", "remove"))]
+)
 def test_a_kill_at_any_step_leaves_no_skill_that_nobody_has_agreed_to(tmp_path: Path, what: str) -> None:
     """Killed before each file operation: the old one, the new one or none is used, and the command can be repeated."""
     done = subprocess.run(

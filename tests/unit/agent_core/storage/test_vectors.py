@@ -239,7 +239,7 @@ print("done", flush=True)
 """
 
 
-@pytest.mark.parametrize("batches", [1, 2, 4])
+@pytest.mark.parametrize("batches", [2, *(pytest.param(count, marks=pytest.mark.slow) for count in (1, 4))])
 async def test_a_kill_while_it_is_filled_or_erased_loses_and_leaves_nothing(
     scripted: _VectorsHarness, batches: int
 ):

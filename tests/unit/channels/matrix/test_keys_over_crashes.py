@@ -24,6 +24,8 @@ from tests.doubles.homeserver import ScriptedHomeserver
 
 BOT, ALICE, ROOM = "@bot:hs.test", "@alice:hs.test", "!room:hs.test"
 STEPS = ("receive", "learn_devices", "start_sessions", "room_key_for", "note_key_delivery", "encrypt")
+OTHERS = ("receive", "learn_devices", "start_sessions", "note_key_delivery", "encrypt", "query", "room")
+"""Moments of dying that the fast selection leaves out."""
 REQUESTS = ("query", "claim", "to_device")
 SAID = ("hello", "again")
 
@@ -216,7 +218,13 @@ def world(tmp_path):
         one.close()
 
 
-@pytest.mark.parametrize("moment", [*STEPS, *REQUESTS, "position", "room"])
+@pytest.mark.parametrize(
+    "moment",
+    [
+        *("room_key_for", "claim", "to_device", "position"),
+        *(pytest.param(moment, marks=pytest.mark.slow) for moment in OTHERS),
+    ],
+)
 async def test_what_has_gone_into_the_room_can_be_read(world, moment):
     """Each time that the moment is passed: at the first start, and at one with a session that is there."""
     for nth in itertools.count(1):

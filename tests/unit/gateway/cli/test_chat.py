@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import pty
 import select
 import signal
-import subprocess
-import sys
-import termios
 import time
 from contextlib import contextmanager
 
 import pytest
 
+from tests.command_fork import start_command
 from tests.command_line import CONFIG, daemon, squidbot
-
-
-def _as_in_a_terminal():
-    """Ctrl-C reaches it, also where the tests themselves run in the background and are deaf to it."""
-    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 class Terminal:
@@ -29,14 +20,9 @@ class Terminal:
 
     def __init__(self, home, *arguments):
         self._ours, theirs = pty.openpty()
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "gateway", *arguments],
-            env={**os.environ, "SQUIDBOT_HOME": str(home)},
-            stdin=theirs,
-            stdout=theirs,
-            stderr=theirs,
-            start_new_session=True,
-            preexec_fn=_as_in_a_terminal,
+        env = {**os.environ, "SQUIDBOT_HOME": str(home)}
+        self.process = start_command(
+            *arguments, env=env, stdin=theirs, stdout=theirs, stderr=theirs, in_terminal=True
         )
         os.close(theirs)
         self.shown = ""
@@ -105,11 +91,7 @@ class TestPipe:
         assert "demo model" in squidbot(home, "chat", stdin="hello").stdout
         (home / "in.txt").write_text("hello")
         with (home / "in.txt").open() as file:
-            done = subprocess.run(
-                [sys.executable, "-m", "gateway", "chat"],
-                env={**os.environ, "SQUIDBOT_HOME": str(home)},
-                stdin=file, capture_output=True, text=True, timeout=60, check=False,
-            )  # fmt: skip
+            done = squidbot(home, "chat", stdin=file)
         assert done.returncode == 0
         assert "demo model" in done.stdout
 

@@ -16,6 +16,7 @@ from gateway.cli.output import program_command
 from gateway.store.sqlite.sqlite_queue import SqliteQueue
 from gateway.system.clock import SystemClock
 from gateway.system.home import open_home
+from tests.command_line import squidbot
 
 ROOT = Path(__file__).resolve().parents[4]
 # Each of these takes longer to load than a quarter of what the whole command may take (200 ms).
@@ -239,11 +240,7 @@ def test_a_configuration_can_be_named_in_the_environment(home, tmp_path):
     other.chmod(0o600)
 
     def shown(config, *arguments):
-        return subprocess.run(
-            [sys.executable, "-m", "gateway", *arguments, "--home", str(home.root)],
-            cwd=ROOT, env={**os.environ, "SQUIDBOT_CONFIG": config}, capture_output=True, text=True, timeout=60,
-            check=False,
-        )  # fmt: skip
+        return squidbot(home.root, *arguments, environ={"SQUIDBOT_CONFIG": config})
 
     told = json.loads(shown(str(other), "config", "show", "--json").stdout)
     assert (told["file"], told["settings"]["agents"]["heartbeat"]["enabled"]) == (str(other), False)
@@ -257,10 +254,7 @@ def test_a_configuration_can_be_named_in_the_environment(home, tmp_path):
 def test_a_configuration_that_has_changed_is_read(home):
     """It may be why no daemon runs, and what is wrong with it is said."""
     home.config_file.write_text("chanels: {}\n")
-    done = subprocess.run(
-        [sys.executable, "-m", "gateway", "status", "--home", str(home.root)],
-        cwd=ROOT, capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+    done = squidbot(home.root, "status")
     assert done.returncode == 0
     assert "not running" in done.stdout
     assert "chanels" in done.stderr

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import stat
-import subprocess
-import sys
 import time
 from datetime import UTC, datetime
 from typing import ClassVar
@@ -23,6 +20,7 @@ from gateway.settings.example import EXAMPLE
 from gateway.settings.json_schema import config_schema
 from gateway.settings.last_good import changes, keep_last_good, mask_lines, restore
 from gateway.system.home import Home
+from tests.command_line import ROOM, daemon, fill, squidbot
 
 NOW = datetime(2026, 1, 3, 14, 5, tzinfo=UTC)
 SECRETS = ("hunter2-hunter2", "k3y-in-the-file", "pa55-of-the-env", "t0ken-further-down")
@@ -44,14 +42,6 @@ channels:
       - "${WHO}"
 """
 ENVIRON = {"PASS": SECRETS[2], "SERVER": "https://hs.test", "WHO": "@c:hs.test"}
-
-
-def squidbot(home, *arguments, environ=None):
-    return subprocess.run(
-        [sys.executable, "-m", "gateway", *arguments],
-        env={**os.environ, "SQUIDBOT_HOME": str(home), **(environ or {})},
-        capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
 
 
 @pytest.fixture
@@ -293,8 +283,6 @@ class TestCommands:
 
 
 async def damage(home):
-    from tests.command_line import ROOM, fill
-
     await fill(home)
     history = next((home / "sessions").glob("*.jsonl"))
     with history.open("a") as lines:
@@ -325,8 +313,6 @@ class TestQuiet:
 class TestDaemon:
     def test_a_start_keeps_the_configuration_and_a_broken_one_is_refused(self, tmp_path):
         """What it started with is kept, as it stood; with a broken file it does not start, and the copy stays."""
-        from tests.command_line import daemon
-
         root = tmp_path / "h"
         root.mkdir(mode=0o700)
         kept = Home(root).last_good

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from datetime import datetime
 
 import anyio
@@ -19,6 +16,7 @@ from gateway.store.sqlite.sqlite_queue import SqliteQueue
 from gateway.store.stores import Pending
 from gateway.system.clock import SystemClock
 from gateway.system.home import open_home
+from tests import command_line
 from tests.clock import EPOCH
 from tests.inbound import inbound
 
@@ -26,33 +24,10 @@ CONFIG = "owner: {aliases: ['@a:hs.test']}\nagents: {heartbeat: {enabled: false}
 PLACE = SessionKey("matrix", "!dm:hs.test")
 
 
-# One process for several commands, because most of the time of each goes into its start.
-RUNNER = """
-import io, json, sys
-from contextlib import redirect_stdout, redirect_stderr
-from gateway.cli import main
-for words in json.load(sys.stdin):
-    sys.argv, told = ["squidbot", *words], io.StringIO()
-    try:
-        with redirect_stdout(told), redirect_stderr(told):
-            main()
-    except SystemExit as end:
-        print(json.dumps([end.code, told.getvalue()]))
-"""
-
-
 def squidbot(home, *commands):
     """Exit code and text of each."""
-    done = subprocess.run(
-        [sys.executable, "-c", RUNNER],
-        env={**os.environ, "SQUIDBOT_HOME": str(home)},
-        input=json.dumps(commands),
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=True,
-    )
-    return [tuple(json.loads(line)) for line in done.stdout.splitlines()]
+    ended = [command_line.squidbot(home, *words) for words in commands]
+    return [(done.returncode, done.stdout + done.stderr) for done in ended]
 
 
 @pytest.fixture

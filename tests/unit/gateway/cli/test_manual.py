@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import shutil
 import subprocess
-import sys
 
 import pytest
 
 from gateway.cli.commands import app
 from gateway.cli.manual import EXAMPLES, OVERVIEW, add_examples, commands, overview
+from tests.command_fork import run_command
 
 STALE = "the commands have changed: run python -m gateway.cli.make_pages"
 
 
-def squidbot(*arguments, **more):
-    return subprocess.run(
-        [sys.executable, "-m", "gateway", *arguments],
-        capture_output=True, text=True, timeout=60, check=False, **more,
-    )  # fmt: skip
+def squidbot(*arguments):
+    return run_command(*arguments, env=os.environ)
 
 
 def test_the_overview_is_that_of_the_commands():

@@ -6,8 +6,6 @@ import io
 import json
 import os
 import re
-import subprocess
-import sys
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from threading import Thread
@@ -37,6 +35,7 @@ from gateway.cli.setup.wizard import Init, ProgramCommand, missing
 from gateway.settings import Settings
 from gateway.system.clock import SystemClock
 from gateway.system.home import Home
+from tests.command_fork import run_command
 from tests.doubles.ollama_server import FakeOllama, Pulled
 from tests.doubles.openai_server import FakeOpenAI, Say, Status
 
@@ -46,15 +45,7 @@ NOTHING = Settings()
 def squidbot(home, *arguments, types="", **environ):
     """``squidbot init``, as a person types it."""
     usual = {name: value for name, value in os.environ.items() if not name.endswith("_API_KEY")}
-    return subprocess.run(
-        [sys.executable, "-m", "gateway", "init", "--home", str(home), *arguments],
-        env={**usual, **environ},
-        input=types,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    return run_command("init", "--home", str(home), *arguments, env={**usual, **environ}, stdin=types)
 
 
 # ── what is given ──

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 import pytest
 import structlog
@@ -15,6 +14,7 @@ from gateway.errors import NotFound
 from gateway.observability.logs import configure_logs
 from gateway.observability.logs.log_lines import LineFilter, format_line, parse_line, parse_since
 from gateway.observability.logs.log_reader import from_files, from_journal, log_files
+from tests import command_line
 
 NOW = datetime(2026, 1, 3, 14, 5, tzinfo=UTC)
 
@@ -141,11 +141,7 @@ def test_the_command(rotated, tmp_path):
     (tmp_path / "squidbot.yaml").write_text("gateway: {log: {file: logs/squidbot.log}}\n")
     (tmp_path / "squidbot.yaml").chmod(0o600)
 
-    def squidbot(*arguments):
-        return subprocess.run(
-            [sys.executable, "-m", "gateway", "logs", *arguments, "--home", str(tmp_path)],
-            capture_output=True, text=True, timeout=60, check=False,
-        )  # fmt: skip
+    squidbot = partial(command_line.squidbot, tmp_path, "logs")
 
     done = squidbot("--json")
     assert done.returncode == 0, done.stderr

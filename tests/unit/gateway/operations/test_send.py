@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
+from functools import partial
 
 import anyio
 import pytest
@@ -18,8 +17,8 @@ from gateway.routing.access import Access, Alias, Role
 from gateway.store.sqlite.sqlite_queue import SqliteQueue
 from gateway.store.wakeups import Wakeups
 from tests.clock import ManualClock
+from tests.command_line import squidbot
 
-REPOSITORY = Path(__file__).parents[4]
 ACCOUNTS = {"matrix": "@bot:hs.test", "email": "bot@mail.test"}
 
 
@@ -186,13 +185,9 @@ async def test_the_command_leaves_a_message_for_the_next_start(tmp_path):
     await store.aclose()
 
     async def command(*arguments):
-        done = await anyio.run_process(
-            [sys.executable, "-m", "gateway", "send", *arguments, "--home", str(tmp_path)],
-            input=b"From a pipe",
-            check=False,
-            cwd=REPOSITORY,
-        )
-        return done.returncode, done.stdout.decode(), done.stderr.decode()
+        send = partial(squidbot, tmp_path, "send", *arguments, stdin="From a pipe")
+        done = await anyio.to_thread.run_sync(send)
+        return done.returncode, done.stdout, done.stderr
 
     said = await command("matrix:@alice:hs.test", "**Hello**")
     piped = await command("matrix:#team:hs.test", "--json")
