@@ -318,7 +318,7 @@ class MessageNotes(_Sparse):
     admitted: bool = False  # a person has released it from quarantine; nothing proves its sender
     # An answer to questions:
     answers: dict[str, str] = field(default_factory=dict)  # the questions that it answers, with their tools
-    settled: str = ""
+    settled: str = ""  # what counts for each of them, by name, joined by commas
     granted: str = ""
     misread: str = ""  # it decides nothing, and this is the reply
     more: bool = False  # its text is what was written below the answer, a message like any other

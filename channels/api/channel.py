@@ -78,7 +78,7 @@ class OpenRequest:
         if self.native_id not in ids:
             return False
         own = ids.index(self.native_id)
-        is_approval = self.parts[own].notes.settled == _APPROVED
+        is_approval = _APPROVED in self.parts[own].notes.settled.split(",")
         return not is_approval or any(map(_is_outcome, self.parts[own + 1 :]))
 
     @property

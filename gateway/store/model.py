@@ -61,9 +61,9 @@ class Pending:
     recorded as seen; its text and context are not stored then. ``quarantine`` holds the reason if the whole
     message is stored and waits for a person. ``alone``: the message is a turn by itself and never merged with
     others (a command). ``settles`` maps names of questions to what is recorded about them in the same
-    transaction: an answer in words, or their withdrawal; ``grants`` are what a yes gives besides. The verdict
-    that counts for the first one is then in ``notes.settled``. ``session`` is the session in which the
-    message is processed, if that is not where it was written.
+    transaction: an answer in words, or their withdrawal; ``grants`` are what a yes gives besides. The
+    verdicts that count are then in ``notes.settled``. ``session`` is the session in which the message is
+    processed, if that is not where it was written.
     """
 
     message: InboundMessage

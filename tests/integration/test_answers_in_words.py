@@ -470,8 +470,8 @@ async def test_a_word_to_all_in_reply_to_what_was_asked_back(tmp_path):
 
 
 @pytest.mark.parametrize("asks", [False, True])
-async def test_a_word_to_all_after_a_model_spoke_decides_nothing(tmp_path, monkeypatch, asks):
-    """It may answer that; the control has no word of a model since."""
+async def test_a_word_to_all_after_a_model_spoke_is_asked_back_once(tmp_path, monkeypatch, asks):
+    """It may answer that; below the list that says so it counts. The control has no word of a model since."""
     monkeypatch.setattr(worded_answers, "_CROSSED", timedelta(0))
     tool = Writer()
     async with asking(tmp_path, tool, minutes=DAY) as one:
@@ -483,5 +483,28 @@ async def test_a_word_to_all_after_a_model_spoke_decides_nothing(tmp_path, monke
             await one.asked("shall I?", person=BOB)
         one.server.say(BOB, "yes to all")
         await said(one, f"dm-{BOB}", "2 questions wait" if asks else "`a")
-        await answers(one, f"dm-{BOB}", 2 if asks else 3)
-    assert tool.written == ([] if asks else ["one", "two"])
+        if asks:
+            await answers(one, f"dm-{BOB}", 2)
+            assert tool.written == []
+            one.server.say(BOB, "yes to all")
+        await answers(one, f"dm-{BOB}", 5 if asks else 3)
+    assert tool.written == ["one", "two"]
+
+
+@pytest.mark.parametrize("text", ["sure, but first tell me a joke", "ok", "no idea, what is for lunch?"])
+async def test_with_two_questions_a_sign_with_more_to_a_model_goes_to_it(tmp_path, text):
+    """It answers what the model said; the control: below the questions it is asked back, and neither is decided."""
+    tool = Writer()
+    async with asking(tmp_path, tool, minutes=DAY) as one:
+        one.server.say(BOB, "write one")
+        await question(one, f"dm-{BOB}")
+        one.server.say(BOB, "write two")
+        await question(one, f"dm-{BOB}", 2)
+        control = await one.asked(text, person=BOB)
+        await one.asked("good morning", person=BOB)
+        told = await one.asked(text, person=BOB)
+        left = [each.name for each in await one.built.store.approvals.questions() if each.verdict is None]
+    assert control.text.startswith("2 questions wait for you")
+    assert told.text == f"so: {text}"
+    assert len(left) == 2
+    assert tool.written == []

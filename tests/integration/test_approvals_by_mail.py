@@ -32,7 +32,7 @@ from tests.servers import own_mail_server
 NAMED = re.compile(r"\b(a[0-9a-f]{6}|d\d+)\b")
 
 
-mail_server = own_mail_server("bot", "guest", "eve", "owner", count=22)
+mail_server = own_mail_server("bot", "guest", "eve", "owner", count=24)
 
 
 class Wishful(StreamingModel):
@@ -368,29 +368,37 @@ async def test_a_word_of_somebody_whom_nobody_verified_is_none(
         assert house.tool.written == []
 
 
-@pytest.mark.parametrize("word", ["yes to all", "no to all"])
+@pytest.mark.parametrize(
+    "word", ["yes to all", "no to all", "yes to all but two", "yes to all\n\nbut not two"]
+)
 async def test_a_word_to_all_by_mail(
     mail_server: MailServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, word: str
 ) -> None:
     """
-    A reply to one of two questions is asked back. A no decides all; a yes does not while more stands below it.
+    A reply to one of two questions is asked back, one to the list of both decides all.
 
-    What a mail program adds below may be a condition, as far as anybody can tell; both names are listed once more.
+    What a mail program adds below a yes goes to the model, as below a yes to one; a condition is asked back.
     """
     monkeypatch.setattr(worded_answers, "_CROSSED", timedelta(0))  # nobody reads as fast as this test
-    house = Harness(mail_server, 20 + word.startswith("no"), tmp_path)
+    number = 20 + ["yes to all", "no to all", "yes to all but two"].index(word.partition("\n")[0])
+    house = Harness(mail_server, number + ("\n" in word) * 3, tmp_path)
     async with house.running():
         await house.write("owner", "write one")
         question, first = await house.asked("owner")
         await house.write("owner", "write two", to=question)
         *_, other = await house.mails("owner", lambda text: "I need your approval" in text, count=2)
-        await house.write("owner", word, to=other)
+        await house.write("owner", word[:10].strip(), to=other)
         (listed,) = await house.mails("owner", lambda text: "2 questions wait for you" in text)
         assert first in text_of(listed)
         await house.write("owner", word, to=listed)
         if word.startswith("no"):
             (told,) = await house.mails("owner", lambda text: f"{first} is rejected" in text)
             assert text_of(told).count("is rejected") == 2
-        else:
+        elif "but" in word:
             await house.mails("owner", lambda text: "2 questions wait for you" in text, count=2)
-    assert house.tool.written == []
+        else:
+            (told,) = await house.mails("owner", lambda text: f"{first} is approved" in text)
+            assert text_of(told).count("is approved") == 2
+            assert text_of(told).startswith("so: good morning"), "the lines below went to the model"
+            await house.mails("owner", lambda text: text.startswith("so: wrote"), count=2)
+    assert house.tool.written == (["one", "two"] if word == "yes to all" else [])

@@ -170,7 +170,8 @@ class TestAnswers:
             for_bob = await asked(one, "!usage", person=BOB)
         assert "330 tokens in 3 calls" in for_ann.text
         assert for_ann.text.startswith("All conversations:")
-        assert "220 tokens in 2 calls" in for_bob.text
+        assert for_bob.text.count("220 tokens in 2 calls") == 2, "today, and in the last 30 days"
+        assert "330" not in for_bob.text
 
     async def test_without_a_model_commands_are_answered(self, tmp_path):
         """While no model can be reached, what needs none is answered all the same, and says so."""

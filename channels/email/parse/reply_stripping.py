@@ -125,19 +125,28 @@ def _others_begin(lines: Sequence[str]) -> int:
 
 
 class _HeaderLines:
-    """Lines that follow each other, each with a word and a colon in front, which may be those of a header."""
+    """
+    Lines that follow each other, each with a word and a colon in front, which may be those of a header.
+
+    Where blank lines stand between the first ones and not below, those are what the author wrote above it.
+    """
 
     def __init__(self) -> None:
-        self.start = self._labels = self._addresses = 0
-        self._when = self._who = False
+        self.start = self._labels = self._addresses = self._newest = self._end = 0
+        self._when = self._who = self._is_apart = False
 
     def is_one_with(self, at: int, line: str, *, goes_on: bool) -> bool:
         """Add a line and return True if the lines now are a header; ``goes_on`` allows a continuation."""
         if not _LABEL.match(line):
             self._labels *= goes_on
+            self._end = at
             return False
+        was_apart, self._is_apart = self._is_apart, at > self._end + 1
         if not self._labels:
             self.start, self._addresses, self._when, self._who = at, 0, False, False
+        elif was_apart and not self._is_apart:
+            self.start = self._newest
+        self._newest = self._end = at
         self._labels += 1
         self._when = self._when or _says_when(line)
         self._who = self._who or _WHO.search(line) is not None

@@ -197,7 +197,8 @@ def settle_with(
 
     An earlier decision that is not carried out yet takes precedence: nothing is withdrawn then.
     """
-    for name, verdict in settles.items():
+    settled = list[str]()
+    for name, verdict in sorted(settles.items()):
         if verdict.get("verdict") == WITHDRAWN:
             if db.execute(_DECISION_BEFORE, (inbox_id, inbox_id)).fetchone() is None:
                 _decide(db, name, verdict, now)
@@ -208,7 +209,9 @@ def settle_with(
         counts = counts if known is None else known.verdict
         if counts == APPROVED and found is not None and name in given:
             _give(db, given[name])
-        amendments.note(db, inbox_id, "settled", counts)
+        settled.append(counts)
+    if settled:
+        amendments.note(db, inbox_id, "settled", ",".join(settled))
 
 
 def _give(db: ConnectionPort, grant: Grant) -> None:

@@ -72,9 +72,10 @@ def answer_note(message: InboundMessage) -> str | None:
         return None
     if notes.misread:
         return notes.misread
-    if len(notes.answers) == 1 and notes.settled:
-        ((name, tool),) = notes.answers.items()
-        return f"{outcome(name, tool, notes.settled)}{notes.granted if notes.settled == APPROVED else ''}"
+    if notes.settled:
+        verdicts = zip(sorted(notes.answers.items()), notes.settled.split(","), strict=True)
+        outcomes = "\n".join(outcome(name, tool, verdict) for (name, tool), verdict in verdicts)
+        return f"{outcomes}{notes.granted if notes.settled == APPROVED else ''}"
     lines = [f"- `{name}`" + (f": {subject}" if subject else "") for name, subject in notes.answers.items()]
     told = _(
         "{n} questions wait for you, and I have decided nothing. Write `yes to all` or `no to all`, reply "
@@ -240,7 +241,7 @@ class WordedAnswers:
 
         It is asked back if a model spoke since the last of them, or one may have come while it was written. A
         reply is to what its message names; one that is not to all is asked back, too, and one to all in reply
-        to a question about one call, while others wait.
+        to a question about one call, while others wait. What stands below a yes goes to the model.
         """
         message = entry.message
         rows = await self._rows_meant(message, said)
@@ -252,7 +253,8 @@ class WordedAnswers:
             named += [one.name for one in here]
         about = {one.name: question_subject(one, details=True) for one in mine if one.name in named}
         has_calls = bool(about)
-        if message.audience is Audience.DIRECT and self.access.decide(message).role is Role.OWNER:
+        owner = self.access.decide(message).role is Role.OWNER
+        if message.audience is Audience.DIRECT and owner:
             items = [name for name in dict.fromkeys(named) if name and not is_call(name)]
             about |= {name: "" for name in items if await self._waits([name])}
         if len(about) < 2 or not (has_calls or said.to_all):
@@ -263,8 +265,15 @@ class WordedAnswers:
             for row in shown
         )
         is_no, is_decision = said.sign is Sign.NO, said.to_all and not said.span and not is_short
-        if not is_decision or not is_read or (said.more and not is_no) or await self._is_answering(entry):
+        calls = {one.name: one.tool for one in mine if one.name in about and one.form is None}
+        goes_on = bool(said.more) and not is_no
+        is_decision = is_decision and is_read and not (goes_on and len(calls) < len(about))
+        if not is_decision or await self._is_answering(entry):
             return _answering(entry, about)
+        if goes_on:
+            yes = decision(yes=True, by=message.sender.address, owner=owner)
+            settled = replace(_answering(entry, calls), settles=dict.fromkeys(calls, yes))
+            return self._with_more(settled, said.more)
         told = f"!{'reject' if is_no else 'approve'} {','.join(about)} {' '.join(said.more.split())}".strip()
         return replace(entry, message=message.model_copy(update={"text": told}), alone=True)
 
@@ -276,9 +285,13 @@ class WordedAnswers:
             return [row] if row is not None and same else []
         if not said.to_all or message.channel in self.email_style:
             return []
+        return await self._rows_since_asked(message)
+
+    async def _rows_since_asked(self, message: InboundMessage) -> Sequence[OutboxRow]:
+        """Return what was said here, newest first, if nothing but notices follows the last question."""
         rows = await self.store.approvals.newest_rows(message.session)
-        rows = list(dropwhile(lambda row: _is_mere_notice(row) and not row.message.notes.approves, rows))
-        return rows if rows and rows[0].message.notes.approves else []
+        rows = list(dropwhile(lambda row: _is_mere_notice(row) and not _asks_about(row), rows))
+        return rows if rows and _asks_about(rows[0]) else []
 
     async def _filled_in(self, entry: Pending, mine: Sequence[ToolQuestionRow]) -> Pending | None:
         """Return the answer to a server: a reply to it, or hardly anything else is meant; else None."""
@@ -341,7 +354,8 @@ class WordedAnswers:
         if len(here) > 1 and not said.to_all:
             here = await self._newest_question(entry, here, asked) or here
         if len(here) > 1:
-            is_meant = asked or any(_is_own(one, entry) for one in here)
+            is_clear = said.sign in (Sign.YES, Sign.NO) and any(_is_own(one, entry) for one in here)
+            is_meant = is_clear or bool(await self._rows_since_asked(message))
             about = {one.name: question_subject(one, details=True) for one in here}
             return _answering(entry, about) if is_meant else None
         (question,) = here
@@ -559,6 +573,12 @@ def _is_mere_notice(row: OutboxRow) -> bool:
     is_outcome = message.notes.is_command or (bool(message.notes.answers) and not message.notes.more)
     is_ours = message.kind in (OutboundKind.NOTICE, OutboundKind.APOLOGY) or is_outcome
     return (is_ours or is_reminder) and not is_question(message.text)
+
+
+def _asks_about(row: OutboxRow) -> bool:
+    """Return True for a question, and for a list of several that wait."""
+    notes = row.message.notes
+    return bool(notes.approves) or (len(notes.answers) > 1 and not notes.settled)
 
 
 def _names(row: Any, message: InboundMessage) -> list[str]:

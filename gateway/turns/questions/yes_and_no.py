@@ -40,12 +40,12 @@ class AnswerReading:
 
 _POLITE, _HOUR, _ALL = "polite", "an hour", "all"
 _TABLE: dict[str, tuple[str, str, str, str, str, str]] = {
-    # yes | fine | no | polite | for an hour | to all/all
+    # yes | fine/fine alone | no/no alone | polite | for an hour | to all/all
     "en": (
         "yes|yeah|yep|yup|y|approve|approved|approve it|allow it",
         (
             "ok|okay|fine|alright|all right|sure|of course|go ahead|do it|do that|run it|send it"
-            "|please do|please do it|please do that|proceed|go for it"
+            "|please do it|please do that|proceed|go for it/please do|go on|carry on"
         ),
         (
             "no|nope|nah|n|reject|rejected"
@@ -63,7 +63,7 @@ _TABLE: dict[str, tuple[str, str, str, str, str, str]] = {
         "ja|jo|jep|jawohl|j|genehmigt|erlaubt",
         (
             "klar|alles klar|gerne|gern|in ordnung|einverstanden"
-            "|mach das|mach es|mach's|mach mal|tu das|nur zu|passt"
+            "|mach das|mach es|mach's|tu das|nur zu|passt/mach mal|mach weiter"
         ),
         (
             "nein|nee|nö|ne"
@@ -288,8 +288,11 @@ def _phrases() -> dict[str, str]:
 
 _PHRASES = _phrases()
 _BY_LENGTH = sorted({len(each) for each in _PHRASES}, reverse=True)
-_WHOLE = {_normal(each) for row in _TABLE.values() for each in row[2].partition("/")[2].split("|")}
-"""What says no alone, and begins a request otherwise, such as "cancel"."""
+_OFF, _ON = (
+    {_normal(each) for row in _TABLE.values() for each in row[column].partition("/")[2].split("|")}
+    for column in (2, 1)
+)
+"""What says no or fine alone, and begins a request otherwise, such as "cancel" and "please do"."""
 _SOME = {_normal(each) for row in _TABLE.values() for each in row[5].partition("/")[2].split("|")}
 """What is all beside a yes, and with a no "not all"."""
 
@@ -326,7 +329,7 @@ def read_answer(text: str) -> AnswerReading | None:
     signs = [phrase for phrase in found if _PHRASES[phrase] not in (_POLITE, _ALL)]
     means = {_PHRASES[phrase] for phrase in signs}
     of_all = {phrase for phrase in found if _PHRASES[phrase] == _ALL}
-    if not signs or ((rest or of_all) and signs[0] in _WHOLE):
+    if not signs or ((rest or of_all) and signs[0] in _OFF) or (rest and signs[0] in _ON):
         return None
     is_mixed = Sign.NO in means and (len(means) > 1 or bool(spans or of_all & _SOME))
     if rest or is_mixed or Sign.UNCLEAR in means or len(spans) > 1 or is_question(text):
@@ -338,7 +341,7 @@ def read_answer(text: str) -> AnswerReading | None:
 
 def is_cancellation(text: str) -> bool:
     """Return True if a text is nothing but a word to leave something, such as "stop"."""
-    return _normal(text[:_LONGEST]) in _WHOLE
+    return _normal(text[:_LONGEST]) in _OFF
 
 
 def is_stop_word(text: str) -> bool:

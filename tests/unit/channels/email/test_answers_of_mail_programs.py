@@ -259,3 +259,25 @@ def test_a_line_of_an_invisible_character_is_nobodys() -> None:
     quoted = "> On 19 Jan 2026, at 10:00, Bot <bot@mail.test> wrote:\n> \n> \ufeff\n> Which day? Which hotel?"
     mail = parse_mail(plain(f"On Tuesday.\n\n{quoted}")).without([SAID])
     assert (mail.text, mail.rest) == ("On Tuesday.", "")
+
+
+@pytest.mark.parametrize("apart", [False, True])
+@pytest.mark.parametrize(
+    "new", ["Wine: red or white?", "Two questions:\n\nFirst: when is it?\n\nSecond: where?"]
+)
+def test_a_line_with_a_colon_above_a_header_is_the_authors(new: str, apart: bool) -> None:
+    """
+    It began the header of what is answered, and was anybody's.
+
+    The control: where each line of the header is a paragraph, nothing tells them apart, and all of it is anybody's.
+    """
+    header = [
+        "From: bot@mail.test",
+        "Sent: Sunday, November 22, 2026 10:02 AM",
+        "To: ann@mail.test",
+        "Subject: q",
+    ]
+    for sent in ([QUESTION], []):
+        found = divide("\n\n".join([new, ("\n\n" if apart else "\n").join(header), QUESTION]), sent)
+        assert found.new == ("" if apart else new)
+        assert ("From: bot" in found.rest) == (apart or not sent)

@@ -18,8 +18,8 @@ from gateway.turns.questions.yes_and_no import (
 )
 
 YES = {
-    "en": "please do it|Yes please, do that.|yes please do it|Approve it!|yes, allow it|yes to both|Yes, send it please|run it|yes, thanks a lot|yes to all|Yes, all of them please|yes, all right|yes please|Yes.|YES!|yes, thank you|ok do it|okay|sure, go ahead|`yes`|👍|👍🏽|✅ thanks|approve",
-    "de": "ja, beide|Ja bitte, danke dir|ja, danke schön|ja, alles klar|Ja, zu allem|ja|Ja, bitte|ja danke!|mach das bitte|gerne|Klar, mach es|Ja.",
+    "en": "go on|Go on, please.|ok, go on|please do|please do, thanks|please do both|please do it|Yes please, do that.|yes please do it|Approve it!|yes, allow it|yes to both|Yes, send it please|run it|yes, thanks a lot|yes to all|Yes, all of them please|yes, all right|yes please|Yes.|YES!|yes, thank you|ok do it|okay|sure, go ahead|`yes`|👍|👍🏽|✅ thanks|approve",
+    "de": "mach mal|mach weiter|ja, beide|Ja bitte, danke dir|ja, danke schön|ja, alles klar|Ja, zu allem|ja|Ja, bitte|ja danke!|mach das bitte|gerne|Klar, mach es|Ja.",
     "fr": "oui à tout|oui|Oui, s'il vous plaît|d'accord|oui merci|vas-y|OUI",
     "es": "sí|si|Sí, por favor|vale, hazlo|si, gracias|de acuerdo",
     "it": "sì|sì grazie|va bene, procedi|certo",
@@ -79,7 +79,7 @@ UNCLEAR = [
 OTHER = [
     "", "thanks", "please", "what is it?", "I think yes", "is that a yes?", "cancel my train", "stop the music",
     "yesterday", "nothing", "Jahr", "nein" * 80, "네가 해", "넷", "ばいばい", "okra", "not now", "don't stop",
-    "forget it was me", "1h", "~~yes~~", "y\u0336e\u0336s\u0336", "y\u0338es", "yes " * 80,
+    "forget it was me", "please do write that down", "go on with the story", "mach mal das Licht an", "1h", "~~yes~~", "y\u0336e\u0336s\u0336", "y\u0338es", "yes " * 80,
 ]  # fmt: skip
 
 
