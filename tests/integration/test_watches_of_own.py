@@ -182,7 +182,7 @@ async def test_news_as_a_line_of_the_next_check_in(tmp_path):
         file.write_text("milk\n")
         job = await watched(home, "file:todo.md", check_in=True)
         await looked(home, clock, job, seconds=5)
-        assert not (await heartbeat.would_find(clock.now())).text
+        assert not (await heartbeat.preview_tick(clock.now())).text
         file.write_text("milk\nbread\nbutter\n")
         await looked(home, clock, job)
         assert len(said(home, ANN)) == len(home.model.asked) == 1
@@ -213,7 +213,7 @@ async def test_a_check_in_that_was_not_committed_has_it_again(tmp_path):
         for number in range(1, 8):
             file.write_text(f"one {number}\n")
             await looked(home, clock, job)
-        shown = await heartbeat.would_find(clock.now())
+        shown = await heartbeat.preview_tick(clock.now())
         assert "one 7" in shown.text and NEWS in shown.positions  # it is committed with the check-in, or not
         _instant, found = await heartbeat.now()
         assert [f"one {number}" in found.text for number in range(1, 8)] == [False] * 3 + [True] * 4

@@ -278,6 +278,6 @@ def test_a_line_with_a_colon_above_a_header_is_the_authors(new: str, apart: bool
         "Subject: q",
     ]
     for sent in ([QUESTION], []):
-        found = divide("\n\n".join([new, ("\n\n" if apart else "\n").join(header), QUESTION]), sent)
+        found = split_quotes("\n\n".join([new, ("\n\n" if apart else "\n").join(header), QUESTION]), sent)
         assert found.new == ("" if apart else new)
         assert ("From: bot" in found.rest) == (apart or not sent)
