@@ -68,13 +68,10 @@ async def show_usage(
         rest = rows[_MAX_SESSIONS:]
         told.append({**_row(_sum(f"{len(rest)} others", rest)), "gathered": True})
     today = Amount.from_usage(await context.costs.store.usage_on(day_of(now, limits.zone)))
-    # A guest is shown what their own conversation costs, and nothing of the others.
-    purposes = (
-        [_sum("", rows)]
-        if guest is not None
-        else await context.costs.store.usage_since(since=since, by="purpose")
-    )
-    dearest = [] if guest is not None else await context.costs.store.costliest_turns(since=since)
+    purposes, dearest = [_sum("", rows)], []  # of a guest's own conversation
+    if guest is None:
+        purposes = await context.costs.store.usage_since(since=since, by="purpose")
+        dearest = await context.costs.store.costliest_turns(since=since)
     return {
         "days": days,
         "by": by,
