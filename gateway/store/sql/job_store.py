@@ -168,7 +168,7 @@ class JobStore(Store):
 
     async def watch_states(self) -> dict[str, str]:
         """Return what each job that watches something has noted, by its id."""
-        query, asked = "SELECT name, value FROM positions WHERE name LIKE ?", ("watch:%",)
+        query, asked = "SELECT name, value FROM positions WHERE substr(name, 1, 6) = ?", ("watch:",)
         raws = await self._reader.call("watch_states", lambda db: db.execute(query, asked).fetchall())
         return {name.removeprefix("watch:"): value for name, value in raws}
 

@@ -50,9 +50,9 @@ class WatchedIntake(MailIntake):
         super().__init__("email", settings, AnswerLimiter(settings.limits))
         self.seen = []
 
-    def take(self, *args, **more):
+    def convert(self, *args, **more):
         self.seen.append(self.turns)
-        return super().take(*args, **more)
+        return super().convert(*args, **more)
 
 
 async def test_others_have_their_turn_between_two_mails(tmp_path):
