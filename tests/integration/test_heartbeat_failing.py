@@ -334,7 +334,7 @@ class TestUntold:
         """While the owner's channel cannot be asked nothing is skipped or asked; then the alert comes."""
         async with house(tmp_path, "milk", heartbeat={**SELDOM, "target": f"matrix:{ANN}"}) as home:
             channel = home.built.channels["matrix"]
-            channel.unreachable_error = True
+            channel.away = True
             await home.until(lambda: home.built.supervisor.all_up)
             await home.built.proactive.heartbeat.now()
 
@@ -343,7 +343,7 @@ class TestUntold:
 
             await home.until(deferred)
             assert home.model.asked == []
-            channel.unreachable_error = False
+            channel.away = False
             await home.until(home.alerts)
         assert [one.text for one in home.alerts()] == ["milk"]
 

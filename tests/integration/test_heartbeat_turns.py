@@ -292,7 +292,7 @@ async def test_a_check_in_waits_for_the_link_of_its_target(tmp_path):
     async with house(tmp_path, "milk", heartbeat={**SELDOM, "target": f"matrix:{ANN}"}) as home:
         await home.until(lambda: home.built.supervisor.all_up)
         channel = home.built.proactive.owner_contact.channels["matrix"]
-        channel.unreachable_error = True
+        channel.away = True
         await home.built.proactive.heartbeat.now()
         found = []
 
@@ -301,7 +301,7 @@ async def test_a_check_in_waits_for_the_link_of_its_target(tmp_path):
             return bool(found and found[0][1])
 
         await home.until(waiting)
-        channel.unreachable_error = False
+        channel.away = False
         await home.built.store.maintenance.due_now("link:matrix")  # as when the link comes up
         await home.until(home.alerts)
     assert found == [("heartbeat", "link:matrix")]
@@ -313,8 +313,8 @@ async def test_a_target_that_stays_away_is_no_failure_of_check_ins(tmp_path, mon
     async with house(tmp_path, "milk", heartbeat={**SELDOM, "target": f"matrix:{ANN}"}) as home:
         await home.until(lambda: home.built.supervisor.all_up)
         channel = home.built.proactive.owner_contact.channels["matrix"]
-        channel.unreachable_error = True
+        channel.away = True
         ends = [await tick(home) for _ in range(4)]
-        channel.unreachable_error = False
+        channel.away = False
         assert await tick(home) == ("delivered", "")
     assert ends == [("skipped", "the target's channel does not answer at the moment")] * 4
