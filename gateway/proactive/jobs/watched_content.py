@@ -21,8 +21,8 @@ from agent_core.language import _, ngettext
 from agent_core.text import field_at, one_line
 from agent_core.tools.web.readable_page import codec_of, read_content
 
-MOST_ITEMS = 2_000
-MOST_SHOWN, _SHOWN_CHARS = 10, 300
+MAX_ITEMS = 2_000
+MAX_SHOWN, _SHOWN_CHARS = 10, 300
 _DECLARED = re.compile(rb"""<\?xml\s[^>]{0,100}?encoding\s{0,5}=\s{0,5}["']([\w.:-]{1,40})""")
 _ROOTS = ("rss", "RDF", "feed")
 _ENTRIES = ("item", "entry")
@@ -61,11 +61,11 @@ def read_items(
         lines = [line for line in lines if part.casefold() in line.casefold()]
     if entries is not None:
         wanted = [each for each in entries if part.casefold() in each.text.casefold()]
-        return Content({_key(each.key): each.text for each in wanted[:MOST_ITEMS]}, is_feed=True)
+        return Content({_key(each.key): each.text for each in wanted[:MAX_ITEMS]}, is_feed=True)
     said = [line for each in lines if (line := " ".join(each.split()))]
     if not said and not grows:
         raise ValueError(f"there is nothing with {part!r} in it" if part else "there is no text in it")
-    kept = said[-MOST_ITEMS:] if grows else said[:MOST_ITEMS]
+    kept = said[-MAX_ITEMS:] if grows else said[:MAX_ITEMS]
     return Content({_key(line): one_line(line, _SHOWN_CHARS) for line in kept})
 
 
@@ -80,7 +80,7 @@ def news_of(content: Content, seen: Collection[str]) -> str:
 
 def list_news(new: Sequence[str], count: int) -> str:
     """Return the first of ``count`` new things as text for people; empty if there is none."""
-    lines = [f"- {text}" for text in new[:MOST_SHOWN]]
+    lines = [f"- {text}" for text in new[:MAX_SHOWN]]
     if count > len(lines):
         lines.append(_("and {n} more", n=count - len(lines)))
     return "\n".join(lines)
@@ -89,7 +89,7 @@ def list_news(new: Sequence[str], count: int) -> str:
 def keys_to_keep(content: Content, seen: Sequence[str]) -> list[str]:
     """Return the keys that count as seen from now on: of a feed also earlier ones, which may come back."""
     now = list(content.items)
-    return list(dict.fromkeys([*now, *seen]))[:MOST_ITEMS] if content.is_feed else now
+    return list(dict.fromkeys([*now, *seen]))[:MAX_ITEMS] if content.is_feed else now
 
 
 @dataclass(slots=True)

@@ -10,7 +10,7 @@ import stat
 from typing import TYPE_CHECKING
 
 from agent_core.errors import ToolFailed
-from gateway.proactive.jobs.watched_content import MOST_ITEMS, Content, read_items
+from gateway.proactive.jobs.watched_content import MAX_ITEMS, Content, read_items
 
 if TYPE_CHECKING:
     from agent_core.tools.files.journaled_files import JournaledFiles
@@ -48,6 +48,6 @@ def _names_in(files: JournaledFiles, place: RootedPath, part: str) -> Content:
         finally:
             os.close(handle)
     wanted = sorted(name for name in names if not name.startswith(".") and part.casefold() in name.casefold())
-    if len(wanted) > MOST_ITEMS:
-        raise ValueError(f"the folder has more than {MOST_ITEMS} files")
+    if len(wanted) > MAX_ITEMS:
+        raise ValueError(f"the folder has more than {MAX_ITEMS} files")
     return Content({name: name for name in wanted}, tells_loss=False)

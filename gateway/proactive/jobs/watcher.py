@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from agent_core.tools.web.web_client import Received, WebClient
 
 _AT_ONCE = 4
-_MOST_NEWS = 5
+_MAX_NEWS = 5
 _WAITING = 200
 _DAY = timedelta(days=1)
 _log = structlog.get_logger(__name__)
@@ -123,22 +123,18 @@ class Watcher:
                 said = _("I cannot read {address}: {why}. I keep trying.", address=address, why=note)
         pendings, waits = [], timing.for_check_in and self._check_ins and not note
         if said and waits:
-            told = json.loads(
-                await self._store.inbox.position(HeartbeatChannel.name, HeartbeatChannel.account, NEWS)
-                or "{}"
-            )
-            where = timing.shown_address
-            state.add_news(
-                f"{job.text}\n{background_text([('forwarded', where, '', said)])}", told.get(job.id)
-            )
+            heartbeat = HeartbeatChannel.name, HeartbeatChannel.account
+            told = json.loads(await self._store.inbox.position(*heartbeat, NEWS) or "{}")
+            news = background_text([("forwarded", timing.shown_address, "", said)])
+            state.add_news(f"{job.text}\n{news}", told.get(job.id))
         positions = {name: json.dumps(state.kept)}
         if said and not waits:
             kind, path = timing.own_place
             origin = untrusted_origin("web", timing.address, now)
-            if kind:
-                origin = untrusted_origin(
-                    *(("mail", "somebody else") if kind == "mail" else ("file", path)), now
-                )
+            if kind == "mail":
+                origin = untrusted_origin("mail", "somebody else", now)
+            elif kind == "file":
+                origin = untrusted_origin("file", path, now)
             # A failure is no news: neither the heading nor the question for the model is about it.
             about = replace(job, text="", kind=JobKind.REMIND) if note else job
             message = report_message(
@@ -248,7 +244,7 @@ class _State:
         """Note what waits for the next check-in, with a number; what was told there goes."""
         number = self.kept["number"] = int(self.kept.get("number", 0)) + 1
         news = [each for each in self.kept.get("news", []) if each[0] > (told or 0)]
-        if len(news) >= _MOST_NEWS:
+        if len(news) >= _MAX_NEWS:
             news = [[news[0][0], _("Earlier news was left out.")], *news[2:]]
         self.kept["news"] = [*news, [number, text]]
 
