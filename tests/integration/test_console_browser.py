@@ -1,13 +1,11 @@
 """
 The console in a real browser: the link, every page, and a draft that is edited and sent by clicks.
 
-Without chromium the test is skipped. ``SQUIDBOT_SCREENSHOT=1`` renews docs/pictures/console.png, the picture of the
-manual.
+Without chromium the test is skipped.
 """
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import shutil
@@ -27,8 +25,6 @@ from gateway.system.home import Home
 from tests.integration.test_approvals import ANN, BOB, BOBS, deciding, held, notices
 from tests.integration.test_console import WITH_LOG, looking
 from tests.integration.test_tool_approval import Writer, asking, question
-
-PICTURE = Path(__file__).resolve().parents[2] / "docs" / "pictures" / "console.png"
 
 
 class Page:
@@ -128,10 +124,6 @@ async def test_a_person_decides_in_a_browser(tmp_path: Path) -> None:
                     == 0
                 )
         await page.open(f"{console.url}/console/waiting")
-        if os.environ.get("SQUIDBOT_SCREENSHOT"):
-            PICTURE.parent.mkdir(exist_ok=True)
-            shown = await page.ask("Page.captureScreenshot", format="png")
-            PICTURE.write_bytes(base64.b64decode(shown["data"]))
         await page.value("window.kept = true")
         one.server.say(BOB, "or on Friday?")
         await page.until(

@@ -1,4 +1,8 @@
-"""The chat of the console, in a real daemon: a form without script, its answer, and what is refused."""
+"""
+The chat of the console, in a real daemon: a form without script, its answer, and what is refused.
+
+``SQUIDBOT_SCREENSHOT=1`` renews the pictures of the manual in docs/pictures.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +14,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 
 import httpx
 import pytest
@@ -19,10 +24,11 @@ from anyio.to_thread import run_sync
 from tests.command_line import squidbot
 from tests.daemon import Daemon
 from tests.doubles.openai_server import Call, FakeOpenAI, Say, Status
-from tests.integration.test_console_browser import PICTURE, browsing
+from tests.integration.test_console_browser import Page, browsing
 from tests.openai_endpoint import CountingModel, endpoint_settings
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(1200, func_only=True)]
+PICTURES = Path(__file__).resolve().parents[2] / "docs" / "pictures"
 BAD = "<script>alert('x')</script>"
 
 
@@ -154,26 +160,71 @@ def test_without_the_endpoint_the_page_says_what_to_do(tmp_path):
     assert "<textarea" not in page
 
 
-async def test_in_a_real_browser(tmp_path):
-    """By keyboard and click, and the policy refuses nothing of the page; the picture of the manual is made here."""
+async def test_the_demo_model_in_a_real_browser(tmp_path):
+    """By keyboard and click, and the policy refuses nothing of the page; the demo model knows what it was told."""
     with Daemon(tmp_path / "home", endpoint_settings()) as daemon:
         with_console(daemon, api={})
         await run_sync(daemon.up)
         async with browsing(tmp_path / "browser") as page:
-            done = await run_sync(partial(squidbot, daemon.home, "console", "--json"))
-            await page.open(json.loads(done.stdout)["url"])
-            await page.value("document.querySelector('button').click()")
-            await page.until("location.pathname === '/console/now'")
-            for text in ("My name is Ada.", "What is my name?"):
-                await page.open(f"{daemon.url}/console/chat")
-                await page.value(f"document.querySelector('textarea').value = {json.dumps(text)}")
-                await page.value("document.querySelector('form.wide button').click()")
-                await page.until(
-                    f"document.querySelector('.said') && document.body.textContent.includes({json.dumps(text)})"
-                )
-            shown = str(await page.value("document.querySelector('main').textContent"))
-            assert shown.count("Ada") >= 2
-            if os.environ.get("SQUIDBOT_SCREENSHOT"):
-                picture = await page.ask("Page.captureScreenshot", format="png")
-                PICTURE.with_name("console-chat.png").write_bytes(base64.b64decode(picture["data"]))
+            await come_in(page, daemon)
+            await types(page, daemon, "My name is Ada.", "I will remember that your name is Ada.")
+            await types(page, daemon, "What is my name?", "I have this in my memory")
             assert page.refused == []
+
+
+async def come_in(page: Page, daemon: Daemon) -> None:
+    done = await run_sync(partial(squidbot, daemon.home, "console", "--json"))
+    await page.open(json.loads(done.stdout)["url"])
+    await page.value("document.querySelector('button').click()")
+    await page.until("location.pathname === '/console/now'")
+
+
+async def types(page: Page, daemon: Daemon, text: str, answer: str) -> None:
+    """Write a message on the page and wait until it shows the answer."""
+    await page.open(f"{daemon.url}/console/chat")
+    await page.value(f"document.querySelector('textarea').value = {json.dumps(text)}")
+    await page.value("document.querySelector('form.wide button').click()")
+    await page.until(f"document.querySelector('.chat')?.textContent.includes({json.dumps(answer)})")
+
+
+async def picture(page: Page, name: str) -> None:
+    """Renew a picture of the manual, if that is asked for."""
+    if os.environ.get("SQUIDBOT_SCREENSHOT"):
+        taken = await page.ask("Page.captureScreenshot", format="png")
+        (PICTURES / name).write_bytes(base64.b64decode(taken["data"]))
+
+
+async def test_a_day_on_a_phone_and_at_a_desk(tmp_path):
+    """The owner chats on a phone and approves at a desk; nothing is wider than the phone. Makes two pictures."""
+    at_nine = {"action": "add", "kind": "remind", "text": "Call Tom", "at": "tomorrow 09:00"}
+    shopping = {"path": "shopping.md", "content": "- milk\n- bread\n"}
+    async with FakeOpenAI() as model:
+        model.plan(
+            Say(calls=[Call("schedule", json.dumps(at_nine))]),
+            Say("I'll remind you tomorrow at 09:00 to call Tom."),
+            Say(calls=[Call("write_file", json.dumps(shopping))]),
+            Say("Milk and bread are on the list."),
+        )
+        more = {"tools": {"require_approval": ["write_file"]}}
+        with Daemon(tmp_path / "home", endpoint_settings(model.api_base, **more)) as daemon:
+            with_console(daemon, api={})
+            await run_sync(daemon.up)
+            async with browsing(tmp_path / "browser") as page:
+                await come_in(page, daemon)
+                size = {"width": 390, "height": 960, "deviceScaleFactor": 2, "mobile": True}
+                await page.ask("Emulation.setDeviceMetricsOverride", **size)
+                await types(page, daemon, "Remind me tomorrow at 9 to call Tom.", "I'll remind you")
+                await types(page, daemon, "Put milk and bread on the shopping list.", "I need your approval")
+                assert await page.value("document.documentElement.scrollWidth") <= 390
+                assert await page.value("window.scrollY > 0")  # the newest words, and where one writes
+                await picture(page, "chat.png")
+                await page.ask("Emulation.clearDeviceMetricsOverride")
+                await page.open(f"{daemon.url}/console/waiting")
+                await picture(page, "console.png")
+                await page.value("document.querySelector('article button.yes').click()")
+                await page.until("document.querySelector('.said') !== null")
+                await page.open(f"{daemon.url}/console/chat")
+                await page.until("document.body.textContent.includes('Milk and bread are on the list.')")
+                await page.open(f"{daemon.url}/console/now")
+                await picture(page, "console-now.png")
+                assert page.refused == []

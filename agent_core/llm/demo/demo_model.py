@@ -5,8 +5,10 @@ and tested.
 It is deterministic: the same conversation gets the same answer. What it can do:
 
 - greet, say what it is, thank and say goodbye; anything else it gives back in a friendly way;
-- ``remember that …`` writes the fact into the memory document with ``memory_write``, beside what is there;
-- ``what do you know about me?`` tells the document, and a question with a word of it finds the line;
+- ``remember that …`` and ``my name is …`` write the fact into the memory document with ``memory_write``,
+  beside what is there;
+- ``what do you know about me?`` tells the document; a question with a word of it finds the line, or what was
+  said earlier;
 - ``remind me in 2 minutes to …`` (``tomorrow at 09:00 to …``) makes a job with ``schedule``;
 - ``forget …`` takes out the lines that contain the rest;
 - ``read https://example.org/ into notes.txt and count its words`` fetches a page, writes a file of it, and

@@ -30,7 +30,9 @@ _LETTER_HEAD = re.compile(r"^<mail>\n(?:From: .*\n)?(?:Subject: .*\n)?\n", re.MU
 _LETTER_END = re.compile(r"\n</mail>$", re.MULTILINE)
 _GROUP_PREFIX = re.compile(r"^\[[^\]\s]+\] ", re.MULTILINE)
 _REMIND = re.compile(r"\bremind me (?P<when>.{1,60}?)(?: to| that|:) (?P<what>.+)", re.IGNORECASE)
-_REMEMBER = re.compile(r"\bremember(?: that|:)\s+(.+)", re.IGNORECASE)
+_REMEMBER = re.compile(r"\bremember(?: that|:)\s+(.+)|^(my name is .+)", re.IGNORECASE | re.MULTILINE)
+_MINE = re.compile(r"^my\s", re.IGNORECASE)
+_PASSAGE = re.compile(r"^<remembered>\n(.*?)\n</remembered>$", re.DOTALL | re.MULTILINE)
 _FORGET = re.compile(
     r"(?:^|\bplease )forget (?:that |about |everything about )?(.+)", re.IGNORECASE | re.MULTILINE
 )
@@ -121,7 +123,8 @@ def reply_to(messages: Sequence[Message], tools: Sequence[str]) -> DemoReply:
     spoken, attached = _SPOKEN.findall(text), _ATTACHED.findall(text)
     if attached and not spoken:
         return DemoReply(_about_files(attached, messages))
-    said = _talk(" ".join(spoken), memory, how="said") if spoken else _talk(text, memory)
+    earlier = _said_earlier(messages)
+    said = _talk(" ".join(spoken), memory, earlier, how="said") if spoken else _talk(text, memory, earlier)
     return DemoReply(said)
 
 
@@ -200,8 +203,8 @@ def memory_in(messages: Sequence[Message]) -> str:
 
 
 def facts_in(text: str) -> list[str]:
-    """The facts to remember: the rest of each line after "remember that"."""
-    return [match[1].strip() for match in _REMEMBER.finditer(text)]
+    """The facts to remember: the rest of each line after "remember that", and "my name is …"."""
+    return [(match[1] or match[2]).strip() for match in _REMEMBER.finditer(text)]
 
 
 def _remember(facts: Sequence[str], memory: str, tools: Sequence[str]) -> DemoReply:
@@ -241,7 +244,8 @@ def _after_tools(messages: Sequence[Message], text: str, tools: Sequence[str]) -
             return _remember(facts, result.partition("memory_write again.\n\n")[2].strip(), tools)
         return DemoReply(f"I could not change my memory. The tool said: {result}")
     if facts:
-        return DemoReply(f"I will remember that {'; '.join(fact.rstrip('.!') for fact in facts)}.")
+        told = (_MINE.sub("your ", fact.rstrip(".!")) for fact in facts)
+        return DemoReply(f"I will remember that {'; '.join(told)}.")
     said = "All right." if _REMIND.search(text) else "The tool said:"
     return DemoReply(f"I have forgotten {forget[1].strip().rstrip('.!')}." if forget else f"{said} {result}")
 
@@ -271,7 +275,20 @@ def _about_checklist(text: str) -> str:
     return "\n\n".join(parts) or _SILENCE
 
 
-def _talk(text: str, memory: str, *, how: str = "wrote") -> str:
+def _said_earlier(messages: Sequence[Message]) -> list[str]:
+    """Return the lines of passages that the prompt looked up and of earlier questions, the newest last."""
+    passages = [
+        line.partition(": ")[2]
+        for message in messages
+        for passage in _PASSAGE.findall(message.content)
+        for line in passage.splitlines()
+        if line.startswith("  ")
+    ]
+    users = [message for message in messages if message.role == "user"][:-1]
+    return [*passages, *(line for each in users for line in question_in([each]).splitlines())]
+
+
+def _talk(text: str, memory: str, earlier: Sequence[str] = (), *, how: str = "wrote") -> str:
     if _SILENCE in text:
         return _about_checklist(text)
     if _RECALL.search(text):
@@ -287,8 +304,8 @@ def _talk(text: str, memory: str, *, how: str = "wrote") -> str:
     for pattern, answer in sentences:
         if pattern.search(text):
             return answer
-    if text.endswith("?") and (lines := _lines_about(text, memory)):
-        return "I have this in my memory:\n\n" + "\n".join(lines)
+    if text.endswith("?") and (found := _found_earlier(text, memory, earlier)):
+        return found
     if not text:
         return "I see a message without any text."
     return (
@@ -296,9 +313,18 @@ def _talk(text: str, memory: str, *, how: str = "wrote") -> str:
     )
 
 
-def _lines_about(question: str, memory: str) -> list[str]:
-    words = set(re.findall(r"\w{3,}", question.lower())) - _STOP_WORDS
-    return [line for line in memory.split("\n") if words & set(re.findall(r"\w{3,}", line.lower()))]
+def _found_earlier(question: str, memory: str, earlier: Sequence[str]) -> str:
+    if lines := _lines_about(question, memory.split("\n")):
+        return "I have this in my memory:\n\n" + "\n".join(lines)
+    lines = _lines_about(question, [line for line in earlier if not line.endswith("?")])
+    return f"You told me earlier:\n\n> {lines[-1]}" if lines else ""
+
+
+def _lines_about(question: str, lines: Sequence[str]) -> list[str]:
+    """Return the lines that share a word with the question; "name" counts if it has no better one."""
+    asked = set(re.findall(r"\w{3,}", question.lower()))
+    words = asked - _STOP_WORDS or asked & {"name", "called"}
+    return [line for line in lines if words & set(re.findall(r"\w{3,}", line.lower()))]
 
 
 _STOP_WORDS = set(

@@ -23,6 +23,7 @@ import structlog
 from aiohttp import web
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from channels.markup import to_html
 from gateway.errors import GatewayError, describe
 from gateway.operations.configuration_operations import CHECK_LIMIT_S
 from gateway.operations.http.charts import day_charts
@@ -84,7 +85,7 @@ class Console:
         )
         self._page.globals.update(style=files["style.css"], script=files["live.js"], views=VIEWS)
         self._page.globals["charts"] = lambda: day_charts(day.samples(), datetime.now(UTC))
-        self._page.filters.update(when=_when, place=_place, visible=visible)
+        self._page.filters.update(when=_when, place=_place, visible=visible, markdown=to_html)
         self._headers = {
             "Content-Security-Policy": (
                 f"default-src 'none'; style-src {_hash_of(files['style.css'])}; "
@@ -238,7 +239,8 @@ class Console:
         view = back if back in VIEWS else "now"
         query = {"said": name} | ({"unchanged": ""} if done.get("changed") is False else {})
         query |= {"scope": form["scope"]} if view == "memory" and "scope" in form else {}
-        return web.Response(status=303, headers={"Location": f"/console/{view}?{urlencode(query)}"})
+        place = "#end" if view == "chat" else ""
+        return web.Response(status=303, headers={"Location": f"/console/{view}?{urlencode(query)}{place}"})
 
     async def _call(self, operation: str, **arguments: Any) -> dict[str, Any]:
         if operation != "status" and (refusal := await self._not_here()):

@@ -44,8 +44,11 @@ class View:
 
 
 async def _now(call: Call, _query: Query) -> dict[str, Any]:
+    waiting = await _waiting(call, _query)
     return {
         "report": await call("status", reasons=True),
+        "waiting": sum(len(waiting[key]) for key in ("calls", "drafts", "refused")),
+        "budget": (await call("usage", by="day", days=1))["budget"],
         "turns": (await call("turns_list"))["rows"],
         "jobs": (await call("jobs_list", open_only=True))["jobs"],
     }

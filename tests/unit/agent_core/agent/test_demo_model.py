@@ -62,14 +62,16 @@ def house():
 
 async def test_remember_in_one_room_and_recall_in_another(house):
     """A fact told in one conversation is known in the next, through the real document."""
-    assert (
-        await house.say("remember that my cat is called Tom") == "I will remember that my cat is called Tom."
+    assert await house.say("remember that my cat is called Tom") == (
+        "I will remember that your cat is called Tom."
     )
     assert await house.say("remember that I like tea") == "I will remember that I like tea."
 
     assert "- my cat is called Tom\n- I like tea" in await house.say("what do you know about me?", "b")
     assert await house.say("forget tea", "b") == "I have forgotten tea."
     assert (await house.storage.load_global_memory(OWNER)).text == "- my cat is called Tom"
+    assert await house.say("My name is Ada.") == "I will remember that your name is Ada."
+    assert await house.say("What is my name?", "b") == "I have this in my memory:\n\n- My name is Ada."
 
 
 async def test_two_people_do_not_share(house):

@@ -13,7 +13,7 @@ from agent_core.llm.demo import rules
 from agent_core.llm.demo.demo_model import DemoModel, EchoModel
 from agent_core.llm.demo.rules import memory_in
 from agent_core.models import Message, ToolCall, ToolDefinition
-from agent_core.prompt import BASE_PROMPT, system_text, transcript_line
+from agent_core.prompt import BASE_PROMPT, remembered_text, system_text, transcript_line
 
 pytestmark = pytest.mark.virtual_time
 WRITE = [ToolDefinition(name="memory_write", description="", parameters={"type": "object"})]
@@ -109,6 +109,24 @@ async def test_recall():
     text, _ = await say("What is my cat called?", "- my cat is called Tom\n- tea")
     assert "Tom" in text
     assert "tea" not in text
+
+
+async def test_what_was_said_earlier():
+    """A question is answered from the conversation and from passages that were looked up, never from a question."""
+    more = [
+        Message(role="assistant", content="Nice."),
+        Message(role="user", content="Which train goes at nine?"),
+        Message(role="assistant", content="I do not know."),
+        Message(role="user", content="When does my train go?"),
+    ]
+    text, _ = await say("My train to Bonn goes at 8:12.", more=more)
+    assert text == "You told me earlier:\n\n> My train to Bonn goes at 8:12."
+    found = remembered_text([("3 May, Kitchen", [("Ann", "the plumber is called Weber"), ("you", "Noted.")])])
+    passages = Message(role="system", content=found)
+    text, _ = await say("hello", more=[passages, Message(role="user", content="Who is the plumber?")])
+    assert text == "You told me earlier:\n\n> the plumber is called Weber"
+    text, _ = await say("Which boat is mine?", more=[Message(role="user", content="Which boat is yours?")])
+    assert "You wrote" in text
 
 
 def test_the_document_is_found_in_the_prompt():
