@@ -14,11 +14,13 @@ import hashlib
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
 import anyio
+import anyio.to_thread
 import structlog
 from aiohttp import web
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -85,7 +87,7 @@ class Console:
         )
         self._page.globals.update(style=files["style.css"], script=files["live.js"], views=VIEWS)
         self._page.globals["charts"] = lambda: day_charts(day.samples(), datetime.now(UTC))
-        self._page.filters.update(when=_when, place=_place, visible=visible, markdown=to_html)
+        self._page.filters.update(when=_when, place=_place, visible=visible, markdown=_formatted)
         self._headers = {
             "Content-Security-Policy": (
                 f"default-src 'none'; style-src {_hash_of(files['style.css'])}; "
@@ -204,7 +206,8 @@ class Console:
             return self._render(
                 "problem.html", status=_status_of(error), session=session, name=name, text=_text_of(error)
             )
-        return self._render(f"{name}.html", session=session, name=name, said=said, **shown)
+        render = partial(self._render, f"{name}.html", session=session, name=name, said=said, **shown)
+        return await anyio.to_thread.run_sync(render)
 
     async def _changes(self, request: web.Request) -> web.StreamResponse:
         self._session_of(request)
@@ -266,6 +269,12 @@ class _Refused(web.HTTPException):
 
 def _hash_of(text: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+@lru_cache(maxsize=100)
+def _formatted(markdown: str) -> str:
+    """An answer as HTML; it takes milliseconds, and an open chat is renewed often."""
+    return to_html(markdown)
 
 
 def _status_of(error: Exception) -> int:
