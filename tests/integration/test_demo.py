@@ -31,10 +31,11 @@ def demo(folder, *lines):
 
 def test_a_kept_folder_is_used_again(tmp_path):
     """The accounts are there already, and the assistant remembers what it was told in the first demo."""
-    first = demo(tmp_path / "d", "remember that my favourite colour is green", "/mail hello")
+    first = demo(tmp_path / "d", "remember that my favourite colour is green", "/mail hello", "/console")
     second = demo(tmp_path / "d", "what do you know about me?")
     assert "bot> I will remember" in first
     assert "(mail, " in first
+    assert "/console/enter?token=" in first
     assert "- my favourite colour is green" in second
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -37,6 +38,7 @@ from gateway.cli.setup.model_probe import ProbedModel, choose_model, ollama_mode
 
 __all__ = ["Demo", "run_demo"]
 
+_SQUIDBOT = (sys.executable, "-m", "gateway")
 _READY_LIMIT_S = 90.0
 _LIMITS = ("sender_per_hour", "sender_per_day")
 _PASSWORD = "demo"  # noqa: S105 - servers on loopback that live as long as the demo
@@ -61,6 +63,12 @@ class Demo:
         with urllib.request.urlopen(f"http://{self.listen}/status", timeout=10) as answer:
             status: dict[str, Any] = json.loads(answer.read())
         return status
+
+    def console_link(self) -> str:
+        """Return what ``squidbot console`` says: an address that lets one browser in."""
+        command = [*_SQUIDBOT, "console", "--home", str(self.home)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)  # noqa: S603
+        return (done.stdout or done.stderr).strip()
 
     def kill_daemon(self) -> None:
         """Kill the daemon with SIGKILL, as a power cut would, and start it again on the same home."""
@@ -187,8 +195,7 @@ def _serve_page(port: int, stack: ExitStack) -> str:
 
 
 def _start_daemon(home: Path) -> Child:
-    command = [sys.executable, "-m", "gateway", "run", "--home", str(home)]
-    return Child(command, log=home / "daemon.log", cwd=home)
+    return Child([*_SQUIDBOT, "run", "--home", str(home)], log=home / "daemon.log", cwd=home)
 
 
 def _settings(synapse: Synapse, mail: MailServer, model: ProbedModel, listen: str) -> dict[str, Any]:
@@ -215,8 +222,9 @@ def _settings(synapse: Synapse, mail: MailServer, model: ProbedModel, listen: st
                 "trusted_authserv_ids": [mail.domain],
                 "limits": dict.fromkeys(_LIMITS, 0),  # nobody is tired of the demo
             },
+            "api": {},  # the chat of the console
         },
-        "gateway": {"http": {"listen": listen}},
+        "gateway": {"http": {"listen": listen, "console": True}},
         "tools": {"shell": {"allow": "owner"}, "web": {"allow_private": ["127.0.0.1"]}},
     }
     if model.llm:
@@ -237,7 +245,7 @@ def _invitation(demo: Demo) -> str:
     return f"""
 You are Alice, the bot's owner. What you type goes into a Matrix room and the answer comes back through the
 homeserver.   /mail TEXT  writes a mail   /voice TEXT  speaks   /task  has it use tools   /kill  pulls the
-plug   /help  /quit
+plug   /console  shows it all on a page in your browser   /help  /quit
 
 To join in with programs of your own on this machine:
   Matrix   homeserver {demo.synapse.url}   user @alice:{demo.synapse.server_name}   password {_PASSWORD}

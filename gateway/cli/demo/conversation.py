@@ -37,6 +37,7 @@ _HELP = """\
   /yes              approves what the bot asked last
   /kill             kills the daemon with SIGKILL and starts it again: nothing is lost;
                     try it while the bot thinks, after  !slow 5
+  /console          gives you a link to a page: what goes on, what waits for your yes, a chat
   /status           what the daemon says of itself
   /quit             ends everything"""
 TOUR = (
@@ -129,30 +130,33 @@ class _Talk:
 
     def _obey(self, line: str) -> bool:
         command, _, rest = line.partition(" ")
-        match command:
-            case "":
-                self._show_late()
-            case "/help":
-                print(_HELP)
-            case "/status":
-                self._show_status()
-            case "/kill":
-                self._kill()
-            case "/mail":
-                return self._mail(rest or "Hello!")
-            case "/voice":
-                return self._speak(rest or "Hello! What can you do for me?")
-            case "/task":
-                line = f"read {self._demo.page} into squids.txt and count its words"
-                print(f"     (says: {line})", flush=True)
-                return self._say(line)
-            case "/yes":
-                return self._approve()
-            case _ if command.startswith("/"):
-                print(f"     There is no {command} here.\n{_HELP}")
-            case _:
-                return self._say(line)
+        shown: dict[str, Callable[[], None]] = {
+            "": self._show_late,
+            "/help": lambda: print(_HELP),
+            "/status": self._show_status,
+            "/console": lambda: print(f"     {self._demo.console_link()}"),
+            "/kill": self._kill,
+        }
+        asked: dict[str, Callable[[], bool]] = {
+            "/mail": lambda: self._mail(rest or "Hello!"),
+            "/voice": lambda: self._speak(rest or "Hello! What can you do for me?"),
+            "/task": self._give_task,
+            "/yes": self._approve,
+        }
+        if command in asked:
+            return asked[command]()
+        if command in shown:
+            shown[command]()
+        elif command.startswith("/"):
+            print(f"     There is no {command} here.\n{_HELP}")
+        else:
+            return self._say(line)
         return True
+
+    def _give_task(self) -> bool:
+        line = f"read {self._demo.page} into squids.txt and count its words"
+        print(f"     (says: {line})", flush=True)
+        return self._say(line)
 
     def _speak(self, text: str) -> bool:
         from gateway.cli.demo.tour_material import SpeechUnavailable, speak  # noqa: PLC0415 - the demo alone needs it
