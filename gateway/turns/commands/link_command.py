@@ -174,7 +174,7 @@ class LinkCommand:
             NewOutbound(place.channel, channel.account, place, part, OutboundKind.NOTICE, to)
             for part, _f in parts
         ]
-        await self.outbox.post(notices, once=(f"linked {me}", made.at))
+        await self.outbox.post(notices, once=(f"alert linked {me}", made.at))
 
 
 def _argument(asked: CommandContext) -> str:
