@@ -29,7 +29,7 @@ _DIGITS = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class LinkedAddress:
     """An address is the person of ``main`` since ``at`` (ISO); ``place`` is the conversation that asked."""
 
     main: str
@@ -54,7 +54,7 @@ class LinkRequest:
 class LinkBook:
     """The stored links by their addresses, and the requests, oldest first."""
 
-    linked: Mapping[str, Link] = field(default_factory=dict)
+    linked: Mapping[str, LinkedAddress] = field(default_factory=dict)
     requests: Sequence[LinkRequest] = ()
 
     def mains(self) -> dict[str, str]:
@@ -74,7 +74,7 @@ def read_book(text: str | None) -> LinkBook:
     """Read the stored text; one that cannot be read has no links."""
     try:
         kept = json.loads(text or "{}")
-        linked = {str(address): Link(**one) for address, one in kept.get("linked", {}).items()}
+        linked = {str(address): LinkedAddress(**one) for address, one in kept.get("linked", {}).items()}
         return LinkBook(linked, [LinkRequest(**one) for one in kept.get("requests", ())])
     except (ValueError, TypeError, AttributeError):
         return LinkBook()
@@ -125,7 +125,7 @@ class PeopleLinks:
         book = await self._change(look)
         return next((one for one in book.for_address(address) if one.shown), None)
 
-    async def confirm(self, address: str) -> Link | None:
+    async def confirm(self, address: str) -> LinkedAddress | None:
         """Link an address by the request that was shown there, once; None: there is none, and no link."""
 
         def link(book: LinkBook) -> LinkBook:
@@ -133,7 +133,7 @@ class PeopleLinks:
             if address in book.linked or not shown or len(book.linked) >= MAX_LINKED:
                 return book
             main = self._access.household.main_address(shown[0].main)
-            made = Link(main, self._now(), shown[0].place)
+            made = LinkedAddress(main, self._now(), shown[0].place)
             return replace(book.without(address), linked={**book.linked, address: made})
 
         return (await self._change(link)).linked.get(address)

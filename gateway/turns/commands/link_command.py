@@ -18,7 +18,7 @@ from channels.split import message_parts
 from gateway.proactive.owner_alerts import OwnerAlerts, link_alert
 from gateway.proactive.owner_notifier import OwnerNotifier
 from gateway.routing.access import Access, Role, kinds_of, normalise
-from gateway.routing.links import Link, PeopleLinks
+from gateway.routing.links import LinkedAddress, PeopleLinks
 from gateway.store.stores import NewOutbound, OutboxStore
 from gateway.turns.commands.chat_command_context import NOT_PRIVATE, CommandContext, is_surely_private
 from gateway.turns.questions.question_text import safe_line
@@ -156,7 +156,7 @@ class LinkCommand:
             main=safe_line(made.main),
         )
 
-    async def _tell_first(self, me: str, made: Link) -> None:
+    async def _tell_first(self, me: str, made: LinkedAddress) -> None:
         """Tell the person in the conversation where they asked, once, if its channel still exists."""
         place = SessionKey.parse(made.place)
         channel = self.notifier.contact.channels.get(place.channel)
