@@ -115,14 +115,14 @@ class PeopleLinks:
         def is_it(one: LinkRequest) -> bool:
             return secrets.compare_digest(one.digest, _digest(one.main, address, number))
 
-        def look(book: LinkBook) -> LinkBook:
+        def check(book: LinkBook) -> LinkBook:
             found = book.for_address(address) if self._is_free(address) else []
             right = any(map(is_it, found))
             kept = [replace(one, shown=right and is_it(one), tries=one.tries + (not right)) for one in found]
             left = [one for one in kept if one.tries < MAX_TRIES]
             return replace(book, requests=[*book.without(address).requests, *left])
 
-        book = await self._change(look)
+        book = await self._change(check)
         return next((one for one in book.for_address(address) if one.shown), None)
 
     async def confirm(self, address: str) -> LinkedAddress | None:

@@ -146,7 +146,7 @@ class LinkCommand:
         made = await self.links.confirm(me)
         if made is None:
             return _NOTHING_SHOWN
-        await self._tell_first(me, made)
+        await self._notify_first(me, made)
         alert = link_alert(me, made.main, made.at)
         await self.alerts.store_now(alert.about, alert.text, alert.once)
         _log.info("person.linked")
@@ -156,7 +156,7 @@ class LinkCommand:
             main=safe_line(made.main),
         )
 
-    async def _tell_first(self, me: str, made: LinkedAddress) -> None:
+    async def _notify_first(self, me: str, made: LinkedAddress) -> None:
         """Tell the person in the conversation where they asked, once, if its channel still exists."""
         place = SessionKey.parse(made.place)
         channel = self.notifier.contact.channels.get(place.channel)
@@ -174,7 +174,7 @@ class LinkCommand:
             NewOutbound(place.channel, channel.account, place, part, OutboundKind.NOTICE, to)
             for part, _f in parts
         ]
-        await self.outbox.post(notices, once=(f"alert linked {me}", made.at))
+        await self.outbox.post(notices, once=(f"alert {me}", made.at))
 
 
 def _argument(asked: CommandContext) -> str:
