@@ -29,6 +29,7 @@ from gateway.operations.operation_context import OperationContext, UsageSources
 from gateway.operations.operation_registry import IN_CHATS
 from gateway.operations.operation_views import session_key_of
 from gateway.operations.privacy.own_data import OwnErasure, OwnExport
+from gateway.routing.links import PeopleLinks
 from gateway.settings import Settings
 from gateway.settings.tool_settings import JobLimits
 from gateway.store.background_job_rows import KIND
@@ -42,6 +43,7 @@ from gateway.turns.commands.chat_commands import CommandHandlers
 from gateway.turns.commands.command_service import CommandService, IngestOnly
 from gateway.turns.commands.continue_command import ContinueCommand
 from gateway.turns.commands.conversation_commands import ConversationCommands, Histories
+from gateway.turns.commands.link_command import LinkCommand
 from gateway.turns.commands.model_command import ModelCommand
 from gateway.turns.commands.new_conversation import NewConversation
 from gateway.turns.commands.persona_command import PersonaCommand
@@ -194,6 +196,13 @@ def _commands(shared: _Shared) -> CommandService:
         now=shared.grants.now,
     )
     own_export, own_erasure = _own_data(shared, conversation)
+    linking = LinkCommand(
+        links=PeopleLinks(queue.state, access, env.clock),
+        access=access,
+        outbox=queue.outbox,
+        notifier=proactive.notifier,
+        alerts=proactive.owner_alerts,
+    )
     handlers = CommandHandlers(
         store=queue,
         memory=agent.memory,
@@ -209,6 +218,8 @@ def _commands(shared: _Shared) -> CommandService:
             "search": conversation.search,
             "export": own_export.answer,
             "forget": own_erasure.answer,
+            "link": linking.link,
+            "unlink": linking.unlink,
             "continue": ContinueCommand(queue, histories, env.conversations, env.clock).answer,
             "retry": take_back.retry,
             "undo": take_back.undo,

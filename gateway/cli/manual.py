@@ -72,6 +72,7 @@ EXAMPLES = {
     "logs": "squidbot logs --level warning --since 2h --follow",
     "did": "squidbot did --since 2d",
     "person list": "squidbot person list",
+    "person unlink": "squidbot person unlink bob@example.org",
     "person move": "squidbot person move @bob:old.example @bob:new.example",
     "watch add": "squidbot watch add https://example.org/feed.xml --every 2h",
     "watch list": "squidbot watch list",

@@ -128,8 +128,10 @@ def resolve_person(
     from gateway.errors import NotFound
     from gateway.operations.privacy.inventory import people as who
     from gateway.routing.access import normalise
+    from gateway.routing.links import TOPIC, read_book
     from gateway.settings import load_settings
-    from gateway.settings.people_settings import household_of
+    from gateway.settings.accounts import access_of
+    from gateway.store.personal_rows import read_text
     from gateway.store.place import place_of_queue
     from gateway.system.home import Home, find_home
     from gateway.system.restore_marker import check_no_restore_pending
@@ -142,7 +144,9 @@ def resolve_person(
     if not place.exists():
         raise NotFound(f"there is nothing in {home.root} yet: is it the right home (--home, SQUIDBOT_HOME)?")
     person = who(people, [alias.address for alias in settings.owner.aliases])
-    linked = household_of(settings.people, settings.language).same_person(map(normalise, person.addresses))
+    access = access_of(settings)
+    access.link(read_book(read_text(place, TOPIC)).mains())
+    linked = access.household.same_person(map(normalise, person.addresses))
     person = replace(person, addresses=person.addresses | linked)
     return home, Layout(home.root, home.path(settings.agents.workspace)), person, settings, place
 

@@ -13,22 +13,25 @@ from gateway.operations.operation_context import OperationContext
 from gateway.operations.render import chat_text, table
 
 
+def _by(row: Mapping[str, Any]) -> str:
+    told = "let in" if row["let_in"] else "settings"
+    return f"{told}, linked" if row["linked"] else told
+
+
 def _people_text(answer: Mapping[str, Any]) -> str:
-    rows = [
-        (row["address"], row["channel"], row["role"], "let in" if row["let_in"] else "settings")
-        for row in answer["rows"]
-    ]
+    rows = [(row["address"], row["channel"], row["role"], _by(row)) for row in answer["rows"]]
     return table(("ADDRESS", "CHANNEL", "ROLE", "BY"), rows) if rows else "nobody"
 
 
 @operation("person list", key="people_list", writes=False, render=_people_text)
 async def list_people(context: OperationContext) -> dict[str, Any]:
     """List who may write to squidbot, by channel, and who was let in beside the settings."""
+    from gateway.routing import admissions, links
     from gateway.routing.access import Role
-    from gateway.routing.admissions import load
 
-    await load(context.store, context.access)
     access = context.access
+    await admissions.load(context.store, access)
+    linked = (await links.load(context.store.state, access)).mains()
 
     def role_of(address: str, role: Role) -> str:
         """The role in the household of somebody who has an entry in ``people``."""
@@ -37,11 +40,40 @@ async def list_people(context: OperationContext) -> dict[str, Any]:
 
     return {
         "rows": [
-            {"channel": channel, "address": address, "role": role_of(address, role), "let_in": extra}
+            {
+                "channel": channel,
+                "address": address,
+                "role": role_of(address, role),
+                "let_in": extra,
+                "linked": linked.get(address, ""),
+            }
             for channel in context.access.channels()
             for address, role, extra in context.access.people(channel)
         ]
     }
+
+
+@operation(
+    "person unlink",
+    writes=True,
+    render=lambda one: (
+        f"{one['address']} is {'linked no more' if one['unlinked'] else 'not linked with !link'}"
+    ),
+)
+async def unlink_person(context: OperationContext, address: str) -> dict[str, Any]:
+    """
+    Make an address that was linked with `!link` a person of its own again.
+
+    Args:
+        address: A mail address or a Matrix id, as `squidbot person list` shows it.
+    """
+    from gateway.routing.access import normalise
+    from gateway.routing.links import PeopleLinks
+    from gateway.system.clock import SystemClock
+
+    who = normalise(address)
+    links = PeopleLinks(context.store.state, context.access, SystemClock())
+    return {"address": who, "unlinked": await links.unlink(who)}
 
 
 def _allowed_text(answer: Mapping[str, Any]) -> str:

@@ -163,6 +163,18 @@ def forget_alert(addresses: Sequence[str], *, automatic: bool) -> Alert:
 
 
 @for_owner
+def link_alert(address: str, main: str, at: str) -> Alert:
+    """Alert: somebody has proved that an address is another one's person, at this time (ISO)."""
+    text = _(
+        "`{address}` is the same person as `{main}` from now on: both have proved it with `!link`. "
+        "`!unlink {address}` ends that.",
+        address=_plain(address),
+        main=_plain(main),
+    )
+    return Alert(f"link {address}", text, once=at)
+
+
+@for_owner
 def prompt_cut(model: str, text: str, now: datetime) -> Alert:
     """Alert: a server reads less of a request than it is sent, or than the configuration says."""
     return Alert(
@@ -217,9 +229,9 @@ class OwnerAlerts:
         self._new[about] = Alert(about, text[:_LONGEST], once)
         self._news.set()
 
-    async def store_now(self, about: str, text: str) -> None:
+    async def store_now(self, about: str, text: str, once: str = "") -> None:
         """Do `alert`, but stored on return. Raises StoreUnavailable."""
-        await self._store_alerts([Alert(about, text[:_LONGEST])])
+        await self._store_alerts([Alert(about, text[:_LONGEST], once)])
         self._news.set()
 
     def send_due(self) -> None:

@@ -77,7 +77,7 @@ class Access:
         own: Iterable[str] = (),
         household: Household = Household(),  # noqa: B008 - a frozen value
     ) -> None:
-        self.household = household
+        self.household = self._listed = household
         self._kinds = dict(kinds or {})
         self._borrowing = {name for name, plugin in channel_kinds().items() if plugin.borrows_addresses}
         self._apart = frozenset(apart)
@@ -97,6 +97,14 @@ class Access:
     def admit(self, channel: str, people: Iterable[str]) -> None:
         """Replace the people whom the owner has admitted in addition to the settings."""
         self._let_in[channel] = frozenset(map(normalise, people))
+
+    def link(self, links: Mapping[str, str]) -> None:
+        """Replace the links of people beside the settings: whose person each address is; never an owner's."""
+        found = {address: main for address, main in links.items() if not self._is_of_owner(address, main)}
+        self.household = self._listed.with_links(found)
+
+    def _is_of_owner(self, *addresses: str) -> bool:
+        return any(map(self.is_owner_anywhere, addresses))
 
     @property
     def owner(self) -> str:
@@ -132,8 +140,8 @@ class Access:
         normal = normalise(address)
         if any((name, normal) in self._owner for name in self._names(channel)):
             return Role.OWNER
-        if self._borrows(channel):
-            lists = [each for each in self._exact if not (self._borrows(each) or self.is_apart(each))]
+        if self.borrows(channel):
+            lists = [each for each in self._exact if not (self.borrows(each) or self.is_apart(each))]
         else:
             lists = [channel]
         return Role.ALLOWED if any(self._is_allowed(each, normal) for each in lists) else Role.STRANGER
@@ -226,11 +234,12 @@ class Access:
         plugin = channel_kinds().get(self.kind(channel))
         return plugin is None or plugin.has_rooms
 
-    def _borrows(self, channel: str) -> bool:
+    def borrows(self, channel: str) -> bool:
+        """Return True for a channel whose senders are known by addresses of other channels."""
         return self.kind(channel) in self._borrowing
 
     def _names(self, channel: str) -> Collection[str]:
-        if self._borrows(channel):
+        if self.borrows(channel):
             return {name for name, _ in self._owner}
         return (channel,) if self.is_apart(channel) else (channel, self.kind(channel))
 

@@ -84,6 +84,19 @@ class Household:
         """The address that names the memory of a person: the first of theirs, or the address itself."""
         return next(iter(self.rules(address).addresses), address)
 
+    def with_links(self, links: Mapping[str, str]) -> Household:
+        """Return the household in which each key without an entry is the person of its value."""
+        more: dict[str, list[str]] = {}
+        for address, main in links.items():
+            if address != main and not self.rules(address).addresses:
+                more.setdefault(self.main_address(main), []).append(address)
+        people = dict(self.people)
+        for main, found in more.items():
+            rules = self.rules(main)
+            name = rules.name if rules.addresses else main
+            people[name] = replace(rules, name=name, addresses=(*(rules.addresses or (main,)), *found))
+        return Household(people, self.language)
+
     def same_person(self, addresses: Iterable[str]) -> frozenset[str]:
         """These normalised addresses with all others of the same people."""
         return frozenset(each for one in addresses for each in (one, *self.rules(one).addresses))

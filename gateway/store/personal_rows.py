@@ -42,6 +42,13 @@ def person_rows(
         return erasure_statements.find(db, addresses, sessions, turns)
 
 
+def read_text(place: QueuePlace, topic: str) -> str | None:
+    """Do what `StateStore.read` does, beside a daemon. Raises `StoreUnavailable`, `ConfigInvalid`."""
+    with _transaction(place) as db:
+        row = db.execute("SELECT value FROM state WHERE topic = ?", (topic,)).fetchone()
+        return None if row is None else str(row[0])
+
+
 def erase_rows(
     place: QueuePlace,
     addresses: Collection[str],

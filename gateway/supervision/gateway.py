@@ -38,7 +38,7 @@ from gateway.proactive.jobs.scheduler import Scheduler
 from gateway.proactive.owner_alerts import OwnerAlerts
 from gateway.proactive.owner_contact import OwnerContact
 from gateway.proactive.owner_notifier import OwnerNotifier
-from gateway.routing import admissions
+from gateway.routing import admissions, links
 from gateway.routing.conversations import Conversations
 from gateway.routing.crash_isolation import CrashIsolation
 from gateway.routing.delivery import Delivery
@@ -313,6 +313,7 @@ class Gateway:
                 await self._begin()
                 await self.store.maintenance.recover()
                 await admissions.load(self.store, self.conversations.access)
+                await links.load(self.store.state, self.conversations.access)
                 await self.store.maintenance.due_now(BUDGET)  # it may be another one
                 await self.conversations.reassign_waiting(self.store.inbox, self.channels)
                 await self.history.recover()

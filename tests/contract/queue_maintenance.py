@@ -284,6 +284,23 @@ class MaintenanceContract:
         assert (sent[row.message.id], sent[open_row.message.id]) == ("", "unsent")
         assert await accept(store, "done", "open", "young") == []
 
+    async def test_what_was_posted_once_is_forgotten_with_it(self, store: Queue, clock: ManualClock):
+        """Where its message is forgotten, except for alerts: they are told again only with another value."""
+        posts = [("message here", "1"), ("reminder x", "2"), ("alert disk", "3"), ("reminder open", "4")]
+        for once in posts:
+            (row,) = await store.outbox.post([out("told")], once=once)
+            if once[0] != "reminder open":
+                await store.outbox.sending(row)
+                await store.outbox.record_send(row, f"${once[1]}")
+        await store.maintenance.prune(older_than_s=5 * DAY_S)
+        assert [await store.outbox.post([out("told")], once=once) for once in posts] == [
+            []
+        ] * 4  # the control
+        clock.advance(10 * DAY_S)
+        await store.maintenance.prune(older_than_s=5 * DAY_S)
+        again = [await store.outbox.post([out("told")], once=once) for once in posts]
+        assert [len(each) for each in again] == [1, 1, 0, 0]
+
     async def test_what_was_forgotten_cannot_be_tried_again(self, store: Queue, clock: ManualClock):
         """A dead message without its text has nothing to be answered."""
         await accept(store, "a")

@@ -252,6 +252,11 @@ async def sent_or_given_up(ran: Ran) -> None:
     assert row is not None and row.state in (OutboxState.PENDING, OutboxState.DEAD)
 
 
+async def newest_post_known(ran: Ran) -> None:
+    assert ran.failed == 0, ran.both
+    assert await ran.queue.outbox.post([out("again")], once=("topic", "new")) == []
+
+
 async def not_accepted_again(ran: Ran) -> None:
     assert ran.failed == 0, ran.both
     assert list(ran.one) == [], ran.one
@@ -265,6 +270,15 @@ async def ignored_long_ago(queue: Queue) -> None:
     await queue.inbox.accept("matrix", BOT, [pending("a", ignore="no"), pending("b")], {})
     # Older than the clock can be moved here.
     old = "UPDATE inbox SET ended_at = 0, accepted_at = 0 WHERE native_id = 'a'"
+    await queue.turns._writer.call("age", lambda db: db.execute(old) and None, locks=())  # type: ignore[attr-defined]
+
+
+async def posted_long_ago(queue: Queue) -> None:
+    """Something that was posted once, and whose message is forgotten."""
+    (row,) = await queue.outbox.post([out("told")], once=("topic", "old"))
+    await queue.outbox.sending(row)
+    await queue.outbox.record_send(row, "$1")
+    old = "UPDATE outbox SET payload = NULL, ended_at = 0"
     await queue.turns._writer.call("age", lambda db: db.execute(old) and None, locks=())  # type: ignore[attr-defined]
 
 
@@ -382,6 +396,16 @@ RACES = [
         lambda queue, _: queue.maintenance.prune(older_than_s=1.0),
         not_accepted_again,
         at=r"FROM seen|DELETE FROM inbox",
+        within_s=2.0,
+    ),
+    Race(
+        "what was posted once is forgotten while its topic gets another value",
+        posted_long_ago,
+        lambda queue, _: queue.outbox.post([out("news")], once=("topic", "new")),
+        lambda queue, _: queue.maintenance.prune(older_than_s=1.0),
+        newest_post_known,
+        guard="statement",
+        at=r"INTO once|FROM outbox WHERE key",
         within_s=2.0,
     ),
     Race("two ends of a turn", taken, completed, completed, answered_once, guard="statement"),

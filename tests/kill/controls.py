@@ -138,6 +138,13 @@ class _ForgetsStops(_Around):
         return await self._real.accept(channel, account, batch, positions)
 
 
+class _PostsAgain(_Around):
+    """What was posted before a death is posted again by the turn that is done again."""
+
+    async def post(self, outbound: Any, *, once: Any = None, **named: Any) -> Any:
+        return await self._real.post(outbound, once=None, **named)
+
+
 class _SettlesAfterwards(_Around):
     """What a message says of a question is noted in a transaction of its own."""
 
@@ -203,6 +210,8 @@ def queue(control: str, plain: Queue, channel: LoopbackChannel, point: Striker) 
         case "settles_afterwards":
             approvals = plain.approvals
             return wrapping(inbox=lambda inbox: _SettlesAfterwards(inbox, approvals, point))(plain)
+        case "posts_again":
+            return wrapping(outbox=_PostsAgain)(plain)
         case "forgets_history":
             return wrapping(journal=_ForgetsHistory)(plain)
         case _:

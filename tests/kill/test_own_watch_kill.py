@@ -54,6 +54,27 @@ class Watching:
         with self.box.imap() as imap:
             assert imap.append(FOLDER, "", "", mail.as_bytes())[0] == "OK"
 
+    def begin_check_ins(self):
+        """Watch a file for check-ins, wait for its base line, and return it."""
+        file = self.daemon.home / "workspace" / "todo.md"
+        file.write_text("old\n")
+        words = ["todo.md", "--kind", "file", "--check-in", "--every", "1s"]
+        done = squidbot("watch", "add", *words, "--home", str(self.daemon.home))
+        assert done.returncode == 0, done.stderr
+        [job_id] = re.findall(r"^(\w{5})  watch", done.stdout)
+        self.daemon.wait_until(lambda: f'"watch.looked","job":"{job_id}"' in self.daemon.log())
+        return file
+
+    def in_check_ins(self):
+        """In how many check-ins that ended with an answer each line was."""
+        with closing(sqlite3.connect(f"file:{self.daemon.home / 'gateway.db'}?mode=ro", uri=True)) as db:
+            ticks = db.execute("SELECT native_id, payload FROM inbox WHERE channel = 'heartbeat'").fetchall()
+            ended = db.execute("SELECT instant, until FROM ledger WHERE outcome IN ('delivered', 'silent')")
+            answered = ended.fetchall()
+        at = {name: datetime.fromisoformat(name).timestamp() for name, _payload in ticks}
+        told = [text for name, text in ticks if any(first <= at[name] <= last for first, last in answered)]
+        return Counter(re.findall(r"task #\d+#", "\n".join(told)))
+
     def said(self):
         """How often each was said, and every apology."""
         texts = [
@@ -119,23 +140,7 @@ def test_news_for_check_ins_over_kills(watching):
     owner could not be reached yet, has the next one tell it. Every second life goes on until then, as above.
     """
     chance, daemon = random.Random(SEED), watching.daemon
-    file = daemon.home / "workspace" / "todo.md"
-    file.write_text("old\n")
-    done = squidbot(
-        "watch", "add", "todo.md", "--kind", "file", "--check-in", "--every", "1s", "--home", str(daemon.home)
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    [job_id] = re.findall(r"^(\w{5})  watch", done.stdout)
-    daemon.wait_until(lambda: f'"watch.looked","job":"{job_id}"' in daemon.log())
-
-    def in_check_ins() -> Counter[str]:
-        with closing(sqlite3.connect(f"file:{daemon.home / 'gateway.db'}?mode=ro", uri=True)) as db:
-            ticks = db.execute("SELECT native_id, payload FROM inbox WHERE channel = 'heartbeat'").fetchall()
-            ended = db.execute("SELECT instant, until FROM ledger WHERE outcome IN ('delivered', 'silent')")
-            answered = ended.fetchall()
-        at = {name: datetime.fromisoformat(name).timestamp() for name, _payload in ticks}
-        told = [text for name, text in ticks if any(first <= at[name] <= last for first, last in answered)]
-        return Counter(re.findall(r"task #\d+#", "\n".join(told)))
+    file = watching.begin_check_ins()
 
     for number in range(1, KILLS // 2 + 1):
         with file.open("a") as more:
@@ -145,10 +150,10 @@ def test_news_for_check_ins_over_kills(watching):
         TALLY["SIGKILL around a watch for check-ins"] += 1
         daemon.up()
         if number % 2 == 0:
-            daemon.wait_until(lambda number=number: len(in_check_ins()) >= number, within_s=120)
-    daemon.wait_until(lambda: len(in_check_ins()) == KILLS // 2)
+            daemon.wait_until(lambda number=number: len(watching.in_check_ins()) >= number, within_s=120)
+    daemon.wait_until(lambda: len(watching.in_check_ins()) == KILLS // 2)
     time.sleep(4)
-    assert in_check_ins() == {f"task #{number}#": 1 for number in range(1, KILLS // 2 + 1)}
+    assert watching.in_check_ins() == {f"task #{number}#": 1 for number in range(1, KILLS // 2 + 1)}
 
 
 def test_control_of_two_commits(watching):
@@ -163,3 +168,18 @@ def test_control_of_two_commits(watching):
     TALLY["SIGKILL of a watch between two commits"] += 1
     daemon.up()
     daemon.wait_until(lambda: set(watching.said().values()) == {2})
+
+
+def test_control_of_two_commits_of_a_check_in(watching):
+    """The control: one that commits what was told there after the check-in, and is killed between, tells it twice."""
+    daemon, file = watching.daemon, watching.begin_check_ins()
+    daemon.kill()
+    daemon.module = "tests.kill.twice_watching_daemon"
+    daemon.up()
+    with file.open("a") as more:
+        more.write("task #1#\n")
+    daemon.wait_until(lambda: watching.in_check_ins() == {"task #1#": 1}, within_s=120)
+    daemon.kill()
+    TALLY["SIGKILL of a check-in between two commits"] += 1
+    daemon.up()
+    daemon.wait_until(lambda: watching.in_check_ins() == {"task #1#": 2}, within_s=120)

@@ -20,7 +20,6 @@ import anyio.to_thread
 import structlog
 
 from agent_core.language import _, gettext_noop, show_time
-from agent_core.messages import Audience
 from agent_core.ports import Clock
 from channels.attachments.attachment_storage import AttachmentsUnavailable
 from channels.base import AttachmentRefused
@@ -35,18 +34,13 @@ from gateway.operations.privacy.erasure_requests import (
     withdraw,
 )
 from gateway.proactive.owner_alerts import forget_alert
-from gateway.routing.access import Access, Role, is_admitted, normalise
+from gateway.routing.access import Access, Role, normalise
 from gateway.store.stores import StateStore
 from gateway.store.wakeups import Alert
-from gateway.turns.commands.chat_command_context import CommandContext
+from gateway.turns.commands.chat_command_context import NOT_PRIVATE, CommandContext, is_surely_private
 from gateway.turns.commands.conversation_commands import KeepFile
-from gateway.turns.questions.decisions import proof_level
 from gateway.turns.questions.review_questions import CommandReply
 
-NOT_PRIVATE = gettext_noop(
-    "That is for a private conversation with me alone, in which it is certain that you are writing. Nothing "
-    "was done."
-)
 _HOW = gettext_noop(
     "`!forget me` erases all that I have stored about you. For less than that: `!undo` takes back your last "
     "question, `!memory undo` the last change of my notes, and `!new` begins a new conversation. Nothing was "
@@ -59,8 +53,6 @@ _OWNER = gettext_noop(
     "You are my owner: at the machine, stop me and run `squidbot forget owner`. Nothing was done."
 )
 _log = structlog.get_logger(__name__)
-_SURE = 2
-"""The proof that a decision about everything needs; see `proof_level`."""
 _CODE_S = 3600.0
 
 
@@ -204,17 +196,7 @@ class OwnErasure:
 
 
 def _is_private(asked: CommandContext, access: Access, can_send: Callable[[str], bool]) -> bool:
-    """Return True if nobody else reads along, and the message is certainly by its sender."""
-    message = asked.message
-    return (
-        message.audience is Audience.DIRECT
-        and normalise(message.context.reply_to) in ("", normalise(message.sender.address))
-        and message.sender.verified
-        and not is_admitted(message)
-        and proof_level(message) >= _SURE
-        and can_send(message.channel)
-        and not (access.is_apart(message.channel) and not asked.is_owner)
-    )
+    return can_send(asked.message.channel) and is_surely_private(asked, access)
 
 
 def _addresses(asked: CommandContext, access: Access) -> frozenset[str]:

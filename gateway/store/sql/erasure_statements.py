@@ -257,9 +257,22 @@ def _forget_topics(db: ConnectionPort, addresses: Collection[str], sessions: Col
         if topic.startswith("let-in:") and isinstance(people := _json(value), dict):
             left = {name: each for name, each in people.items() if person_name(name) not in addresses}
             db.execute("UPDATE state SET value = ? WHERE topic = ?", (json.dumps(left), topic))
+        elif topic == "linked-people" and isinstance(links := _json(value), dict):
+            db.execute("UPDATE state SET value = ? WHERE topic = ?", (_unlinked(links, addresses), topic))
         elif any(session in value for session in sessions) and isinstance(kept := _json(value), dict):
             left = {name: each for name, each in kept.items() if name not in sessions}
             db.execute("UPDATE state SET value = ? WHERE topic = ?", (json.dumps(left), topic))
+
+
+def _unlinked(links: dict[str, Any], addresses: Collection[str]) -> str:
+    """The stored links of people without those that name one of these addresses."""
+
+    def is_left(names: str | Mapping[str, Any]) -> bool:
+        named = [names] if isinstance(names, str) else [str(names.get("main")), str(names.get("address"))]
+        return not any(person_name(name) in addresses for name in named)
+
+    linked = {name: one for name, one in links["linked"].items() if is_left(name) and is_left(one)}
+    return json.dumps({"linked": linked, "requests": list(filter(is_left, links["requests"]))})
 
 
 def _json(text: str) -> object:

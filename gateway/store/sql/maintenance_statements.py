@@ -27,7 +27,7 @@ from gateway.store.states import (
     StoreStats,
 )
 
-_Key = TypeVar("_Key", int, str)
+_Key = TypeVar("_Key", int, str, tuple[str, str])
 PAGE_ROWS = 250
 # Most rows are in these states: a scan backwards from the end finds some sooner than an index does.
 _COMMON = frozenset({InboxState.SETTLED, InboxState.IGNORED, OutboxState.SENT})
@@ -341,6 +341,28 @@ def forget_payloads(db: ConnectionPort, table: str, condition: str, ids: Sequenc
     """Delete the payloads of ended rows from the first to the last of these ids; return how many."""
     query = f"UPDATE {table} SET payload = NULL WHERE {_CHOSEN}{condition}"
     return db.execute(query, (ids[0], ids[-1], before)).rowcount
+
+
+ALERTS = "alert "
+"""Topics that begin so are kept: what they are about is told again only when it has changed."""
+
+
+def posts_of_events(db: ConnectionPort) -> list[tuple[str, str]]:
+    """Return what was posted once, as topics and values, except alerts; the other values never come again."""
+    rows = db.execute("SELECT topic, value FROM once").fetchall()
+    return [(topic, value) for topic, value in rows if not topic.startswith(ALERTS)]
+
+
+def ended_keys(db: ConnectionPort, keys: Sequence[str]) -> set[str]:
+    """Return those of these keys whose messages have ended and are forgotten."""
+    marks = ", ".join("?" * len(keys))
+    query = f"SELECT key FROM outbox WHERE key IN ({marks}) AND payload IS NULL"
+    return {key for (key,) in db.execute(query, tuple(keys)).fetchall()}
+
+
+def forget_posts(db: ConnectionPort, posts: Sequence[tuple[str, str]]) -> None:
+    """Forget that these were posted, unless the topic has another value by now."""
+    db.executemany("DELETE FROM once WHERE topic = ? AND value = ?", posts)
 
 
 _ASKED = (

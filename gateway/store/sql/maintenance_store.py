@@ -15,7 +15,7 @@ from gateway.store.sql.engine import ALONE, NOTHING, Locks, Store, named_lock
 from gateway.store.sql.locking import inbox_range_locks
 from gateway.store.sql.maintenance_statements import count
 from gateway.store.sql.question_store import forget_withdrawn
-from gateway.store.sql.row_codec import session_or_none
+from gateway.store.sql.row_codec import message_id, origin_of_post, session_or_none
 from gateway.store.states import IGNORED_S, StoreStats
 
 _PRUNE_ROWS = 2000
@@ -64,7 +64,7 @@ class MaintenanceStore(Store):
         Of rows that were ignored longer ago than this or than `IGNORED_S` only a digest of the key stays. It
         recognises the message if it comes again; no other query finds them any more. Rows that nobody
         released for `QUARANTINE_S` become IGNORED as ``quarantine_expired``; those of uninvited people after
-        `UNINVITED_S`.
+        `UNINVITED_S`. With a message that was posted once, it forgets that, except for alerts.
         """
         now = self._now()
         ended, ignored = now - older_than_s, now - min(older_than_s, IGNORED_S)
@@ -93,7 +93,22 @@ class MaintenanceStore(Store):
                 )
                 for ids in maintenance_statements.pages(found):
                     forgotten += await self._writer.call("prune", partial(drop, ids=ids), locks=locks(ids))
+        await self._forget_posts()
         return forgotten
+
+    async def _forget_posts(self) -> None:
+        """Forget what was posted once for an event, where only the key of the message is left."""
+        posts = await self._reader.call("prune", maintenance_statements.posts_of_events)
+        for page in maintenance_statements.pages(posts):
+            keys = {message_id(self._secret, origin_of_post(each), 0): each for each in page}
+            left = await self._reader.call(
+                "prune", partial(maintenance_statements.ended_keys, keys=list(keys))
+            )
+            gone = [keys[key] for key in left]
+            if gone:
+                await self._writer.call(
+                    "prune", partial(maintenance_statements.forget_posts, posts=gone), locks=NOTHING
+                )
 
     async def lease(
         self, name: str, *, holder: str, ttl_s: float, instead_of: Collection[str] = ()

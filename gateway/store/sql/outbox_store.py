@@ -21,6 +21,7 @@ from gateway.store.sql.row_codec import (
     key_text,
     message_id,
     new_outbox,
+    origin_of_post,
     outbox_row,
 )
 from gateway.store.sql.state_store import TextChanged, claim_once, due_at, take_texts
@@ -47,7 +48,7 @@ class OutboxStore(Store):
         sets it: one post per new value, across kills. Earlier posts are not returned.
         """
         now = self._now()
-        origin = secrets.token_hex(16) if once is None else _origin(once)
+        origin = secrets.token_hex(16) if once is None else origin_of_post(once)
         messages = new_outbox(outbound, secret=self._secret, origin=origin, now=now)
         held = [new.hold for new in outbound]
         lines = [(str(session), [dump(line) for line in told]) for session, told in history]
@@ -70,7 +71,7 @@ class OutboxStore(Store):
 
     async def is_posted(self, once: tuple[str, str]) -> bool:
         """Return True if something was posted for a topic and a value, however long ago."""
-        key = message_id(self._secret, _origin(once), 0)
+        key = message_id(self._secret, origin_of_post(once), 0)
         query = "SELECT 1 FROM outbox WHERE key = ?"
         return await self._reader.call(
             "is_posted", lambda db: db.execute(query, (key,)).fetchone() is not None
@@ -270,10 +271,6 @@ class OutboxStore(Store):
             "new_drafts", lambda db: maintenance_statements.new_drafts(db, known, limit)
         )
         return [outbox_row(raw) for raw in raws], all_known
-
-
-def _origin(once: tuple[str, str]) -> str:
-    return "\0".join(("once", *once))
 
 
 def _of_turn(row: OutboxRow, into: SessionKey | None = None) -> Locks:

@@ -277,6 +277,11 @@ def message_id(secret: str, origin: str, number: int) -> str:
     return hashlib.sha256(f"{secret}\0{origin}\0{number}".encode()).hexdigest()[:32]
 
 
+def origin_of_post(once: tuple[str, str]) -> str:
+    """Return the origin of what was posted once under a topic and a value."""
+    return "\0".join(("once", *once))
+
+
 def new_outbox(
     outbound: Sequence[NewOutbound], *, secret: str, origin: str, now: float, turn: Turn | None = None
 ) -> list[tuple[OutboundMessage, str]]:

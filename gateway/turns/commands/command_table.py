@@ -184,6 +184,22 @@ COMMANDS: dict[str, ChatCommand] = {
         ),
         for_owner=True,
     ),
+    "link": ChatCommand(
+        _ANYTHING,
+        _DONE,
+        gettext_noop(
+            "tell me that another address is yours, too. `!link ADDRESS` gives you a code to send from "
+            "there; I then have one memory for both. In a private conversation only."
+        ),
+    ),
+    "unlink": ChatCommand(
+        _ANYTHING,
+        _DONE,
+        gettext_noop(
+            "end a link of your addresses. `!unlink ADDRESS`; without an address, that of the one at which "
+            "you write."
+        ),
+    ),
     "usage": ChatCommand(
         _NOTHING,
         _DONE,

@@ -111,3 +111,21 @@ def test_a_setting_of_a_person_goes_before_that_of_the_role() -> None:
     assert house.main_address(BOB_MAIL) == BOB
     assert house.main_address("@eve:hs.test") == "@eve:hs.test"
     assert house.same_person(["x", BOB_MAIL]) == {"x", BOB, BOB_MAIL}
+
+
+def test_links_join_people_and_take_nobody_from_the_settings() -> None:
+    """Nor from the owner, who is none of them; without them, everybody is as before."""
+    found = access(bob=BOBS, cid=CIDS)
+    dan, dan_mail, eve = "@dan:hs.test", "dan@mail.test", "@eve:hs.test"
+    found.link({dan_mail: dan, "cid@mail.test": CID, BOB_MAIL: eve, eve: "@ann:hs.test", "@ann:hs.test": dan})
+    house = found.household
+    assert house.rules(dan_mail).addresses == house.rules(dan).addresses == (dan, dan_mail)
+    assert house.rules(dan_mail).role is HouseholdRole.ADULT
+    assert house.rules("cid@mail.test").tools == GUEST_TOOLS
+    assert house.same_person([CID]) == {CID, "cid@mail.test"}
+    assert house.rules(BOB_MAIL) == BOBS
+    assert house.main_address(eve) == eve
+    assert found.rules(message(dan_mail, channel="email", verified=False)).addresses == ()
+    assert found.rules(message("@ann:hs.test")) is None
+    found.link({})
+    assert found.household == access(bob=BOBS, cid=CIDS).household
