@@ -34,11 +34,9 @@ class Resumable(Protocol):
 
     def state(self) -> Any:
         """Its state, as JSON can hold it."""
-        ...
 
     def restore(self, state: Any) -> None:
         """Take a state from `state` back."""
-        ...
 
 
 class StoreStepJournal:

@@ -40,7 +40,6 @@ class SelfTesting(Protocol):
 
     async def check(self) -> Mapping[str, str]:
         """Log in everywhere and test; return what was seen. Raises `ChannelError`."""
-        ...
 
 
 async def check_channel(
