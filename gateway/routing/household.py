@@ -80,10 +80,6 @@ class Household:
         found: PersonRules = self._by_address.get(address, self._others)  # type: ignore[attr-defined]
         return found if proven else found.without_proof()
 
-    def main_address(self, address: str) -> str:
-        """The address that names the memory of a person: the first of theirs, or the address itself."""
-        return next(iter(self.rules(address).addresses), address)
-
     def same_person(self, addresses: Iterable[str]) -> frozenset[str]:
         """These normalised addresses with all others of the same people."""
         return frozenset(each for one in addresses for each in (one, *self.rules(one).addresses))
