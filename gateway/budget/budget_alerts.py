@@ -13,7 +13,7 @@ import anyio
 import structlog
 
 from agent_core.backoff import BackoffPolicy
-from agent_core.language import _, list_of, show_number
+from agent_core.language import _, list_of
 from agent_core.messages import OutboundKind
 from agent_core.ports import Clock
 from gateway.budget.budget_policy import (
@@ -22,6 +22,7 @@ from gateway.budget.budget_policy import (
     BudgetTier,
     budget_state,
     day_of,
+    limit_texts,
     notice_name,
     opens_at,
     spent_share,
@@ -120,14 +121,7 @@ class BudgetAlerts:
 
 
 def _of(spent: Amount, limits: BudgetLimits) -> str:
-    parts = []
-    if limits.tokens is not None:
-        parts.append(
-            _("{n} of {limit} tokens", n=show_number(spent.tokens), limit=show_number(limits.tokens))
-        )
-    if limits.usd is not None:
-        parts.append(_("{n} of {limit} USD", n=show_number(spent.usd, 2), limit=show_number(limits.usd, 2)))
-    return list_of(parts)
+    return list_of(limit_texts((spent.tokens, limits.tokens), (spent.usd, limits.usd)))
 
 
 def _warning(spent: Amount, limits: BudgetLimits, opens: str) -> str:

@@ -13,7 +13,7 @@ from datetime import UTC, date, datetime, time, timedelta, tzinfo
 from enum import StrEnum
 from typing import Any
 
-from agent_core.language import _, gettext_noop, show_time
+from agent_core.language import _, gettext_noop, show_number, show_time
 from agent_core.messages import SessionKey
 from agent_core.models import Purpose, Usage
 
@@ -186,3 +186,13 @@ def notice_name(session: SessionKey) -> str:
 def wait_s(now: datetime, limits: BudgetLimits) -> float:
     """Return the seconds until the next check: at the latest when the next day begins."""
     return min((next_day_at(now, limits.zone) - now).total_seconds(), RECHECK_S)
+
+
+def limit_texts(tokens: tuple[float, float | None], usd: tuple[float, float | None]) -> list[str]:
+    """Say how much of each limit is spent; each is given as an amount and its limit (None: there is none)."""
+    parts = []
+    if tokens[1] is not None:
+        parts.append(_("{n} of {limit} tokens", n=show_number(tokens[0]), limit=show_number(tokens[1])))
+    if usd[1] is not None:
+        parts.append(_("{n} of {limit} USD", n=show_number(usd[0], 2), limit=show_number(usd[1], 2)))
+    return parts

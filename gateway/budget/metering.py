@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from contextlib import aclosing, contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import cast
 
 import anyio
@@ -182,21 +183,17 @@ class Metering:
             self._meters.discard(meter)
 
 
+@dataclass(eq=False)
 class UsageMeter:
     """The cost of one run. Made by `Metering.meter`."""
 
-    def __init__(
-        self,
-        spending: Metering,
-        session: SessionKey,
-        purpose: Purpose,
-        tier: BudgetTier,
-        share: float | None = None,
-    ) -> None:
-        self.session = session
-        self.purpose = purpose
-        self.tier = tier
-        self.share = share
+    spending: Metering
+    session: SessionKey
+    purpose: Purpose
+    tier: BudgetTier
+    share: float | None = None
+
+    def __post_init__(self) -> None:
         self.reserved = Amount()
         self.unrecorded: list[Usage] = []
         self.spent = Usage()
@@ -204,13 +201,12 @@ class UsageMeter:
         self.refused: BudgetSpent | None = None
         """Why its last call was refused."""
         self.ended = False
-        self._spending = spending
         self._closing = False
         self._closed = False
 
     def wrap(self, llm: LLMPort) -> LLMPort:
         """Wrap a model so that this meter pays each call."""
-        return _Paid(self, self._spending, llm)
+        return _Paid(self, self.spending, llm)
 
     def may_make_final_call(self) -> bool:
         """Return True if one last call may use the rest of the budget."""
@@ -218,9 +214,9 @@ class UsageMeter:
 
     async def final_call_reason(self, tokens: int, *, begun: bool) -> str:
         """See `agent_core.ports.AllowancePort`. What it says holds for the next call: that is reserved."""
-        if not self._spending.limits.any:
+        if not self.spending.limits.any:
             return ""
-        decision = await self._spending.reserve(self, tokens)
+        decision = await self.spending.reserve(self, tokens)
         if not decision.go and begun:
             self._closing = True
             return "the budget of the day is spent"
@@ -230,7 +226,7 @@ class UsageMeter:
         """Begin a call (perhaps reserved by `last`) of known ``usd``. Raises BudgetSpent."""
         if self.reserved != Amount():
             return
-        decision = await self._spending.reserve(self, tokens, usd)
+        decision = await self.spending.reserve(self, tokens, usd)
         if self.reserved == Amount():
             raise self.refuse(decision)
 
@@ -246,17 +242,17 @@ class UsageMeter:
 
     def mark_committed(self) -> None:
         """Call this when the result of `due` is in the store."""
-        self._spending.mark_recorded(self, len(self.unrecorded))
+        self.spending.mark_recorded(self, len(self.unrecorded))
 
     async def record(self) -> None:
         """Commit the cost so far. Raises nothing but cancellation."""
-        await self._spending.commit(self)
+        await self.spending.commit(self)
 
     async def end(self) -> None:
         """Note that the run is over, however it ended. Raises nothing but cancellation."""
         self.ended = True
         self.reserved = Amount()
-        await self._spending.commit(self)
+        await self.spending.commit(self)
 
     def settle(self, usage: Usage | None) -> None:
         """Note the end of a call and its cost; None: it cost nothing."""

@@ -43,7 +43,6 @@ class TerminalConversation(Protocol):
 
     async def say(self, text: str, *, native_id: str | None = None) -> str:
         """Hand over what was typed."""
-        ...
 
     def __aiter__(self) -> AsyncIterator[Answer | Preview | Typing]: ...
 

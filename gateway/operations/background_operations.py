@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,7 +13,7 @@ from gateway.errors import NotFound
 from gateway.operations.operation_arguments import capped_limit
 from gateway.operations.operation_context import OperationContext
 from gateway.operations.render import chat_text
-from gateway.system.terminal_text import plain_line, quote
+from gateway.system.terminal_text import local_time, plain_line, quote
 
 if TYPE_CHECKING:
     from agent_core.memory_ports import MemoryPort
@@ -40,12 +39,10 @@ def render_job(answer: Mapping[str, Any]) -> str:
 
 
 def _job_lines(row: Mapping[str, Any]) -> str:
-    text = plain_line(row["name"] or row["text"] or "")
-    short = text if len(text) <= _SHOWN_CHARS else f"{text[: _SHOWN_CHARS - 1]}…"
-    at = datetime.fromisoformat(row["started_at"]).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+    short = one_line(plain_line(row["name"] or row["text"] or ""), _SHOWN_CHARS)
     kind = "command" if row["command"] else "task"
     return (
-        f"{row['id']}  {kind:<7}  {plain_line(row['state_text'])}; started {at}\n"
+        f"{row['id']}  {kind:<7}  {plain_line(row['state_text'])}; started {local_time(row['started_at'])}\n"
         f"        {plain_line(row['person'])} in {plain_line(row['session'])}"
         + (f": {short}" if short else "")
     )

@@ -12,7 +12,7 @@ from agent_core.text import one_line
 from gateway.errors import NotFound
 from gateway.operations.operation_context import Caller, OperationContext
 from gateway.operations.render import chat_text
-from gateway.system.terminal_text import plain_line
+from gateway.system.terminal_text import local_time, plain_line
 
 if TYPE_CHECKING:
     from agent_core.tools.grants import Grant
@@ -25,13 +25,11 @@ def _grants_text(answer: Mapping[str, Any]) -> str:
 
 
 def _grant_text(row: Mapping[str, Any]) -> str:
-    until = datetime.fromisoformat(row["until"]).astimezone().strftime("%Y-%m-%d %H:%M:%S")
-    what = plain_line(" ".join(filter(None, [row["kind"], row["tool"], row["what"]])))
-    short = what if len(what) <= _MAX_CHARS else f"{what[: _MAX_CHARS - 1]}…"
+    short = one_line(plain_line(" ".join(filter(None, [row["kind"], row["tool"], row["what"]]))), _MAX_CHARS)
     where = plain_line(row["conversation"]) if row["conversation"] else "everywhere"
     job = ", for one job alone" if row["turn"] else ""
     people = plain_line(", ".join(row["people"]))
-    by = plain_line(row["given_by"])
+    by, until = plain_line(row["given_by"]), local_time(row["until"])
     return f"{row['id']}  until {until}  {short}\n  for {people} in {where}{job}, given by {by}"
 
 

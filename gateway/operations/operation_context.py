@@ -75,16 +75,13 @@ class SessionMaintenance(Protocol):
 
     async def about(self, session: SessionKey) -> Mapping[str, Any]:
         """The content of the next prompt (``prompt``), and what keeps the rest from being consolidated."""
-        ...
 
     async def reindex(self) -> Mapping[str, Any]:
         """Rebuild the search index."""
-        ...
 
     @property
     def search(self) -> SearchPort:
         """The search in the histories."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -27,6 +28,7 @@ _MAX_AT_ONCE = 20
 _log = structlog.get_logger(__name__)
 
 
+@dataclass(eq=False)
 class AppointmentReminders:
     """
     Tells the owner what is near.
@@ -34,17 +36,12 @@ class AppointmentReminders:
     ``upcoming`` lists what to tell of between two times (`agent_core.tools.dav.events.list_reminders`).
     """
 
-    def __init__(
-        self,
-        upcoming: Callable[[datetime, datetime], Awaitable[Sequence[dict[str, Any]]]],
-        notifier: OwnerNotifier,
-        schedule: Schedule,
-        clock: Clock,
-    ) -> None:
-        self._upcoming = upcoming
-        self._notifier = notifier
-        self._schedule = schedule
-        self._clock = clock
+    upcoming: Callable[[datetime, datetime], Awaitable[Sequence[dict[str, Any]]]]
+    notifier: OwnerNotifier
+    schedule: Schedule
+    clock: Clock
+
+    def __post_init__(self) -> None:
         self._looked_at: datetime | None = None
 
     async def run(self) -> None:
@@ -60,12 +57,12 @@ class AppointmentReminders:
 
     async def check_once(self) -> None:
         """Send the reminders of the current check-in, once. Raises `ToolError`, `StoreUnavailable`."""
-        now = self._clock.now()
-        tick, until = self._schedule.newest(now), self._schedule.next_run(now)
-        if until is None or tick == self._looked_at or not self._schedule.is_open(now):
+        now = self.clock.now()
+        tick, until = self.schedule.newest(now), self.schedule.next_run(now)
+        if until is None or tick == self._looked_at or not self.schedule.is_open(now):
             return
         told = True
-        for each in (await self._upcoming(tick, until))[:_MAX_AT_ONCE]:
+        for each in (await self.upcoming(tick, until))[:_MAX_AT_ONCE]:
             told = await self._notify(each) and told
         if told:
             self._looked_at = tick
@@ -77,5 +74,5 @@ class AppointmentReminders:
         text = _("Coming up: {what}, {when}", what=what, when=each["when"])
         name = hashlib.sha256(str(each["key"]).encode()).hexdigest()[:32]
         once = (f"reminder {name}", str(each["at"]))
-        reached = await self._notifier.notify("appointments", text, once=once)
+        reached = await self.notifier.notify("appointments", text, once=once)
         return reached.target is not None

@@ -9,6 +9,7 @@ jobs. A job cannot start jobs.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from dataclasses import KW_ONLY, dataclass
 from datetime import timedelta
 
 import anyio
@@ -40,21 +41,17 @@ class TooManyBackgroundJobs(AgentError):
     """Too many background jobs are open already; wait until one has ended, or stop one."""
 
 
+@dataclass(eq=False)
 class BackgroundJobs:
     """Manages background jobs, for all conversations; ``said`` returns a job's output and origins."""
 
-    def __init__(
-        self,
-        store: Queue,
-        ledger: Callable[[str], Awaitable[list[LedgerEntry]]],
-        *,
-        said: Callable[[BackgroundJob], Awaitable[tuple[str, Origins]]],
-        clock: Clock,
-    ) -> None:
-        self._store = store
-        self._ledger = ledger
-        self._said = said
-        self._clock = clock
+    store: Queue
+    ledger: Callable[[str], Awaitable[list[LedgerEntry]]]
+    _: KW_ONLY
+    said: Callable[[BackgroundJob], Awaitable[tuple[str, Origins]]]
+    clock: Clock
+
+    def __post_init__(self) -> None:
         self._starting = anyio.Lock()
 
     async def start(
@@ -78,7 +75,7 @@ class BackgroundJobs:
             account=place.account,
             person=place.person,
             audience=place.audience,
-            at=self._clock.now(),
+            at=self.clock.now(),
             context=place.context,
             name=one_line(name, 60),
             started_by=started_by,
@@ -87,7 +84,7 @@ class BackgroundJobs:
             by_heartbeat=by_heartbeat,
             state=state,
         )
-        inbox = self._store.inbox
+        inbox = self.store.inbox
         async with self._starting:
             known = await inbox.find_by_key(message.channel, message.account, message.native_id)
             if known is None:
@@ -100,7 +97,7 @@ class BackgroundJobs:
         return job_of(known)
 
     async def _check_room(self, place: JobPlace) -> None:
-        rows = await self._store.inbox.background_jobs(open_only=True, limit=_LOOKED_AT)
+        rows = await self.store.inbox.background_jobs(open_only=True, limit=_LOOKED_AT)
         jobs = [job for job in map(job_of, rows) if job.state is not BackgroundState.HELD]
         here = [job for job in jobs if job.session == place.session]
         theirs = [job for job in jobs if job.person == place.person]
@@ -112,11 +109,11 @@ class BackgroundJobs:
 
     async def all(self, *, limit: int = _SHOWN) -> list[BackgroundJob]:
         """All jobs of all people, newest first."""
-        return [job_of(row) for row in await self._store.inbox.background_jobs(limit=limit)]
+        return [job_of(row) for row in await self.store.inbox.background_jobs(limit=limit)]
 
     async def jobs_at(self, place: JobPlace) -> list[BackgroundJob]:
         """Those that may be shown at a place: all open ones and the last week's, newest first."""
-        since = self._clock.now() - _RECENT
+        since = self.clock.now() - _RECENT
         jobs = [job for job in await self.all(limit=_LOOKED_AT) if place.owns(job)]
         return [job for job in jobs if job.open or job.created_at >= since][:_SHOWN]
 
@@ -125,10 +122,10 @@ class BackgroundJobs:
         if not job.open:
             return False
         if job.state is BackgroundState.HELD:
-            return await self._store.inbox.drop(job.inbox_id)
+            return await self.store.inbox.drop(job.inbox_id)
         stop = Amendment(kind="stop", session=job.own)
-        await self._store.inbox.accept(job.channel, job.account, [], {}, [stop])
-        found = await self._store.inbox.row(job.inbox_id)
+        await self.store.inbox.accept(job.channel, job.account, [], {}, [stop])
+        found = await self.store.inbox.row(job.inbox_id)
         stopped = found is not None and job_of(found[0]).state is BackgroundState.STOPPED
         if stopped:
             _log.info("background_job.stopped", session=str(job.own))
@@ -136,20 +133,20 @@ class BackgroundJobs:
 
     async def output(self, job: BackgroundJob) -> tuple[str, Origins]:
         """Return a job's output so far and its origins. Raises StoreUnavailable or StorageUnavailable."""
-        return await self._said(job)
+        return await self.said(job)
 
     async def state_text(self, job: BackgroundJob) -> str:
         """The state of a job in words."""
         if job.state is BackgroundState.HELD:
             return _("held since a backup was restored")
-        for one in await self._store.approvals.questions() if job.open else ():
+        for one in await self.store.approvals.questions() if job.open else ():
             if one.session == job.own and one.verdict is None:
                 return _(
                     "waiting for an answer to `{name}`, which is about `{tool}`", name=one.name, tool=one.tool
                 )
         if job.state is not BackgroundState.DONE:
             return _(job.state.value)
-        entries = await self._ledger(ledger_name(job.id))
+        entries = await self.ledger(ledger_name(job.id))
         if not entries or entries[0].outcome is RunOutcome.DELIVERED:
             return _("done")
         return f"{_(entries[0].outcome.value)}: {one_line(entries[0].reason, 120).rstrip('.')}"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta, tzinfo
 from typing import Any
 
@@ -37,6 +38,7 @@ _ENDED_AMONG = 500
 _log = structlog.get_logger(__name__)
 
 
+@dataclass(eq=False, kw_only=True)
 class HeartbeatMonitor:
     """
     Checks regularly what to report; implements `channels.heartbeat.channel.TickLog`.
@@ -44,28 +46,20 @@ class HeartbeatMonitor:
     ``zone`` is that of the digest's hour; ``keep`` stores a note (subject, text) until it can be sent.
     """
 
-    def __init__(
-        self,
-        *,
-        plans: JobStore,
-        notifier: OwnerNotifier,
-        channels: Mapping[str, Channel],
-        config: HeartbeatConfig,
-        zone: str,
-        clock: Clock,
-        heartbeat: str | None = "heartbeat",
-        keep: Callable[[str, str], Awaitable[None]] | None = None,
-    ) -> None:
-        self._plans = plans
-        self._notifier = notifier
-        self._channels = channels
-        self._config = config
-        self._schedule = config.schedule()
-        self._digest_at = Cron(f"{config.digest.minute % 60} {config.digest.minute // 60} * * *", zone)
-        self._clock = clock
-        self._heartbeat = heartbeat
-        self._keep = keep
-        self._began_at = clock.now()
+    plans: JobStore
+    notifier: OwnerNotifier
+    channels: Mapping[str, Channel]
+    config: HeartbeatConfig
+    zone: str
+    clock: Clock
+    heartbeat: str | None = "heartbeat"
+    keep: Callable[[str, str], Awaitable[None]] | None = None
+
+    def __post_init__(self) -> None:
+        self._schedule = self.config.schedule()
+        hour, minute = divmod(self.config.digest.minute, 60)
+        self._digest_at = Cron(f"{minute} {hour} * * *", self.zone)
+        self._began_at = self.clock.now()
         """Since when the machine has been awake, as far as is known."""
         self._pruned_at: float | None = None
         self._missed_since = ""
@@ -81,9 +75,9 @@ class HeartbeatMonitor:
 
     async def pause(self) -> None:
         """Wait for the next look. After a sleep of the machine it starts over, as after a start."""
-        began_at = self._clock.now()
+        began_at = self.clock.now()
         await anyio.sleep(_CHECK_EVERY_S)
-        now = self._clock.now()
+        now = self.clock.now()
         # At short intervals the pause itself, and being late by a little, is no sleep.
         slept = now - began_at - timedelta(seconds=_CHECK_EVERY_S)
         if slept >= max(self._schedule.interval, timedelta(seconds=_CHECK_EVERY_S)):
@@ -92,31 +86,31 @@ class HeartbeatMonitor:
     async def check_once(self) -> None:
         """Do what is due. Raises `StoreUnavailable`: what was not done stays due."""
         await self._send_digests()
-        if self._heartbeat is not None and self._config.alert_after_missed:
-            await self._look_for_signs_of_life(self._heartbeat)
-        now = self._clock.monotonic()
+        if self.heartbeat is not None and self.config.alert_after_missed:
+            await self._look_for_signs_of_life(self.heartbeat)
+        now = self.clock.monotonic()
         if self._pruned_at is None or now - self._pruned_at > _PRUNE_EVERY_S:
             self._pruned_at = now
-            await self._plans.prune_plans(older_than_s=90 * 86_400.0)
+            await self.plans.prune_plans(older_than_s=90 * 86_400.0)
 
     # ── the ledger of ticks that are no turns ──
 
     async def note_skip(self, name: str, instant: datetime, reason: str) -> None:
         """Note that a tick was skipped."""
         try:
-            await self._plans.note(LedgerEntry(name, instant, RunOutcome.SKIPPED, reason))
+            await self.plans.note(LedgerEntry(name, instant, RunOutcome.SKIPPED, reason))
         except StoreUnavailable as error:
             _log.warning("ledger.not_recorded", error=str(error))
 
     async def note_missed_ticks(self, name: str, since: datetime, until: datetime) -> None:
         """Ticks were merged into the one at ``until``; if they are many, the owner gets an alert."""
-        limit = self._config.alert_after_missed
+        limit = self.config.alert_after_missed
         if not limit:
             return
         try:
             # A clock that was wrong in between, such as one that begins with 1970, says nothing: then the
             # ledger knows later ticks than the one before, and perhaps this one.
-            lines = await self._plans.ledger(name=name, limit=_LOOKED_AT)
+            lines = await self.plans.ledger(name=name, limit=_LOOKED_AT)
         except StoreUnavailable as error:
             _log.warning("ledger.unreadable", error=str(error))
             lines = []
@@ -135,15 +129,15 @@ class HeartbeatMonitor:
         )
         try:
             # This is known at this moment only: what cannot be told now, such as at the start, is kept.
-            if not await self._alert_owner(tick_name(since), text) and self._keep is not None:
-                await self._keep(f"check-ins since {tick_name(since)}", text)
+            if not await self._alert_owner(tick_name(since), text) and self.keep is not None:
+                await self.keep(f"check-ins since {tick_name(since)}", text)
         except StoreUnavailable as error:
             _log.warning("heartbeat_monitor.blocked", error=str(error))
 
     async def has_answered(self, name: str, instant: datetime) -> bool | None:
         """A tick ended; see `TickLog.ended`."""
         try:
-            entries = await self._plans.ledger(name=name, limit=_ENDED_AMONG)
+            entries = await self.plans.ledger(name=name, limit=_ENDED_AMONG)
         except StoreUnavailable as error:
             _log.warning("ledger.unreadable", error=str(error))
             return None
@@ -152,7 +146,7 @@ class HeartbeatMonitor:
     async def has_alerted(self, name: str, instant: datetime) -> bool:
         """Return True if a tick has told the owner something; see `TickLog.told`."""
         try:
-            entries = await self._plans.ledger(name=name, limit=_ENDED_AMONG)
+            entries = await self.plans.ledger(name=name, limit=_ENDED_AMONG)
         except StoreUnavailable as error:
             _log.warning("ledger.unreadable", error=str(error))
             return False
@@ -164,7 +158,7 @@ class HeartbeatMonitor:
     async def list_news(self) -> Mapping[str, Sequence[tuple[int, str]]]:
         """Return what watches have found; see `TickLog.list_news`."""
         try:
-            states = await self._plans.watch_states()
+            states = await self.plans.watch_states()
         except StoreUnavailable as error:
             _log.warning("ledger.unreadable", error=str(error))
             return {}
@@ -174,14 +168,14 @@ class HeartbeatMonitor:
     # ── the missed-heartbeat alert ──
 
     async def _look_for_signs_of_life(self, name: str) -> None:
-        entries = await self._plans.ledger(name=name, limit=_LOOKED_AT)
+        entries = await self.plans.ledger(name=name, limit=_LOOKED_AT)
         since = last_success_at(entries)
-        now = self._clock.now()
+        now = self.clock.now()
         self._began_at = min(self._began_at, now)  # the clock was set back
         if since is None or since < self._began_at:
             # Before this start it is the matter of `missed`, and after it nothing can be late at once.
             since = max(self._began_at, since or self._began_at)
-        limit = self._config.alert_after_missed
+        limit = self.config.alert_after_missed
         if self._schedule.open_between(since, now, at_most=limit) < limit:
             return
         failed = failing_since(entries)
@@ -201,7 +195,7 @@ class HeartbeatMonitor:
             self._missed_since = since
             _log.warning("heartbeat.missed", since=since)
         topic = f"check-ins since {since}"
-        reached = await self._notifier.notify(
+        reached = await self.notifier.notify(
             topic, text, once=("dead_man", since), kind=OutboundKind.ALERT, remember=True
         )
         return reached.target is not None
@@ -209,11 +203,11 @@ class HeartbeatMonitor:
     # ── the digest ──
 
     async def _send_digests(self) -> None:
-        now = self._clock.now()
+        now = self.clock.now()
         due = newest_due(self._digest_at, None, now)
         waiting = [
             one
-            for one in await self._plans.list_collected_alerts()
+            for one in await self.plans.list_collected_alerts()
             if due is not None and (one.at <= due or one.at > now)
         ]
         for channel, person in dict.fromkeys((one.channel, one.person) for one in waiting):
@@ -228,15 +222,15 @@ class HeartbeatMonitor:
         text = digest_text(alerts, self._schedule.zone)
         ids = [one.id for one in alerts]
         once = (f"digest {name} {person}", at)
-        if await self._notifier.post(
+        if await self.notifier.post(
             target, text, once=once, kind=OutboundKind.ALERT, remember=True, collected=ids
         ):
             _log.info("digest.sent", channel=target.channel, alerts=len(ids))
 
     async def _digest_target(self, name: str, person: str, at: str) -> Target | None:
         """Return where collected alerts go: to their address while it is the owner's, else to the owner."""
-        channel, topic = self._channels.get(name), f"digest {at}"
-        if isinstance(channel, SupportsDirectMessages) and self._notifier.contact.is_owner(name, person):
+        channel, topic = self.channels.get(name), f"digest {at}"
+        if isinstance(channel, SupportsDirectMessages) and self.notifier.contact.is_owner(name, person):
             try:
                 with anyio.fail_after(30.0):
                     session = await channel.direct_session(person, topic=topic)
@@ -245,18 +239,18 @@ class HeartbeatMonitor:
                 return None
             except ChannelError as error:
                 _log.warning("digest.moved", channel=name, error=str(error))
-        return (await self._notifier.reach(topic)).target
+        return (await self.notifier.reach(topic)).target
 
     # ── what is shown ──
 
     async def state(self) -> dict[str, Any]:
         """Return the status of check-ins and digest, without texts and people. Raises `StoreUnavailable`."""
-        if self._heartbeat is None:
+        if self.heartbeat is None:
             return {"enabled": False}
-        entries = await self._plans.ledger(name=self._heartbeat, limit=_LOOKED_AT)
-        now, last = self._clock.now(), entries[0] if entries else None
+        entries = await self.plans.ledger(name=self.heartbeat, limit=_LOOKED_AT)
+        now, last = self.clock.now(), entries[0] if entries else None
         failed = failing_since(entries)
-        interval = timedelta(minutes=self._config.interval_minutes)
+        interval = timedelta(minutes=self.config.interval_minutes)
         resting, following = resting_until(entries, now, interval), self._schedule.next_run(now)
         return {
             "enabled": True,
@@ -272,7 +266,7 @@ class HeartbeatMonitor:
             },
             "failures": len(failed),
             "resting_until": None if resting is None else tick_name(resting),
-            "collected": len(await self._plans.list_collected_alerts()),
+            "collected": len(await self.plans.list_collected_alerts()),
         }
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING
 
 import anyio
@@ -63,25 +64,19 @@ _ANSWERS: Mapping[str, Callable[[str, str], str]] = {
 _log = structlog.get_logger(__name__)
 
 
+@dataclass(eq=False)
 class Messenger:
     """Sends messages for the owner. One instance for all sessions."""
 
-    def __init__(
-        self,
-        store: Queue,
-        contact: OwnerContact,
-        *,
-        access: Access,
-        channels: Mapping[str, Channel],
-        clock: Clock,
-        find_contacts: FindContacts | None = None,
-    ) -> None:
-        self._store = store
-        self._find_contacts = find_contacts
-        self._contact = contact
-        self._access = access
-        self._channels = channels
-        self._clock = clock
+    store: Queue
+    contact: OwnerContact
+    _: KW_ONLY
+    access: Access
+    channels: Mapping[str, Channel]
+    clock: Clock
+    find_contacts: FindContacts | None = None
+
+    def __post_init__(self) -> None:
         self._posting = anyio.Lock()
         self._posted: deque[tuple[str, float]] = deque(maxlen=PER_HOUR)
         """The turn and the time of the newest messages."""
@@ -90,26 +85,26 @@ class Messenger:
         """Return the owner's own channel that is meant, by its name or by an address of the owner."""
         name, _, place = to.strip().partition(":")
         name = name.lower()
-        channel = self._channels.get(name)
+        channel = self.channels.get(name)
         if not isinstance(channel, SupportsDirectMessages):
             return None
-        mine = self._access.owner_addresses_on(name)
+        mine = self.access.owner_addresses_on(name)
         return name if mine and (not place or normalise(place) in mine) else None
 
     def language_of(self, to: str) -> str:
         """The language of a recipient as the model names one; empty: that of the home."""
-        return self._access.household.rules(_address_in(to)).language
+        return self.access.household.rules(_address_in(to)).language
 
     async def known_recipients(self) -> dict[str, str]:
         """Return people and rooms that may get messages, by address. Raises `StoreUnavailable`."""
         found: dict[str, str] = {
             f"{name}:{address}": ""
-            for name, channel in self._channels.items()
+            for name, channel in self.channels.items()
             if isinstance(channel, SupportsDirectMessages)
-            for address in self._access.allowed_addresses(name)
+            for address in self.access.allowed_addresses(name)
         }
-        for name in self._channels:
-            for row in await self._store.inbox.list_accepted_messages(name, limit=_LOOKED_AT):
+        for name in self.channels:
+            for row in await self.store.inbox.list_accepted_messages(name, limit=_LOOKED_AT):
                 for each, called in self._recipients_in(row.message).items():
                     found[each] = found.get(each) or called
         return found
@@ -117,38 +112,38 @@ class Messenger:
     async def _is_known(self, wanted: str, place: str) -> bool:
         """Return True if that one may be written to after a yes; ``place`` is the address as given."""
         name, _, address = wanted.partition(":")
-        if not isinstance(self._channels.get(name), SupportsDirectMessages):
+        if not isinstance(self.channels.get(name), SupportsDirectMessages):
             return False
-        if address in self._access.allowed_addresses(name):
+        if address in self.access.allowed_addresses(name):
             return True
-        if self._access.is_room(name, address):
-            rows = await self._store.inbox.list_accepted_messages(
+        if self.access.is_room(name, address):
+            rows = await self.store.inbox.list_accepted_messages(
                 name, session=SessionKey(name, address), limit=_LOOKED_AT
             )
             return any(wanted in self._recipients_in(row.message) for row in rows)
-        if self._access.role(name, address, verified=True) is not Role.ALLOWED:
+        if self.access.role(name, address, verified=True) is not Role.ALLOWED:
             return False  # whatever they have written: the payloads need not be read
         for spelling in {address, address if place.isascii() else place.strip()}:
-            rows = await self._store.inbox.list_accepted_messages(name, sender=spelling)
+            rows = await self.store.inbox.list_accepted_messages(name, sender=spelling)
             if any(wanted in self._recipients_in(row.message) for row in rows):
                 return True
         return False
 
     async def _contacts(self, wanted: str) -> dict[str, str]:
         """Return those of the owner's contacts that may be meant, as recipients. Raises `ToolError`."""
-        found = await self._find_contacts(wanted) if self._find_contacts and wanted.strip() else {}
+        found = await self.find_contacts(wanted) if self.find_contacts and wanted.strip() else {}
         accounts = self._mail_accounts() if found else ()
         return {f"{each}:{normalise(address)}": name for each in accounts for address, name in found.items()}
 
     def _recipients_in(self, message: InboundMessage) -> dict[str, str]:
         """Return whom a message makes known, with the name that they use: its sender and its room."""
         found: dict[str, str] = {}
-        channel = self._channels.get(message.channel)
+        channel = self.channels.get(message.channel)
         if message.kind != "message" or not isinstance(channel, SupportsDirectMessages):
             return found
-        if not message.sender.verified or is_admitted(message) or not self._access.decide(message).allowed:
+        if not message.sender.verified or is_admitted(message) or not self.access.decide(message).allowed:
             return found
-        if self._access.role(message.channel, message.sender.address, verified=True) is Role.ALLOWED:
+        if self.access.role(message.channel, message.sender.address, verified=True) is Role.ALLOWED:
             found[f"{message.channel}:{normalise(message.sender.address)}"] = message.sender.name
         if message.audience is Audience.GROUP and not channel.capabilities.email_style:
             found[f"{message.channel}:{message.session.conversation}"] = _A_ROOM
@@ -159,12 +154,12 @@ class Messenger:
         if (own := self.own_channel(to)) is not None:
             return f"{own}:{await self._own_address(own, _address_in(to))}"
         name, _, place = to.strip().partition(":")
-        if name.lower() in self._channels:
+        if name.lower() in self.channels:
             wanted = f"{name.lower()}:{normalise(place)}"
         else:
             kinds, address = kinds_of(to.strip()), normalise(to)
             wanted = next(
-                (f"{each}:{address}" for each in self._channels if self._access.kind(each) in kinds), ""
+                (f"{each}:{address}" for each in self.channels if self.access.kind(each) in kinds), ""
             )
         try:
             if await self._is_known(wanted, place or to):
@@ -172,13 +167,13 @@ class Messenger:
             known = {
                 each: self._name_of(each) or name for each, name in (await self.known_recipients()).items()
             }
-            contacts = await self._contacts(place if name.lower() in self._channels else to)
+            contacts = await self._contacts(place if name.lower() in self.channels else to)
             if wanted in contacts:
                 return wanted
             known = contacts | known
         except StoreUnavailable as error:
             raise ToolFailed("The known recipients cannot be looked up now.") from error
-        on_one = name.lower() in self._channels
+        on_one = name.lower() in self.channels
         prefix = f"{name.lower()}:" if on_one else ""
         called = {each: "" if name == _A_ROOM else name for each, name in known.items()}
         meant = addresses_for(
@@ -191,11 +186,11 @@ class Messenger:
         listed = ", ".join(f"{each} ({name})" if name else each for each, name in names.items())
         places = [(name, *each.partition(":")[::2]) for each, name in names.items()]
         others = [
-            person(address, self._clock.now())
+            person(address, self.clock.now())
             for called, name, address in places
-            if called or address not in self._access.allowed_addresses(name)
+            if called or address not in self.access.allowed_addresses(name)
         ]
-        own_ones = ", ".join(sorted(each for each in self._channels if self.own_channel(each)))
+        own_ones = ", ".join(sorted(each for each in self.channels if self.own_channel(each)))
         if meant:
             raise ToolRetry(
                 f"Nothing was sent: {to[:100]!r} can be {listed}. Ask once who is meant; use the address.",
@@ -211,9 +206,9 @@ class Messenger:
         """Return the owner's address on a channel: the wanted one, else the usual one."""
         if wanted:
             return wanted
-        mine = self._access.owner_addresses_on(name)
+        mine = self.access.owner_addresses_on(name)
         try:
-            known = await self._contact.get()
+            known = await self.contact.get()
         except StoreUnavailable as error:
             raise ToolFailed("The owner's place cannot be looked up now.") from error
         usual = normalise(known.person) if known is not None and known.channel == name else ""
@@ -227,7 +222,7 @@ class Messenger:
     def _name_of(self, recipient: str) -> str:
         """The name of a room; empty: it has none, or it is a person."""
         name, _, place = recipient.partition(":")
-        channel = self._channels.get(name)
+        channel = self.channels.get(name)
         is_room = place.startswith("!")
         return channel.room_name(place) if is_room and isinstance(channel, SupportsRoomNames) else ""
 
@@ -247,14 +242,14 @@ class Messenger:
         name, _, place = recipient.partition(":")
         once = _once(here, turn, key)
         try:
-            if await self._store.outbox.is_posted(once):
+            if await self.store.outbox.is_posted(once):
                 return f"It is on its way to {recipient}."
             self._check_limits(turn)
             session, person = await self._place(to, name, place, topic=_topic(text, files))
             if session == here:
                 raise ToolDenied("Nothing was sent: that is this conversation. Just answer.")
             notes = MessageNotes(
-                scope=scope_at(self._access, session, place), origins=to_json(origins) or None
+                scope=scope_at(self.access, session, place), origins=to_json(origins) or None
             )
             await self._post(
                 session, turn, text, files, MessageContext(person=person, notes=notes), once=once
@@ -275,7 +270,7 @@ class Messenger:
         once: tuple[str, str],
     ) -> None:
         """Put a message into the outbox. Raises `ToolDenied`, `StoreUnavailable`."""
-        channel = self._channels[session.channel]
+        channel = self.channels[session.channel]
         outbound = [
             NewOutbound(
                 session.channel,
@@ -291,13 +286,13 @@ class Messenger:
         ]
         async with self._posting:
             self._check_limits(turn)  # another turn may have posted meanwhile
-            await self._store.outbox.post(outbound, once=once)
-            self._posted.append((turn, self._clock.monotonic()))
+            await self.store.outbox.post(outbound, once=once)
+            self._posted.append((turn, self.clock.monotonic()))
 
     def _mail_accounts(self) -> list[str]:
         return [
             name
-            for name, channel in self._channels.items()
+            for name, channel in self.channels.items()
             if channel.capabilities.email_style and isinstance(channel, SupportsDirectMessages)
         ]
 
@@ -309,7 +304,7 @@ class Messenger:
     def mail_addresses(self, here: SessionKey) -> tuple[str, Sequence[str]]:
         """The address that replies to invitations come from (empty: none), and the owner's own."""
         name = self.mail_account(here)
-        return (self._channels[name].account, self._access.owner_addresses_on(name)) if name else ("", ())
+        return (self.channels[name].account, self.access.owner_addresses_on(name)) if name else ("", ())
 
     async def reply_to_invitation(
         self, here: SessionKey, turn: str, who: str, reply: InvitationReply, *, key: str, origins: Origins
@@ -322,7 +317,7 @@ class Messenger:
             self._check_limits(turn)
             session, _person = await self._place("", name, place, topic=text)
             notes = MessageNotes(
-                scope=scope_at(self._access, session, place), origins=to_json(origins) or None
+                scope=scope_at(self.access, session, place), origins=to_json(origins) or None
             )
             context = MessageContext(notes=notes, headline=text, itip=reply.content)
             await self._post(session, turn, text, (), context, once=_once(here, turn, key))
@@ -333,13 +328,13 @@ class Messenger:
     async def is_posted(self, here: SessionKey, turn: str, key: str) -> bool:
         """Return True if a message was posted for a turn and a ``key``. Raises `ToolError`."""
         try:
-            return await self._store.outbox.is_posted(_once(here, turn, key))
+            return await self.store.outbox.is_posted(_once(here, turn, key))
         except StoreUnavailable as error:
             raise ToolFailed("It cannot be looked up now whether that was sent.") from error
 
     def _check_limits(self, turn: str) -> None:
         """Raise `ToolDenied`: there are as many as allowed."""
-        since = self._clock.monotonic() - _HOUR_S
+        since = self.clock.monotonic() - _HOUR_S
         recent = [of for of, at in self._posted if at > since]
         if recent.count(turn) >= PER_TURN:
             raise ToolDenied(_TOO_MANY.format(count=PER_TURN, when="in this turn"))
@@ -349,18 +344,18 @@ class Messenger:
     async def _place(self, to: str, name: str, place: str, *, topic: str) -> tuple[SessionKey, str]:
         """Return the conversation in which it is said, and for whom alone."""
         if self.own_channel(to) is not None:
-            reached = await self._contact.reach_on(name, topic=topic, person=_address_in(to))
+            reached = await self.contact.reach_on(name, topic=topic, person=_address_in(to))
             if reached.target is None:
                 raise ToolFailed(f"Nothing was sent: {reached.why}.")
             return reached.target.session, reached.target.person or place
         try:
-            if place.startswith("!") and await has_bot_left(self._channels[name], SessionKey(name, place)):
+            if place.startswith("!") and await has_bot_left(self.channels[name], SessionKey(name, place)):
                 raise ToolFailed(f"Nothing was sent: I am no longer in {place}.")
         except PlaceUnknown as error:
             raise ToolFailed(f"Nothing was sent: {place} cannot be written to now.") from error
         if place.startswith(("@", "!")):
             return SessionKey(name, place), ""  # a person's room is found, or made, when it is sent
-        channel = self._channels[name]
+        channel = self.channels[name]
         assert isinstance(channel, SupportsDirectMessages)
         try:
             with anyio.fail_after(30.0):

@@ -12,6 +12,7 @@ import json
 import random
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from math import inf
 from typing import Any
@@ -184,23 +185,17 @@ def prompt_cut(model: str, text: str, now: datetime) -> Alert:
     )
 
 
+@dataclass(eq=False, kw_only=True)
 class OwnerAlerts:
     """Sends alerts to the owner: ``target`` starts the conversation, ``wakeups`` bring alerts."""
 
-    def __init__(
-        self,
-        *,
-        store: Queue,
-        target: OwnerContact,
-        notifier: OwnerNotifier,
-        clock: Clock,
-        wakeups: Wakeups | None = None,
-    ) -> None:
-        self._wakeups = wakeups or Wakeups()
-        self._store = store
-        self._target = target
-        self._notifier = notifier
-        self._clock = clock
+    store: Queue
+    target: OwnerContact
+    notifier: OwnerNotifier
+    clock: Clock
+    wakeups: Wakeups = field(default_factory=Wakeups)
+
+    def __post_init__(self) -> None:
         self.look_every_s = CHECK_EVERY_S
         self._email_again_at = -inf
         self._new: dict[str, Alert] = {}
@@ -212,13 +207,13 @@ class OwnerAlerts:
         self._why_not = ""
         self._sent_at: dict[str, float] = {}
         self._news = anyio.Event()
-        self._wakeups.alert.connect(lambda one: self.alert(one.about, one.text, one.once))
-        self._wakeups.owner.connect(lambda _: self.send_due())
-        self._wakeups.channel.connect(self.note_channel)
+        self.wakeups.alert.connect(lambda one: self.alert(one.about, one.text, one.once))
+        self.wakeups.owner.connect(lambda _: self.send_due())
+        self.wakeups.channel.connect(self.note_channel)
 
     def alert(self, about: str, text: str, once: str = "") -> None:
         """Report something that needs a person, without secrets; at most hourly per ``about``."""
-        now, what = self._clock.monotonic(), f"{about} {once}"
+        now, what = self.clock.monotonic(), f"{about} {once}"
         if now - self._sent_at.get(what, now - ALERT_INTERVAL_S) < ALERT_INTERVAL_S:
             return
         if about not in self._waiting() and len(self._new) >= MAX_ALERTS:
@@ -247,7 +242,7 @@ class OwnerAlerts:
     @for_owner
     def note_channel(self, status: ChannelStatus) -> None:
         """Note a channel's state; report one that needs a person."""
-        self._notifier.note_channel(status)
+        self.notifier.note_channel(status)
         if status.state is LinkState.UP:
             self.send_due()
         if status.state is LinkState.FAILED and status.detail:
@@ -278,14 +273,14 @@ class OwnerAlerts:
 
     async def _send_next(self) -> float:
         if not self._begun:
-            self._begun = await self._target.begin()
+            self._begun = await self.target.begin()
         wait_s = await self._deliver_alerts()
         await self._deliver_digest()
         return wait_s
 
     async def _deliver_alerts(self) -> float:
         """Post waiting alerts in one message and forget them; return the seconds mails are collected."""
-        wait_s, new = self._email_again_at - self._clock.monotonic(), list(self._new.values())
+        wait_s, new = self._email_again_at - self.clock.monotonic(), list(self._new.values())
         await self._store_alerts(new)
         for alert in new:
             if self._new.get(alert.about) is alert:
@@ -300,14 +295,14 @@ class OwnerAlerts:
         if len(told) > 1:
             text = _("{n} things need you:\n\n", n=len(told)) + "\n".join(f"- {alert.text}" for alert in told)
         texts = {topic: self._stored[topic] for topic in (f"{_ALERTS}{alert.about}" for alert in told)}
-        reached = await self._notifier.notify(_TOPIC, text, once=once, kind=OutboundKind.ALERT, texts=texts)
+        reached = await self.notifier.notify(_TOPIC, text, once=once, kind=OutboundKind.ALERT, texts=texts)
         self._why_not = reached.why
         if reached.target is None:
             return ASK_AGAIN_S
-        if self._notifier.is_email_style(reached.target):
-            self._email_again_at = self._clock.monotonic() + EMAIL_INTERVAL_S
-        self._stored = await self._store.state.read_below(_ALERTS)
-        return inf if not self._waiting() else max(self._email_again_at - self._clock.monotonic(), 0.0)
+        if self.notifier.is_email_style(reached.target):
+            self._email_again_at = self.clock.monotonic() + EMAIL_INTERVAL_S
+        self._stored = await self.store.state.read_below(_ALERTS)
+        return inf if not self._waiting() else max(self._email_again_at - self.clock.monotonic(), 0.0)
 
     def _waiting(self) -> set[str]:
         """Return what is not told yet, as far as is known."""
@@ -315,30 +310,30 @@ class OwnerAlerts:
 
     async def _store_alerts(self, alerts: Sequence[Alert]) -> None:
         """Add alerts to the stored ones, as many as there is room for; a newer text replaces an older one."""
-        self._stored = await self._store.state.read_below(_ALERTS)
+        self._stored = await self.store.state.read_below(_ALERTS)
         known = {alert.about: alert for alert in _alerts_in(self._stored)}
         for number, alert in enumerate(alerts):
             topic = f"{_ALERTS}{alert.about}"
             has_room = topic in self._stored or len(self._stored) < MAX_ALERTS
             if has_room and known.get(alert.about) != alert:
-                order = [self._clock.now().isoformat(), number]
+                order = [self.clock.now().isoformat(), number]
                 self._stored[topic] = json.dumps([*order, alert.text, alert.once])
-                await self._store.state.write(topic, self._stored[topic])
+                await self.store.state.write(topic, self._stored[topic])
 
     async def _deliver_digest(self) -> None:
-        last_at, told = _read(await self._store.state.read(_DIGEST_SENT))
-        now = self._clock.now()
+        last_at, told = _read(await self.store.state.read(_DIGEST_SENT))
+        now = self.clock.now()
         if last_at is not None and timedelta(0) <= now - last_at < DIGEST_EVERY:
             return
-        rows = await self._store.inbox.rows(states=[InboxState.QUARANTINED], limit=MAX_ROWS)
+        rows = await self.store.inbox.rows(states=[InboxState.QUARANTINED], limit=MAX_ROWS)
         waiting = [row for row in rows if is_for_daily_note(row)]
         ids = sorted(row.id for row in waiting)
         if told.issuperset(ids):  # what is committed later may have a lower id
             return
         once = ("quarantine digest", hashlib.sha256(json.dumps(ids).encode()).hexdigest())
-        if (await self._notifier.notify(_TOPIC, _digest(waiting), once=once)).target is None:
+        if (await self.notifier.notify(_TOPIC, _digest(waiting), once=once)).target is None:
             return
-        await self._store.state.write(_DIGEST_SENT, json.dumps({"at": now.isoformat(), "ids": ids}))
+        await self.store.state.write(_DIGEST_SENT, json.dumps({"at": now.isoformat(), "ids": ids}))
         _log.info("owner.quarantine_notified", waiting=len(waiting))
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
 
 import anyio
 import structlog
@@ -55,6 +55,7 @@ def is_preferred(new: Target, old: Target | None, kind: Callable[[str], str] = s
     return contact_rank(kind(new.channel)) < contact_rank(kind(old.channel))
 
 
+@dataclass(eq=False)
 class OwnerContact:
     """
     Learns the owner's direct conversation, and finds where to write.
@@ -62,27 +63,21 @@ class OwnerContact:
     ``setting`` is `agents.heartbeat.target`, "": the learned one; ``wakeups`` report its changes.
     """
 
-    def __init__(
-        self,
-        state: StateStore,
-        *,
-        setting: str = "",
-        channels: Mapping[str, Channel] | None = None,
-        access: Access | None = None,
-        wakeups: Wakeups | None = None,
-    ) -> None:
-        self._state = state
-        self._wakeups = wakeups
-        self.setting = setting
-        self.channels = channels or {}
-        self._access = access
+    state: StateStore
+    _: KW_ONLY
+    setting: str = ""
+    channels: Mapping[str, Channel] = field(default_factory=dict)
+    access: Access | None = None
+    wakeups: Wakeups | None = None
+
+    def __post_init__(self) -> None:
         self._known: Target | None = None
         self._loaded = False
 
     async def get(self) -> Target | None:
         """Return the owner's direct conversation, None before the first. Raises `StoreUnavailable`."""
         if not self._loaded:
-            self._known = _parsed_or_none(await self._state.read(_STATE))
+            self._known = _parsed_or_none(await self.state.read(_STATE))
             self._loaded = True
         return self._known
 
@@ -101,7 +96,7 @@ class OwnerContact:
 
     def is_owner(self, channel: str, person: str) -> bool:
         """Return True if this address is one of the owner's now."""
-        return self._access is None or self._access.role(channel, person, verified=True) is Role.OWNER
+        return self.access is None or self.access.role(channel, person, verified=True) is Role.OWNER
 
     async def is_owner_session(self, session: SessionKey) -> bool:
         """Return True if a session is the owner's own: their email thread, or their last conversation."""
@@ -156,15 +151,15 @@ class OwnerContact:
             return ContactResult(why=f"the channel of the target, {name}, does not exist")
         if not isinstance(channel, SupportsDirectMessages):
             return ContactResult(why=f"the channel {name} cannot start a conversation")
-        if self._access is not None and self._access.is_room(name, place):
+        if self.access is not None and self.access.is_room(name, place):
             session = SessionKey(name, place)
-            for address in self._access.owner_addresses_on(name):
+            for address in self.access.owner_addresses_on(name):
                 if await channel.alone_with(session, address):
                     return ContactResult(Target(name, channel.account, session, address))
             return ContactResult(
                 why="somebody else can read along in the target's room, or the owner is not in it"
             )
-        if self._access is None or not self.is_owner(name, place):
+        if self.access is None or not self.is_owner(name, place):
             return ContactResult(why="the target is not one of the owner's addresses")
         session = await channel.direct_session(place, topic=topic)
         return ContactResult(Target(name, channel.account, session, place))
@@ -192,9 +187,9 @@ class OwnerContact:
         missed: ContactResult = ContactResult(why=NO_TARGET)
         for name in sorted(self.channels, key=lambda name: contact_rank(self._kind(name))):
             channel = self.channels[name]
-            if self._access is None or name in without or not isinstance(channel, SupportsDirectMessages):
+            if self.access is None or name in without or not isinstance(channel, SupportsDirectMessages):
                 continue
-            for address in self._access.owner_addresses_on(name):
+            for address in self.access.owner_addresses_on(name):
                 if person not in ("", address):
                     continue
                 try:
@@ -255,7 +250,7 @@ class OwnerContact:
             await self._keep(seen)
 
     def _kind(self, channel: str) -> str:
-        return channel if self._access is None else self._access.kind(channel)
+        return channel if self.access is None else self.access.kind(channel)
 
     async def _keep(self, seen: Target | None) -> None:
         kept = (
@@ -268,10 +263,10 @@ class OwnerContact:
                 "person": seen.person,
             }
         )
-        await self._state.write(_STATE, json.dumps(kept) if kept else "")
+        await self.state.write(_STATE, json.dumps(kept) if kept else "")
         self._known = seen
-        if self._wakeups is not None:
-            self._wakeups.owner.fire("" if seen is None else seen.channel)
+        if self.wakeups is not None:
+            self.wakeups.owner.fire("" if seen is None else seen.channel)
 
 
 def _parsed_or_none(text: str | None) -> Target | None:

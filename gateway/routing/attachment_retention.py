@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Awaitable, Callable
+from dataclasses import KW_ONLY, dataclass
 
 import anyio
 import structlog
@@ -31,23 +32,19 @@ _NOT_NOW = (StoreUnavailable, StorageUnavailable, AttachmentsUnavailable, OSErro
 _log = structlog.get_logger(__name__)
 
 
+@dataclass(eq=False)
 class AttachmentSweeper:
     """Sweeps one home folder; ``named`` returns the files in histories and raises like `sweep`."""
 
-    def __init__(
-        self,
-        attachments: AttachmentStore,
-        store: Queue,
-        named: Callable[[], Awaitable[set[str]]],
-        *,
-        clock: Clock,
-        keep_days: float,
-    ) -> None:
-        self._attachments = attachments
-        self._store = store
-        self._named = named
-        self._clock = clock
-        self._keep_s = keep_days * 86_400.0
+    attachments: AttachmentStore
+    store: Queue
+    named: Callable[[], Awaitable[set[str]]]
+    _: KW_ONLY
+    clock: Clock
+    keep_days: float
+
+    def __post_init__(self) -> None:
+        self._keep_s = self.keep_days * 86_400.0
         self._holder = secrets.token_hex(8)
 
     async def run(self) -> None:
@@ -64,11 +61,11 @@ class AttachmentSweeper:
 
     async def sweep_alone(self) -> int | None:
         """Do `sweep` unless another process did (None); the lease lasts until the next one is due."""
-        maintenance = self._store.maintenance
+        maintenance = self.store.maintenance
         if await maintenance.lease(_LEASE, holder=self._holder, ttl_s=_EVERY_S) is None:
             return None
         try:
-            if not await self._attachments.belongs_to(maintenance.identity):
+            if not await self.attachments.belongs_to(maintenance.identity):
                 _log.error("attachments.of_another", remedy="give each squidbot a place of its own")
                 return 0
             return await self.sweep()
@@ -78,8 +75,8 @@ class AttachmentSweeper:
 
     async def sweep(self) -> int:
         """Remove what is due; return the number of files. Raises if not everything can be read."""
-        now = self._clock.now().timestamp()
-        old = [file for file in await self._attachments.list_files() if now - file.saved_at > ORPHAN_AFTER_S]
+        now = self.clock.now().timestamp()
+        old = [file for file in await self.attachments.list_files() if now - file.saved_at > ORPHAN_AFTER_S]
         if not old:
             return 0
         open_files = await self._open()
@@ -88,8 +85,8 @@ class AttachmentSweeper:
         candidates = {file.path: file for file in old if file.path not in open_files}
         due = {path for path, file in candidates.items() if now - file.saved_at > self._keep_s}
         if candidates.keys() - due:
-            due |= candidates.keys() - await self._named()
-        removed = await self._attachments.remove([candidates[path] for path in sorted(due)])
+            due |= candidates.keys() - await self.named()
+        removed = await self.attachments.remove([candidates[path] for path in sorted(due)])
         if removed:
             _log.info("attachments.swept", files=removed)
         return removed
@@ -97,12 +94,12 @@ class AttachmentSweeper:
     async def _open(self) -> set[str] | None:
         """Files of what is not over yet; None if there is too much of it to be sure."""
         waiting = [state for state in InboxState if state not in _OVER_IN]
-        inbox = await self._store.inbox.rows(states=waiting, limit=_MAX_ROWS)
+        inbox = await self.store.inbox.rows(states=waiting, limit=_MAX_ROWS)
         unsent = [state for state in OutboxState if state is not OutboxState.SENT]
-        outbox = await self._store.outbox.rows(states=unsent, limit=_MAX_ROWS)
+        outbox = await self.store.outbox.rows(states=unsent, limit=_MAX_ROWS)
         if len(inbox) >= _MAX_ROWS or len(outbox) >= _MAX_ROWS:
             return None
         files = [file for row in inbox for file in row.message.attachments]
         files += [file for row in outbox for file in row.message.attachments]
-        files += [file for line in await self._store.journal.lines() for file in line.message.attachments]
+        files += [file for line in await self.store.journal.lines() for file in line.message.attachments]
         return {file.path for file in files}

@@ -8,6 +8,7 @@ uncertain row follows the channel's rule: the same key again, a probe, or a pers
 from __future__ import annotations
 
 import random
+from dataclasses import KW_ONLY, dataclass
 
 import anyio
 import structlog
@@ -49,6 +50,7 @@ _SEND_RETRY = BackoffPolicy(first_s=1.0, cap_s=300.0)
 _log = structlog.get_logger(__name__)
 
 
+@dataclass(eq=False)
 class Delivery:
     """
     Sends the outbox of one channel.
@@ -60,48 +62,42 @@ class Delivery:
         conversations: Find the history of remembered messages.
     """
 
-    def __init__(
-        self,
-        channel: Channel,
-        store: Queue,
-        clock: Clock,
-        *,
-        give_up_after_s: float = 48 * 3600.0,
-        suspects: CrashIsolation | None = None,
-        wakeups: Wakeups | None = None,
-        conversations: Conversations | None = None,
-    ) -> None:
-        self._conversations = conversations
-        self._suspects = suspects or CrashIsolation(store.maintenance)
-        self._channel = channel
-        self._store = store
-        self._clock = clock
-        self._give_up_after_s = give_up_after_s
+    channel: Channel
+    store: Queue
+    clock: Clock
+    _: KW_ONLY
+    give_up_after_s: float = 48 * 3600.0
+    suspects: CrashIsolation | None = None
+    wakeups: Wakeups | None = None
+    conversations: Conversations | None = None
+
+    def __post_init__(self) -> None:
+        self._suspects = self.suspects or CrashIsolation(self.store.maintenance)
         self._busy: set[SessionKey] = set()
         self._absent: set[SessionKey] = set()
         self._changed = anyio.Event()
         self._link_up = anyio.Event()
         self._draining = False
         self._closed_link = False
-        if wakeups is not None:
-            wakeups.outbox.connect(self._posted)
-            wakeups.attached.connect(self._attached)
-            wakeups.channel.connect(self._channel_changed)
+        if self.wakeups is not None:
+            self.wakeups.outbox.connect(self._posted)
+            self.wakeups.attached.connect(self._attached)
+            self.wakeups.channel.connect(self._channel_changed)
 
     def wake(self) -> None:
         """Wake up: there may be something to send."""
         self._changed.set()
 
     def _posted(self, channel: str) -> None:
-        if channel == self._channel.name:
+        if channel == self.channel.name:
             self.wake()
 
     def _channel_changed(self, status: ChannelStatus) -> None:
-        if status.name == self._channel.name:
+        if status.name == self.channel.name:
             self.link(up=status.can_send)
 
     def _attached(self, session: SessionKey) -> None:
-        if session.channel == self._channel.name:
+        if session.channel == self.channel.name:
             self.present(session)
 
     def present(self, session: SessionKey) -> None:
@@ -134,7 +130,7 @@ class Delivery:
                 try:
                     wait_s = await self._start_due(senders)
                 except StoreUnavailable as error:
-                    _log.warning("outbox.unreadable", channel=self._channel.name, error=str(error))
+                    _log.warning("outbox.unreadable", channel=self.channel.name, error=str(error))
                     wait_s = 2.0
                 if self._draining and not self._busy:
                     return
@@ -142,19 +138,19 @@ class Delivery:
                     await self._changed.wait()
 
     async def _start_due(self, senders: TaskGroup) -> float:
-        name, account = self._channel.name, self._channel.account
+        name, account = self.channel.name, self.channel.account
         room = _AT_ONCE - len(self._busy)
         if room <= 0 or self._closed_link:
             return _IDLE_CHECK_S
         passed_over = tuple(self._busy | self._absent)
-        rows = await self._store.outbox.next_sends(name, account, busy=passed_over, limit=room)
+        rows = await self.store.outbox.next_sends(name, account, busy=passed_over, limit=room)
         for row in rows:
             if row.message.session not in self._busy | self._absent:
                 self._busy.add(row.message.session)
                 senders.start_soon(self._send_guarded, row)
         if rows:
             return _IDLE_CHECK_S
-        due_s = await self._store.outbox.next_send_in(name, account, busy=tuple(self._busy | self._absent))
+        due_s = await self.store.outbox.next_send_in(name, account, busy=tuple(self._busy | self._absent))
         return _IDLE_CHECK_S if due_s is None else min(max(due_s, 0.05), _IDLE_CHECK_S)
 
     async def _send_guarded(self, row: OutboxRow) -> None:
@@ -162,7 +158,7 @@ class Delivery:
             with (
                 speaking(row.message.notes.language),
                 quiet(outgoing_texts(row.message)),
-                trace_delivery(row, self._channel.name),
+                trace_delivery(row, self.channel.name),
                 structlog.contextvars.bound_contextvars(session=str(row.message.session)),
             ):
                 suspect = self._suspects.suspect_send(row.id)
@@ -171,10 +167,10 @@ class Delivery:
                 ):
                     await self._send(row, suspect)
         except IllegalMove as error:
-            _log.info("outbox.changed_meanwhile", channel=self._channel.name, outbox=row.id, error=str(error))
+            _log.info("outbox.changed_meanwhile", channel=self.channel.name, outbox=row.id, error=str(error))
         except StoreUnavailable as error:
             # The row keeps its last durable state. Looking again too soon would only repeat the failure.
-            _log.error("outbox.blocked", channel=self._channel.name, outbox=row.id, error=str(error))
+            _log.error("outbox.blocked", channel=self.channel.name, outbox=row.id, error=str(error))
             await anyio.sleep(_STORE_RETRY.delay(row.attempts + 1, random=random.random()))
         finally:
             self._busy.discard(row.message.session)
@@ -186,27 +182,27 @@ class Delivery:
             return
         if row.uncertain_since is not None and not await self._may_repeat(row):
             return
-        await self._store.outbox.sending(row)
-        reached = _Reached(self._store, row)
+        await self.store.outbox.sending(row)
+        reached = _Reached(self.store, row)
         # What becomes of this try says nothing about an earlier one that nobody has asked for.
-        probed = self._channel.capabilities.redelivery is not Redelivery.SAME_KEY
+        probed = self.channel.capabilities.redelivery is not Redelivery.SAME_KEY
         open_before = row.uncertain_since is not None and not probed
         try:
             with anyio.fail_after(_LIMIT_S):
                 message = row.message.model_copy(update={"maybe_sent": open_before})
-                receipt = await self._channel.deliver(message, uncertain=reached.note_uncertain)
+                receipt = await self.channel.deliver(message, uncertain=reached.note_uncertain)
         except (ChannelError, TimeoutError) as error:
             certain = not reached.uncertain or _is_certain(error)
             await self._failed(row, error, certain=certain and not open_before)
         except (StoreUnavailable, IllegalMove):
             raise
         except Exception as error:  # noqa: BLE001 - a defect of a channel costs a retry, not the loop
-            _log.exception("outbox.defect", channel=self._channel.name, outbox=row.id)
+            _log.exception("outbox.defect", channel=self.channel.name, outbox=row.id)
             await self._failed(row, error, certain=not reached.uncertain and not open_before)
         else:
             await self._record_sent(row, receipt)
-            _count(self._channel.name, "sent")
-            _log.info("message.sent", channel=self._channel.name, inbox=row.inbox_id, outbox=row.id)
+            _count(self.channel.name, "sent")
+            _log.info("message.sent", channel=self.channel.name, inbox=row.inbox_id, outbox=row.id)
 
     async def _record_sent(self, row: OutboxRow, receipt: Receipt) -> None:
         """Note that the server has it. A stop does not keep this from the store, as long as that takes it."""
@@ -218,16 +214,16 @@ class Delivery:
     async def _record_until_stored(self, row: OutboxRow, receipt: Receipt) -> None:
         """Until the store knows that the server has it, nothing else may happen to this row."""
         into = receipt.session or row.message.session
-        if self._conversations is not None:
-            into = self._conversations.reading_scope(into, row.message.notes.scope)
+        if self.conversations is not None:
+            into = self.conversations.reading_scope(into, row.message.notes.scope)
         attempt = 0
         while True:
             try:
-                await self._store.outbox.record_send(row, receipt.provider_id, into=into)
+                await self.store.outbox.record_send(row, receipt.provider_id, into=into)
                 return
             except StoreUnavailable as error:
                 attempt += 1
-                _log.error("outbox.blocked", channel=self._channel.name, outbox=row.id, error=str(error))
+                _log.error("outbox.blocked", channel=self.channel.name, outbox=row.id, error=str(error))
                 await anyio.sleep(_STORE_RETRY.delay(attempt, random=random.random()))
 
     async def _give_up_killer(self, row: OutboxRow, why: str) -> None:
@@ -235,17 +231,17 @@ class Delivery:
         if row.uncertain_since is not None:
             await self._needs_review(row, f"{why}, and the server may have it")
         else:
-            _count(self._channel.name, "dead")
+            _count(self.channel.name, "dead")
             _log.error(
-                "message.dead_lettered", channel=self._channel.name, outbox=row.id, why="kills", error=why
+                "message.dead_lettered", channel=self.channel.name, outbox=row.id, why="kills", error=why
             )
-            await self._store.outbox.record_failure(
+            await self.store.outbox.record_failure(
                 row, why, delay_s=None, apology=_apology(row, CRASH_APOLOGY)
             )
         await self._suspects.load_suspects()
 
     async def _may_repeat(self, row: OutboxRow) -> bool:
-        match self._channel.capabilities.redelivery:
+        match self.channel.capabilities.redelivery:
             case Redelivery.SAME_KEY:
                 return True
             case Redelivery.PROBE:
@@ -255,54 +251,54 @@ class Delivery:
                 return False
 
     async def _needs_review(self, row: OutboxRow, why: str) -> None:
-        await self._store.outbox.uncertain(row)  # it may be `sending`, because the server was asked
-        await self._store.outbox.needs_review(row, why)
-        _count(self._channel.name, "unknown")
-        _log.error("message.needs_review", channel=self._channel.name, outbox=row.id, why=why)
+        await self.store.outbox.uncertain(row)  # it may be `sending`, because the server was asked
+        await self.store.outbox.needs_review(row, why)
+        _count(self.channel.name, "unknown")
+        _log.error("message.needs_review", channel=self.channel.name, outbox=row.id, why=why)
 
     async def _probe(self, row: OutboxRow) -> bool:
-        await self._store.outbox.probing(row)
+        await self.store.outbox.probing(row)
         try:
             with anyio.fail_after(_LIMIT_S):
-                receipt = await self._channel.probe(row.message)
+                receipt = await self.channel.probe(row.message)
         except (StoreUnavailable, IllegalMove):
             raise
         except Exception as error:  # noqa: BLE001 - of one message, and one channel's trouble is not the others'
             if not isinstance(error, (ChannelError, TimeoutError)):
-                _log.exception("outbox.defect", channel=self._channel.name, outbox=row.id)
+                _log.exception("outbox.defect", channel=self.channel.name, outbox=row.id)
             await self._probe_failed(row, error)
             return False
         if receipt is None:
             return True
-        _log.info("outbox.sent_copy_found", channel=self._channel.name, outbox=row.id)
+        _log.info("outbox.sent_copy_found", channel=self.channel.name, outbox=row.id)
         await self._record_sent(row, receipt)
-        _count(self._channel.name, "sent")
+        _count(self.channel.name, "sent")
         return False
 
     async def _probe_failed(self, row: OutboxRow, error: Exception) -> None:
         text = str(error) or type(error).__name__
         since = row.uncertain_since or row.message.created_at
-        age_s = (self._clock.now() - since).total_seconds()
-        if age_s > self._give_up_after_s:
+        age_s = (self.clock.now() - since).total_seconds()
+        if age_s > self.give_up_after_s:
             await self._needs_review(row, f"the server may have it, and it cannot be asked: {text}")
             return
         # Probing is not counted in attempts, so the age has to make the tries rarer.
         delay_s = max(self._delay(row, error), min(age_s / 8, 60.0))
-        _log.info("outbox.sent_check_deferred", channel=self._channel.name, outbox=row.id, error=text)
-        await self._store.outbox.record_failure(
+        _log.info("outbox.sent_check_deferred", channel=self.channel.name, outbox=row.id, error=text)
+        await self.store.outbox.record_failure(
             row, text, delay_s=delay_s, certain=False, waits_for=self._waits_for(error)
         )
 
     async def _failed(self, row: OutboxRow, error: Exception, *, certain: bool) -> None:
         if isinstance(error, NoRecipient):
             self._absent.add(row.message.session)  # before anything is awaited: somebody may come meanwhile
-            _log.info("message.kept", channel=self._channel.name, outbox=row.id, error=str(error))
-            await self._store.outbox.record_failure(row, str(error), delay_s=0.1, certain=certain)
+            _log.info("message.kept", channel=self.channel.name, outbox=row.id, error=str(error))
+            await self.store.outbox.record_failure(row, str(error), delay_s=0.1, certain=certain)
             return
-        age_s = (self._clock.now() - row.message.created_at).total_seconds()
+        age_s = (self.clock.now() - row.message.created_at).total_seconds()
         if isinstance(error, DeliveryFailed):
             give_up = "refused"
-        elif age_s > self._give_up_after_s and row.attempts + 1 >= _TRIES_AT_LEAST:
+        elif age_s > self.give_up_after_s and row.attempts + 1 >= _TRIES_AT_LEAST:
             give_up = "too_old"
         elif not isinstance(error, (ChannelError, TimeoutError)) and row.attempts >= _UNKNOWN_ERRORS_ALLOWED:
             give_up = "defect"
@@ -311,22 +307,22 @@ class Delivery:
         delay_s = None if give_up else self._delay(row, error)
         text = str(error) or type(error).__name__
         if give_up:
-            _count(self._channel.name, "dead")
+            _count(self.channel.name, "dead")
             _log.error(
-                "message.dead_lettered", channel=self._channel.name, outbox=row.id, why=give_up, error=text
+                "message.dead_lettered", channel=self.channel.name, outbox=row.id, why=give_up, error=text
             )
         else:
-            _count(self._channel.name, "retried")
+            _count(self.channel.name, "retried")
             _log.warning(
                 "message.retried",
-                channel=self._channel.name,
+                channel=self.channel.name,
                 outbox=row.id,
                 error=text,
                 retry_in_s=None if delay_s is None else round(delay_s, 1),
                 certain=certain,
             )
         apology = _apology(row, describe(error).public) if give_up in ("refused", "defect") else None
-        await self._store.outbox.record_failure(
+        await self.store.outbox.record_failure(
             row,
             text,
             delay_s=delay_s,
@@ -338,10 +334,10 @@ class Delivery:
     def _waits_for(self, error: Exception) -> str | None:
         """The link, unless the server has said itself how long to wait, or the defect is ours."""
         if isinstance(error, (ChannelAuthFailed, ChannelMisconfigured)):
-            return link_wait(self._channel.name)  # a link that comes up has perhaps got other settings
+            return link_wait(self.channel.name)  # a link that comes up has perhaps got other settings
         if not isinstance(error, (ChannelError, TimeoutError)) or getattr(error, "retry_after_s", None):
             return None
-        return link_wait(self._channel.name)
+        return link_wait(self.channel.name)
 
     def _delay(self, row: OutboxRow, error: Exception) -> float:
         asked_s = getattr(error, "retry_after_s", None)

@@ -112,11 +112,9 @@ class RecognisesCommands(Protocol):
 
     def is_command(self, message: InboundMessage) -> bool:
         """Return True for a message that is answered by code, so that it gets a turn of its own."""
-        ...
 
     def is_stop(self, message: InboundMessage) -> bool:
         """Return True for the stop command."""
-        ...
 
 
 class ChannelInbox:

@@ -1,27 +1,14 @@
-"""The tables that both engines have. Pure."""
+"""The tables that both engines have, and what tells a database as one side of a move."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
-from gateway.store.sql.tables import TABLES
+from gateway.store.copy_marker import NAME, Marker
+from gateway.store.sql.engine import ConnectionPort
 
 _Row = TypeVar("_Row")
-_LEFT_OUT = frozenset({"meta", "leases"})
-_CREATE = re.compile(r"CREATE TABLE (\w+) \((.*?)\n?\)(?: WITHOUT ROWID)?;", re.DOTALL)
-_COLUMN = re.compile(r"(?:^|,)\s*([a-z_]+) (?:INTEGER|TEXT|REAL|BLOB)")
-
-
-def _columns() -> Iterator[tuple[str, tuple[str, ...]]]:
-    for name, body in _CREATE.findall(TABLES):
-        if name not in _LEFT_OUT:
-            yield name, tuple(_COLUMN.findall(body))
-
-
-COLUMNS: Mapping[str, tuple[str, ...]] = dict(_columns())
-"""The columns of each table that is moved; the order of the tables respects the references between them."""
 NUMBERED = ("inbox", "receipts", "history_journal", "outbox", "ledger", "collected")
 """The tables that number their rows."""
 
@@ -48,3 +35,31 @@ def batches(rows: Iterable[_Row], size: int) -> Iterator[list[_Row]]:
             batch = []
     if batch:
         yield batch
+
+
+class MarkedTables:
+    """The identity of a database, and the marker of a move of its content, in rows of ``meta``."""
+
+    def __init__(self, db: ConnectionPort) -> None:
+        self._db = db
+
+    @property
+    def secret(self) -> str:
+        """The identity."""
+        return str(self._meta("secret"))
+
+    @property
+    def marker(self) -> Marker | None:
+        """The marker; None if the content was not moved."""
+        text = self._meta(NAME)
+        return None if text is None else Marker.read(text)
+
+    def set_marker(self, marker: Marker | None) -> None:
+        """Write the marker; None removes it."""
+        self._db.execute("DELETE FROM meta WHERE name = ?", (NAME,))
+        if marker is not None:
+            self._db.execute("INSERT INTO meta (name, value) VALUES (?, ?)", (NAME, marker.text()))
+
+    def _meta(self, name: str) -> str | None:
+        row = self._db.execute("SELECT value FROM meta WHERE name = ?", (name,)).fetchone()
+        return None if row is None else str(row[0])

@@ -60,11 +60,9 @@ class SnapshotStore(Protocol):
     @property
     def file(self) -> str:
         """The place of the database."""
-        ...
 
     async def snapshot(self, target: str, histories: str) -> Snapshot:
         """Copy the database durably to a new file and measure ``histories``. Raises StoreUnavailable."""
-        ...
 
 
 class Trouble(NamedTuple):

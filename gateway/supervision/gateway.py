@@ -126,6 +126,7 @@ class SupervisionParts:
     status: StatusReport
 
 
+@dataclass(eq=False, kw_only=True)
 class Gateway:
     """
     A gateway that runs once, with the parts chosen by `gateway.app.build`.
@@ -142,64 +143,40 @@ class Gateway:
         language: The language of what it says to people.
     """
 
-    def __init__(
-        self,
-        *,
-        wakeups: Wakeups,
-        store: Queue,
-        waiting: Container[str],
-        memory: MemoryPort,
-        files: Callable[[], JournaledFiles],
-        mcp: McpServers | None,
-        models: Models,
-        supervision: SupervisionParts,
-        handler: TurnHandler,
-        out_of_band: OutOfBandTurns,
-        intake: AcceptGate,
-        channels: Mapping[str, Channel],
-        conversations: Conversations,
-        deliveries: Mapping[str, Delivery],
-        suspects: CrashIsolation,
-        proactive: Proactive,
-        at_close: Sequence[Callable[[], Awaitable[None]]] = (),
-        background: Sequence[Callable[[], Coroutine[Any, Any, None]]] = (),
-        begin: Callable[[], Awaitable[None]] = _nothing,
-        standing_by: Callable[[], Coroutine[Any, Any, None]] = _nothing,
-        lease: LeaseKeeper | None = None,
-        console: ConsoleLogins | None = None,
-        drain_s: float = 20.0,
-        language: str = ENGLISH,
-    ) -> None:
-        self.clock = proactive.clock
-        self.wakeups = wakeups
-        self.store = store
-        self.waiting = waiting
-        self.memory = memory
-        self.files = files
-        self.mcp = mcp
-        self.models = models
-        self.handler = handler
-        self.out_of_band = out_of_band
-        self.intake = intake
-        self.channels = channels
-        self.conversations = conversations
-        self.deliveries = deliveries
-        self.suspects = suspects
-        self.proactive = proactive
+    wakeups: Wakeups
+    store: Queue
+    waiting: Container[str]
+    memory: MemoryPort
+    files: Callable[[], JournaledFiles]
+    mcp: McpServers | None
+    models: Models
+    supervision: SupervisionParts
+    handler: TurnHandler
+    out_of_band: OutOfBandTurns
+    intake: AcceptGate
+    channels: Mapping[str, Channel]
+    conversations: Conversations
+    deliveries: Mapping[str, Delivery]
+    suspects: CrashIsolation
+    proactive: Proactive
+    at_close: Sequence[Callable[[], Awaitable[None]]] = ()
+    background: Sequence[Callable[[], Coroutine[Any, Any, None]]] = ()
+    begin: Callable[[], Awaitable[None]] = _nothing
+    standing_by: Callable[[], Coroutine[Any, Any, None]] = _nothing
+    lease: LeaseKeeper | None = None
+    console: ConsoleLogins | None = None
+    drain_s: float = 20.0
+    language: str = ENGLISH
+
+    def __post_init__(self) -> None:
+        self.clock = self.proactive.clock
+        supervision = self.supervision
         self.dispatcher, self.history = supervision.dispatcher, supervision.history
         self.post_turn, self.supervisor = supervision.post_turn, supervision.supervisor
         self.watchdog, self.status = supervision.watchdog, supervision.status
         self.started = anyio.Event()
         self.settled = anyio.Event()
         """Set when it is up, or stands by."""
-        self.lease = lease
-        self.console = console
-        self._at_close = at_close
-        self._background = background
-        self._begin = begin
-        self._standing_by = standing_by
-        self._drain_s = drain_s
-        self._language = language
         self._stop = anyio.Event()
 
     @property
@@ -240,7 +217,7 @@ class Gateway:
 
     async def run(self) -> None:
         """Run until `stop`, or undrained until cancelled. Raises LeaseLost or ConfigInvalid."""
-        with unwrap_lost_lease(), use_language(self._language):
+        with unwrap_lost_lease(), use_language(self.language):
             if not await self._has_lease():
                 return
             async with anyio.create_task_group() as keeping:
@@ -270,7 +247,7 @@ class Gateway:
     async def _stand_by(self) -> None:
         """Begins when another process has the lease, so that this one accepts nothing that nobody has."""
         await self.settled.wait()
-        await self._standing_by()
+        await self.standing_by()
 
     async def _run(self) -> None:
         try:
@@ -290,7 +267,7 @@ class Gateway:
                 tasks.start_soon(self.supervisor.run)
                 tasks.start_soon(self._maintain)
                 tasks.start_soon(self._prune)
-                for work in self._background:
+                for work in self.background:
                     tasks.start_soon(work)
                 tasks.start_soon(self.watchdog.run)
                 self.started.set()
@@ -310,7 +287,7 @@ class Gateway:
         attempt = 0
         while not self.stopping:
             try:
-                await self._begin()
+                await self.begin()
                 await self.store.maintenance.recover()
                 await admissions.load(self.store, self.conversations.access)
                 await links.load(self.store.state, self.conversations.access)
@@ -384,7 +361,7 @@ class Gateway:
         self.out_of_band.stop()
         self.suspects.stop()
         self.watchdog.stop()
-        with anyio.move_on_after(self._drain_s) as limit:
+        with anyio.move_on_after(self.drain_s) as limit:
             await turns.wait()
         if limit.cancelled_caught:
             _log.warning("gateway.claims_released", turns=len(self.dispatcher.running()))
@@ -401,7 +378,7 @@ class Gateway:
                 await self.history.sync()
         except (StoreUnavailable, StorageUnavailable) as error:
             _log.warning("history.sync_failed", error=str(error))
-        for close in [channel.aclose for channel in self.channels.values()] + list(self._at_close):
+        for close in [channel.aclose for channel in self.channels.values()] + list(self.at_close):
             try:
                 with anyio.move_on_after(_CLOSE_LIMIT_S):
                     await close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from gateway.system.version import version, version_of
 from gateway.turns.dispatcher import SessionDispatcher
 
 
+@dataclass(eq=False, kw_only=True)
 class StatusReport:
     """
     Reads the parts of a gateway that report a state, since the start of the process.
@@ -24,48 +26,39 @@ class StatusReport:
     ``sections`` returns what the parts say that know nothing of channels and turns.
     """
 
-    def __init__(
-        self,
-        *,
-        store: Queue,
-        dispatcher: SessionDispatcher,
-        supervisor: Supervisor,
-        watchdog: TurnWatchdog,
-        clock: Clock,
-        sections: Callable[[], Awaitable[Mapping[str, Any]]],
-        lease: LeaseKeeper | None = None,
-    ) -> None:
-        self._lease = lease
-        self._store = store
-        self._dispatcher = dispatcher
-        self._supervisor = supervisor
-        self._watchdog = watchdog
-        self._clock = clock
-        self._sections = sections
-        self._started_at = clock.now()
+    store: Queue
+    dispatcher: SessionDispatcher
+    supervisor: Supervisor
+    watchdog: TurnWatchdog
+    clock: Clock
+    sections: Callable[[], Awaitable[Mapping[str, Any]]]
+    lease: LeaseKeeper | None = None
+
+    def __post_init__(self) -> None:
+        self._started_at = self.clock.now()
 
     async def read(self) -> dict[str, Any]:
         """Return states, counts and ages as JSON, no texts or people. Raises StoreUnavailable."""
-        stats = await self._store.maintenance.stats()
+        stats = await self.store.maintenance.stats()
         process: dict[str, Any] = {
             "version": version(),
             "pid": os.getpid(),
             "started_at": self._started_at.isoformat(),
-            "uptime_s": round((self._clock.now() - self._started_at).total_seconds(), 1),
+            "uptime_s": round((self.clock.now() - self._started_at).total_seconds(), 1),
             "memory_mb": _resident_mb(),
         }
-        if self._lease is not None:
-            process |= await machine_facts(self._store.maintenance, here=self._lease.holder)
-            if not self._lease.is_held:  # what the parts know is not read before they begin
+        if self.lease is not None:
+            process |= await machine_facts(self.store.maintenance, here=self.lease.holder)
+            if not self.lease.is_held:  # what the parts know is not read before they begin
                 return {**process, "standing_by": True, "channels": {}, "work": stats.as_work()}
         return {
             **process,
-            "ready": self._supervisor.all_up,
-            "channels": {status.name: status.as_dict() for status in self._supervisor.statuses()},
-            "work": {**stats.as_work(), "turns_running": len(self._dispatcher.running())},
-            **await self._sections(),
-            "stuck_because": self._watchdog.reason(),
-            "blocked": self._watchdog.is_blocked,
+            "ready": self.supervisor.all_up,
+            "channels": {status.name: status.as_dict() for status in self.supervisor.statuses()},
+            "work": {**stats.as_work(), "turns_running": len(self.dispatcher.running())},
+            **await self.sections(),
+            "stuck_because": self.watchdog.reason(),
+            "blocked": self.watchdog.is_blocked,
             "python": platform.python_version(),
             "versions": {
                 "python": platform.python_version(),
@@ -77,10 +70,10 @@ class StatusReport:
 
     def one_line(self) -> str:
         """The channels, and how many turns are in flight, in one line, for the service manager."""
-        if self._lease is not None and not self._lease.is_held:
+        if self.lease is not None and not self.lease.is_held:
             return "standing by"
-        states = ", ".join(f"{status.name} {status.state.value}" for status in self._supervisor.statuses())
-        running = len(self._dispatcher.running())
+        states = ", ".join(f"{status.name} {status.state.value}" for status in self.supervisor.statuses())
+        running = len(self.dispatcher.running())
         return f"{states}; {running} in hand" if running else states
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import faulthandler
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 
 import anyio
 import structlog
@@ -43,6 +43,7 @@ class _Run:
     counted_s: float = 0.0
 
 
+@dataclass(eq=False)
 class TurnWatchdog:
     """
     Watches the turns of one dispatcher.
@@ -51,24 +52,17 @@ class TurnWatchdog:
     background job's; ``blocked``: the disk refuses writes.
     """
 
-    def __init__(
-        self,
-        dispatcher: SessionDispatcher,
-        open_sessions: Callable[[], Awaitable[Sequence[tuple[SessionKey, float]]]],
-        *,
-        allowed_s: float,
-        background_s: float | None = None,
-        clock: Clock,
-        blocked: Callable[[], bool] = lambda: False,
-        look_every_s: float = CHECK_EVERY_S,
-    ) -> None:
-        self._dispatcher = dispatcher
-        self._open_sessions = open_sessions
-        self._allowed_s = allowed_s
-        self._background_s = allowed_s if background_s is None else background_s
-        self._clock = clock
-        self._blocked = blocked
-        self._look_every_s = look_every_s
+    dispatcher: SessionDispatcher
+    open_sessions: Callable[[], Awaitable[Sequence[tuple[SessionKey, float]]]]
+    _: KW_ONLY
+    allowed_s: float
+    background_s: float | None = None
+    clock: Clock
+    blocked: Callable[[], bool] = lambda: False
+    look_every_s: float = CHECK_EVERY_S
+
+    def __post_init__(self) -> None:
+        self._background_s = self.allowed_s if self.background_s is None else self.background_s
         self._runs: set[_Run] = set()
         self._begun = 0
         self._begun_before = 0
@@ -84,17 +78,17 @@ class TurnWatchdog:
             self._begun += 1
             return await watched(session)
 
-        watched = self._watched(run_session, self._allowed_s, "turn")
+        watched = self._watched(run_session, self.allowed_s, "turn")
         return run
 
     def watch(self, run_session: RunSession) -> RunSession:
         """``run_session`` for out-of-band turns, watched."""
-        return self._watched(run_session, min(COMMAND_LIMIT_S, self._allowed_s), "command")
+        return self._watched(run_session, min(COMMAND_LIMIT_S, self.allowed_s), "command")
 
     def _watched(self, run_session: RunSession, allowed_s: float, what: str) -> RunSession:
         async def run(session: SessionKey) -> float | None:
             longest_s = self._background_s if what == "turn" and is_background(session) else allowed_s
-            mine = _Run(self._clock.monotonic(), longest_s, what)
+            mine = _Run(self.clock.monotonic(), longest_s, what)
             self._runs.add(mine)
             try:
                 return await run_session(session)
@@ -110,7 +104,7 @@ class TurnWatchdog:
     @property
     def is_blocked(self) -> bool:
         """Return True if the disk accepts no writes."""
-        return self._blocked()
+        return self.blocked()
 
     @property
     def oldest_s(self) -> float:
@@ -119,7 +113,7 @@ class TurnWatchdog:
 
     def reason(self) -> str | None:
         """Return why turns are stalled; None while they are not."""
-        if self._looked_at is not None and self._clock.monotonic() - self._looked_at > 5 * self._look_every_s:
+        if self._looked_at is not None and self.clock.monotonic() - self._looked_at > 5 * self.look_every_s:
             return "the turn watchdog has stopped"
         return self._reason
 
@@ -130,14 +124,14 @@ class TurnWatchdog:
                 await self.check_once()
             except Exception as error:  # noqa: BLE001 - the watch must outlive what it watches
                 _log.warning("watchdog.check_failed", error=type(error).__name__)
-            await anyio.sleep(self._look_every_s)
+            await anyio.sleep(self.look_every_s)
 
     async def check_once(self) -> None:
         """One look."""
-        now = self._clock.monotonic()
-        since_s = 0.0 if self._looked_at is None else min(now - self._looked_at, 2 * self._look_every_s)
+        now = self.clock.monotonic()
+        since_s = 0.0 if self._looked_at is None else min(now - self._looked_at, 2 * self.look_every_s)
         self._looked_at = now
-        blocked = self._blocked()
+        blocked = self.blocked()
         if not blocked:
             for run in self._runs:
                 run.counted_s += min(since_s, now - run.began_at)
@@ -151,14 +145,14 @@ class TurnWatchdog:
 
     async def _look_for_idleness(self, now: float, *, blocked: bool) -> None:
         moved, self._begun_before = self._begun != self._begun_before, self._begun
-        if moved or blocked or self._stopping or self._dispatcher.full():
+        if moved or blocked or self._stopping or self.dispatcher.full():
             self._idle_since = None
             return
         try:
-            open_now = await self._open_sessions()
+            open_now = await self.open_sessions()
         except StoreUnavailable:
             return
-        running = set(self._dispatcher.running())
+        running = set(self.dispatcher.running())
         due = [session for session, due_s in open_now if due_s <= 0 and session not in running]
         if not due:
             self._idle_since = None
@@ -166,7 +160,7 @@ class TurnWatchdog:
         if self._idle_since is None:
             self._idle_since = now
         for session in due[:100]:
-            self._dispatcher.wake(session)
+            self.dispatcher.wake(session)
 
     def _verdict(self, now: float) -> str | None:
         late = [run for run in self._runs if run.counted_s > run.allowed_s]

@@ -6,7 +6,7 @@ they could recolour, retitle or type into a terminal. Pure.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from agent_core.language import _, gettext_noop, ngettext
@@ -32,6 +32,14 @@ def plain_text(text: str) -> str:
 def place_of(row: Mapping[str, Any]) -> str:
     """The name of the place of a row of an answer, that of a room in quotation marks; else its session."""
     return plain_line(f"“{row['room']}”" if row.get("room") else str(row.get("called") or row["session"]))
+
+
+def local_time(text: str | None) -> str:
+    """An instant to the second, in the time zone of this machine; ``-`` for None, other texts as they are."""
+    try:
+        return datetime.fromisoformat(text or "").astimezone().strftime("%Y-%m-%d %H:%M:%S")
+    except ValueError:
+        return text or "-"
 
 
 def quote(text: str) -> str:

@@ -13,6 +13,7 @@ import math
 import random
 from bisect import insort
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 import anyio
@@ -35,6 +36,7 @@ MAX_SESSIONS = 100_000
 """The most waiting sessions."""
 
 
+@dataclass(eq=False, kw_only=True)
 class SessionDispatcher:
     """
     Runs sessions with work: in order per session, in parallel across sessions.
@@ -46,19 +48,13 @@ class SessionDispatcher:
         is_owner: True for the owner on a session's channel.
     """
 
-    def __init__(
-        self,
-        *,
-        concurrency: int = 16,
-        refill: LoadReadySessions | None = None,
-        comes_first: Callable[[Work], bool] = lambda _: False,
-        is_owner: Callable[[SessionKey, str], bool] = lambda _session, _person: False,
-    ) -> None:
-        self._comes_first = comes_first
-        self._is_owner = is_owner
-        self._runner = SessionRunner(concurrency=concurrency, max_waiting=MAX_SESSIONS)
-        self._concurrency = concurrency
-        self._refill = refill
+    concurrency: int = 16
+    refill: LoadReadySessions | None = None
+    comes_first: Callable[[Work], bool] = lambda _: False
+    is_owner: Callable[[SessionKey, str], bool] = lambda _session, _person: False
+
+    def __post_init__(self) -> None:
+        self._runner = SessionRunner(concurrency=self.concurrency, max_waiting=MAX_SESSIONS)
         self._run_session: RunSession | None = None
         self._failures: dict[SessionKey, int] = {}
         self._delays: dict[SessionKey, list[float]] = {}
@@ -107,12 +103,12 @@ class SessionDispatcher:
     def _person_of(self, session: SessionKey) -> str | Behind:
         person = self._persons.get(session, "")
         if is_background(session):
-            return Behind(f"{session.channel}/{session.conversation}", self._is_owner(session, person))
+            return Behind(f"{session.channel}/{session.conversation}", self.is_owner(session, person))
         return person
 
     def handle_work(self, work: Work) -> None:
         """Handle the news that there is work (`Wakeups.session`)."""
-        self.wake(work.session, after_s=work.after_s, first=self._comes_first(work), person=work.sender)
+        self.wake(work.session, after_s=work.after_s, first=self.comes_first(work), person=work.sender)
 
     def running(self) -> Sequence[SessionKey]:
         """The sessions that run at this moment."""
@@ -121,7 +117,7 @@ class SessionDispatcher:
     def full(self) -> bool:
         """Return True if every place is taken that a waiting person may have."""
         running = len(self._runner.running())
-        return running >= self._concurrency or (running > 0 and self.waiting() > 0)
+        return running >= self.concurrency or (running > 0 and self.waiting() > 0)
 
     def waiting(self) -> int:
         """Return the number of sessions that wait for a place."""
@@ -206,8 +202,8 @@ class SessionDispatcher:
         while True:
             self._rearm = anyio.Event()
             wait_s = self._wake_due()
-            if self._overflowed and self._refill is not None:
-                await self._try_refill(self._refill)
+            if self._overflowed and self.refill is not None:
+                await self._try_refill(self.refill)
                 wait_s = min(wait_s, _REFILL_EVERY_S)
             with anyio.move_on_after(wait_s):
                 await self._rearm.wait()

@@ -77,31 +77,24 @@ class Batching:
         return waiting[-1].message.channel if waiting else OWNER_QUESTIONS.channel
 
 
+@dataclass(eq=False, kw_only=True)
 class TurnHandler:
     """Works on one session until nothing is due; ``kinds`` by `InboundMessage.kind`."""
 
-    def __init__(
-        self,
-        *,
-        history: HistoryWriter,
-        batching: Batching,
-        kinds: Mapping[str, TurnKind[Any]],
-        model: ModelRun,
-        deferral: Deferral,
-        failure: TurnFailure,
-        wakeups: Wakeups,
-    ) -> None:
-        self._history = history
-        self._batching = batching
-        self._kinds = kinds
-        self._model = model
-        self._deferral = deferral
-        self._commit, self._clock = deferral.commit, deferral.clock
+    history: HistoryWriter
+    batching: Batching
+    kinds: Mapping[str, TurnKind[Any]]
+    model: ModelRun
+    deferral: Deferral
+    failure: TurnFailure
+    wakeups: Wakeups
+
+    def __post_init__(self) -> None:
+        self._commit, self._clock = self.deferral.commit, self.deferral.clock
         self._store = self._commit.store
-        self._failure = failure
         self._running: dict[SessionKey, _Run] = {}
         self._blocked = 0
-        wakeups.stopped.connect(self.stop)
+        self.wakeups.stopped.connect(self.stop)
 
     def stop(self, stopped: StoppedTurn) -> None:
         """
@@ -134,11 +127,11 @@ class TurnHandler:
         due_s: float | None = None
         run = self._running[key] = _Run()
         try:
-            merge = await self._batching.limit(key)
+            merge = await self.batching.limit(key)
             if not merge:
                 _log.warning("session.channel_off", channel=key.channel)
                 return None
-            await self._history.flush(key)
+            await self.history.flush(key)
             turn = await self._store.turns.claim(key, merge=merge)
             if turn is None:
                 # Woken too soon: by a clock that was put back, or beside a turn that runs.
@@ -169,7 +162,7 @@ class TurnHandler:
             await self._run_to_end(turn, run)
 
     async def _run_to_end(self, turn: Turn, run: _Run) -> None:
-        with self._model.use_turn_language(turn), anyio.CancelScope() as run.scope:
+        with self.model.use_turn_language(turn), anyio.CancelScope() as run.scope:
             run.turn = turn.id
             if turn.id in run.stopped:
                 run.scope.cancel()
@@ -192,7 +185,7 @@ class TurnHandler:
                     await run.meter.end()
         if turn.id in run.stopped:
             self._commit.end_withdrawn(turn, run.stopped[turn.id])
-            await self._model.hide(turn.place)
+            await self.model.hide(turn.place)
 
     async def _run_or_release(self, turn: Turn, run: _Run) -> None:
         try:
@@ -202,8 +195,8 @@ class TurnHandler:
             raise
 
     async def _run_turn(self, turn: Turn, run: _Run) -> None:
-        kind = self._kinds[turn.head.message.kind]
-        if await self._deferral.defer_to_place(turn) or await self._failure.refuse_if_unsafe(turn, kind):
+        kind = self.kinds[turn.head.message.kind]
+        if await self.deferral.defer_to_place(turn) or await self.failure.refuse_if_unsafe(turn, kind):
             return
         with (
             structlog.contextvars.bound_contextvars(turn=turn.id, session=str(turn.session)),
@@ -214,10 +207,10 @@ class TurnHandler:
             except (LostTurn, StoreUnavailable):
                 raise
             except Exception as error:  # noqa: BLE001 - every end of a turn is an answer or an apology
-                await self._failure.end(turn, kind, run.meter, error)
+                await self.failure.end(turn, kind, run.meter, error)
                 needed_model = True
             if needed_model:
-                await self._model.hide(turn.place)
+                await self.model.hide(turn.place)
 
     async def _answer(self, turn: Turn, kind: TurnKind[Any], run: _Run) -> bool:
         """Answer a turn and commit that; whether a model was needed."""
@@ -225,8 +218,8 @@ class TurnHandler:
         plan = await kind.plan(turn)
         if plan is None:
             return False
-        run.meter = await self._model.begin(turn, plan.purpose)
-        result = await self._model.run(turn, plan, run.meter)
+        run.meter = await self.model.begin(turn, plan.purpose)
+        result = await self.model.run(turn, plan, run.meter)
         run.waits = result is None
         if result is not None:
             await kind.commit(turn, plan, result, run.meter)

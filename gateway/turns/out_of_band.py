@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Awaitable, Callable, Collection
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 
 import structlog
 
@@ -30,6 +30,7 @@ _ROUNDING_S = 0.01
 _log = structlog.get_logger(__name__)
 
 
+@dataclass(eq=False)
 class OutOfBandTurns:
     """
     Serves commands and reactions at once, in all sessions.
@@ -37,57 +38,49 @@ class OutOfBandTurns:
     Messages of disabled channels wait; ``run_claimed_turn`` runs a claimed turn to its end.
     """
 
-    def __init__(
-        self,
-        sessions: SessionDispatcher,
-        *,
-        store: Queue,
-        history: HistoryWriter,
-        commands: CommandService,
-        channels: Collection[str],
-        run_claimed_turn: Callable[[Turn], Awaitable[None]],
-        dispatcher: SessionDispatcher,
-    ) -> None:
-        self._sessions = sessions
-        self._store = store
-        self._history = history
-        self._commands = commands
-        self._channels = channels
-        self._run_claimed = run_claimed_turn
-        self._dispatcher = dispatcher
+    sessions: SessionDispatcher
+    _: KW_ONLY
+    store: Queue
+    history: HistoryWriter
+    commands: CommandService
+    channels: Collection[str]
+    run_claimed_turn: Callable[[Turn], Awaitable[None]]
+    dispatcher: SessionDispatcher
+
+    def __post_init__(self) -> None:
         self._blocked = 0
 
     def wake(self, session: SessionKey) -> None:
         """There may be a command or a reaction to serve. Returns at once."""
-        self._sessions.wake(session)
+        self.sessions.wake(session)
 
     def handle_work(self, work: Work) -> None:
         """Handle the news that there is work (`Wakeups.session`)."""
         if work.is_quick:
             # Not too early by a rounding: nobody would look at it again.
-            self._sessions.handle_work(replace(work, after_s=work.after_s and work.after_s + _ROUNDING_S))
+            self.sessions.handle_work(replace(work, after_s=work.after_s and work.after_s + _ROUNDING_S))
 
     async def run(self, over: Callable[[RunSession], RunSession] = lambda run: run) -> None:
         """Serve until `stop`, and until running turns have ended; ``over`` wraps each run of a session."""
-        await self._sessions.run(over(self._run_session))
+        await self.sessions.run(over(self._run_session))
 
     def stop(self) -> None:
         """Start nothing more."""
-        self._sessions.stop()
+        self.sessions.stop()
 
     async def _run_session(self, key: SessionKey) -> float | None:
         """One turn, then the session is looked at again."""
-        if key.channel not in self._channels:
+        if key.channel not in self.channels:
             return None
         try:
-            await self._history.flush(key)
-            turn = await self._store.turns.claim(key, out_of_band=True)
-            if turn is not None and self._commands.is_quick(turn):
-                await self._run_claimed(turn)
-                self._sessions.wake(key)
+            await self.history.flush(key)
+            turn = await self.store.turns.claim(key, out_of_band=True)
+            if turn is not None and self.commands.is_quick(turn):
+                await self.run_claimed_turn(turn)
+                self.sessions.wake(key)
             elif turn is not None:
-                await self._store.turns.release(turn)  # edited into a question: that has its turn in order
-                self._dispatcher.wake(key)
+                await self.store.turns.release(turn)  # edited into a question: that has its turn in order
+                self.dispatcher.wake(key)
         except (StoreUnavailable, StorageUnavailable) as error:
             self._blocked += 1
             delay_s = STORE_RETRY.delay(self._blocked, random=random.random())

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -94,21 +94,17 @@ def sound_files(message: InboundMessage) -> Sequence[Attachment]:
     ]
 
 
+@dataclass(eq=False)
 class Transcription:
     """Transcribes the sound files of turns. One instance serves all sessions."""
 
-    def __init__(
-        self,
-        store: Queue,
-        attachments: AttachmentPort,
-        *,
-        make: Callable[[], TranscriptionPort],
-        limits: TranscriptionLimits,
-    ) -> None:
-        self._store = store
-        self._attachments = attachments
-        self._make = make
-        self._limits = limits
+    store: Queue
+    attachments: AttachmentPort
+    _: KW_ONLY
+    make: Callable[[], TranscriptionPort]
+    limits: TranscriptionLimits
+
+    def __post_init__(self) -> None:
         self._engine: TranscriptionPort | None = None
         self._slots = anyio.CapacityLimiter(_AT_ONCE)
         self._for_others = anyio.CapacityLimiter(_AT_ONCE - 1)
@@ -126,11 +122,11 @@ class Transcription:
             return TranscribedTurn(asked)
         known = {step.digest: dict(step.result) for step in steps if step.kind == STEP and step.result}
         number = min((step.number for step in steps), default=0)
-        until = anyio.current_time() + self._limits.longest_s
+        until = anyio.current_time() + self.limits.longest_s
         rows = []
         for row in asked.rows:
             known = {**(row.message.notes.known_words or {}), **known}
-            left_s, told = self._limits.seconds, []
+            left_s, told = self.limits.seconds, []
             sounds = sound_files(row.message)
             for file in sounds[:_MAX_FILES]:
                 if file.sha256 not in known:
@@ -139,7 +135,7 @@ class Transcription:
                         until, turn, file, left_s, meter
                     )
                     step = Step(number, STEP, file.sha256, {"name": file.name}, found)
-                    await self._store.turns.record_step_result(turn, step)
+                    await self.store.turns.record_step(turn, step)
                     if "text" not in found:  # it may be heard when it is asked anew
                         self._lately.pop((str(turn.session), file.sha256), None)
                 seconds = known[file.sha256].get("seconds", 0.0)
@@ -164,7 +160,7 @@ class Transcription:
         """Transcribe a file, unless the time of the turn ends before."""
         with anyio.move_on_after(max(0.0, until - anyio.current_time())):
             return await self._transcribe_once(turn, file, left_s, meter)
-        _log.warning("voice.too_much", limit_s=self._limits.longest_s)
+        _log.warning("voice.too_much", limit_s=self.limits.longest_s)
         return {"why_not": _TOO_MUCH, "seconds": 0.0}
 
     async def _transcribe_once(
@@ -198,7 +194,7 @@ class Transcription:
         except TranscriptionFailed as error:
             why = str(error)
         except ModelError as error:
-            if error.temporary and turn.first_deferred_s < self._limits.patience_s:
+            if error.temporary and turn.first_deferred_s < self.limits.patience_s:
                 raise _later(error) from error
             why = _in_words(error)
             _log.warning("voice.not_heard", error=str(error), seconds=round(seconds, 1))
@@ -214,20 +210,20 @@ class Transcription:
         from agent_core.media.transcript import TranscriptionFailed  # noqa: PLC0415 - only where there is sound
 
         if clip.seconds > left_s:
-            raise TranscriptionFailed(_too_long(clip.seconds, self._limits.seconds))
+            raise TranscriptionFailed(_too_long(clip.seconds, self.limits.seconds))
         return clip
 
     async def _clip(self, file: Attachment) -> Clip:
         from agent_core.media.sound_file import sound_file_of  # noqa: PLC0415 - only where there is sound
         from agent_core.media.transcript import Clip, TranscriptionFailed  # noqa: PLC0415 - likewise
 
-        most = self._limits.size_bytes
+        most = self.limits.size_bytes
         if file.size_bytes > most:
             raise TranscriptionFailed(
                 _("it is larger than {size} MB, the most that I listen to", size=f"{most / 1_000_000:.3g}")
             )
         try:
-            content = await self._attachments.read(file, max_bytes=most)
+            content = await self.attachments.read(file, max_bytes=most)
         except LookupError as error:
             raise TranscriptionFailed(_("the file is no longer kept")) from error
         except OSError as error:
@@ -248,8 +244,8 @@ class Transcription:
         from agent_core.media.transcript import cost_of  # noqa: PLC0415 - only where there is sound
 
         if self._engine is None:
-            self._engine = self._make()
-        guess = cost_of({}, clip.seconds, model="", usd_per_minute=self._limits.usd_per_minute())
+            self._engine = self.make()
+        guess = cost_of({}, clip.seconds, model="", usd_per_minute=self.limits.usd_per_minute())
         await meter.record()
         await meter.enter(guess.prompt_tokens)
         usage: Usage | None = guess  # what was not answered in a way that can be read was probably paid

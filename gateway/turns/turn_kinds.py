@@ -79,20 +79,15 @@ class TurnKind(Protocol[PlanT]):
 
     async def plan(self, turn: Turn) -> PlanT | None:
         """Plan the model's answer at each start; None: committed without a model."""
-        ...
 
     async def commit(self, turn: Turn, plan: PlanT, result: TurnResult, meter: UsageMeter) -> None:
         """Commit the answer of the model."""
-        ...
 
     async def defer_to_budget(self, turn: Turn, error: BudgetSpent) -> None:
         """End or defer a turn that the daily budget refuses."""
-        ...
 
     async def report_failure(self, turn: Turn, failure: TurnFailureText) -> None:
         """End a turn that failed for good."""
-        ...
 
     def policy(self, policy: TurnPolicy) -> TurnPolicy:
         """The limits of one turn of this kind, where ``policy`` is the default."""
-        ...

@@ -116,7 +116,7 @@ async def test_an_alert_waits_for_a_channel_that_cannot_say_who_reads(store: Sql
     notes = await notes_of(store, OwnerContact, Away(server, name="matrix"))
     assert await notes._deliver_alerts() == ASK_AGAIN_S
     assert await store.outbox.rows() == []
-    notes._target.channels = {"matrix": LoopbackChannel(server, name="matrix")}
+    notes.target.channels = {"matrix": LoopbackChannel(server, name="matrix")}
     await notes._deliver_alerts()
     (row,) = await store.outbox.rows()
     assert row.message.text == "stopped"

@@ -83,7 +83,7 @@ async def written(text: str) -> CommandReply | None:
             raise Found
 
     approvals = object.__new__(ReviewQuestions)
-    approvals._store = Store()  # type: ignore[assignment]
+    approvals.store = Store()  # type: ignore[assignment]
     message = inbound(
         SessionKey("email", "thread"),
         "ann@example.org",

@@ -55,7 +55,7 @@ class Two:
         return (await self.mail.answers(before + 1, conversation=f"dm-{OWNER_MAIL}"))[-1].text
 
     async def lines(self, session: SessionKey) -> tuple[Message, ...]:
-        await self.one.built.handler._history.flush(session)
+        await self.one.built.handler.history.flush(session)
         return (await self.one.built.memory.load_history(str(session))).messages
 
 

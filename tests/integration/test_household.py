@@ -223,7 +223,7 @@ async def test_a_share_of_the_budget_is_a_persons_own(tmp_path: Path) -> None:
     """The guest's ends first, then that of the others; the second owner goes on as long as there is any."""
     budget = {"tokens_per_day": 100_000}
     async with home_of(tmp_path, Tell(), Uses(), budget=budget) as home:
-        metering = home.built.handler._model.metering
+        metering = home.built.handler.model.metering
         for spent, served in ((20_000, {CID, EVE, BOB}), (30_000, {EVE, BOB}), (60_000, {BOB})):
             from agent_core.messages import SessionKey
             from agent_core.models import Purpose, Usage

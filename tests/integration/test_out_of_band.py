@@ -34,7 +34,7 @@ class TestBesideATurn:
             "a paragraph, not part of the list"
         )
         assert told[2].text == "Nothing waits for your decision."
-        assert one.built.out_of_band._sessions.failed == 0, "a run beside a turn fails only if it is told to"
+        assert one.built.out_of_band.sessions.failed == 0, "a run beside a turn fails only if it is told to"
         assert texts(one)[-1] == "answer 1"
         assert len(mind.asked) == 1
 

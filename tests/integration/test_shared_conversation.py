@@ -248,7 +248,7 @@ async def test_reminders_and_alerts_stand_in_it(tmp_path):
         from gateway.store.stores import Pending
 
         message = job_message(job, EPOCH, late=False)
-        access = built.proactive.owner_contact._access
+        access = built.proactive.owner_contact.access
         assert access is not None
         session = Conversations(access, shared=True).conversation_for(message)
         await built.store.inbox.accept("email", message.account, [Pending(message, session=session)], {})

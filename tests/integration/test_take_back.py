@@ -59,7 +59,7 @@ class TestUndo:
         async with talking(tmp_path, Mind()) as one:
             await asked(one, "alpha")
             session = str(SessionKey("matrix", DM))
-            await one.built.handler._history.flush(SessionKey("matrix", DM))
+            await one.built.handler.history.flush(SessionKey("matrix", DM))
             await one.built.memory.save_consolidation(session, summary="alpha was said", cursor=2)
             told = await asked(one, "!undo")
         assert "part of my summary" in told.text
@@ -124,7 +124,7 @@ class TestUndo:
             memory = one.built.memory
             manager = MemoryManager(memory, llm=slow, consolidation_threshold=2, keep_recent_ratio=0.5)
             results = []
-            await one.built.handler._history.flush(SessionKey("matrix", DM))
+            await one.built.handler.history.flush(SessionKey("matrix", DM))
             async with anyio.create_task_group() as tasks:
 
                 async def consolidate() -> None:

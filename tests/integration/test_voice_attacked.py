@@ -97,7 +97,7 @@ async def test_the_watch_over_turns_knows_how_long_listening_may_take(home, ears
     """A turn that listens to a long message on a slow machine is no defect that a restart would mend."""
     voice = {"transcribe": {"provider": "local", "model": "/nowhere", "max_seconds": 600}}
     async with world(home, name="matrix", settings=configured(ears, voice=voice)) as one:
-        assert one.built.watchdog._allowed_s >= 600 * 6 + allowed_seconds(600)
+        assert one.built.watchdog.allowed_s >= 600 * 6 + allowed_seconds(600)
 
 
 async def being_heard(one, files, ears, **more):
@@ -220,7 +220,7 @@ async def test_nobody_listens_again_to_a_mail_with_two_sounds_of_one_name(
     )
     async with world(home, name="matrix", settings=configured(ears)) as one:
         first = await answered(one, mail)
-        await one.built.handler._history.flush(mail.session)
+        await one.built.handler.history.flush(mail.session)
         if summarised:
             await one.built.memory.save_consolidation(str(mail.session), summary="Memos came.", cursor=2)
         retry = mail.model_copy(update={"text": "!retry", "attachments": (), "native_id": "retry"})
@@ -228,7 +228,7 @@ async def test_nobody_listens_again_to_a_mail_with_two_sounds_of_one_name(
             one, retry if there else retry.model_copy(update={"context": MessageContext()})
         )
         paid = sum(ears.asked.values())
-        await one.built.handler._history.flush(mail.session)
+        await one.built.handler.history.flush(mail.session)
         lines = (await one.built.memory.load_history(str(mail.session))).messages
     assert [bool(each.origins) for each in lines if each.role == "user"] == [True] * (1 if summarised else 2)
     assert all(each.index(":] one") < each.index(":] two") for each in (first, again))

@@ -19,9 +19,9 @@ from tests.kill.test_tools_kill import ANN, DECIDING, PLACE, approve_all, seen
 MOMENTS = [
     f"{name}.{when}"
     for name in (
-        "turns.record_step_start",
+        "turns.record_step",
         "outbox.post",
-        "turns.record_step_result",
+        "turns.record_step",
         "turns.complete",
         "outbox.record_send",
     )

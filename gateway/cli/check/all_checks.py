@@ -81,12 +81,7 @@ def check_data(home: Home, config: Path, *, repair: bool = False) -> CheckReport
     if settings is None:
         return report
     if not home.root.is_dir():
-        report.add(
-            "home",
-            FindingLevel.FAILED,
-            f"there is no {home.root}",
-            "is it the right home (--home, SQUIDBOT_HOME)?",
-        )
+        report.fail("home", f"there is no {home.root}", "is it the right home (--home, SQUIDBOT_HOME)?")
         return report
     layout = Layout(home.root, home.path(settings.agents.workspace))
     clock, storage = SystemClock(), settings.attachments.storage(home.root)
@@ -94,7 +89,7 @@ def check_data(home: Home, config: Path, *, repair: bool = False) -> CheckReport
     server = None if isinstance(place, Path) else place
     if server is not None:
         told = "the queue is on a PostgreSQL server, which checks its own files (pg_amcheck)"
-        report.add("database", FindingLevel.SKIPPED, told)
+        report.skip("database", told)
     days = settings.attachments.keep_days
     examine = partial(
         examine_state, home, layout, clock=clock, keep_days=days, storage=storage, server=server
@@ -102,14 +97,14 @@ def check_data(home: Home, config: Path, *, repair: bool = False) -> CheckReport
     try:
         _examine_and_repair(report, home, examine, repair=repair)
     except AlreadyRunning as error:
-        report.add("daemon", FindingLevel.FAILED, f"{error}; nothing was repaired", "stop it, and try again")
+        report.fail("daemon", f"{error}; nothing was repaired", "stop it, and try again")
         return report
     except (StoreUnavailable, ConfigInvalid, StateUnusable, OSError) as error:
         of_server = isinstance(error, (StoreUnavailable, ConfigInvalid))
         where = (
             "gateway.store and the server" if of_server else "the disk and the permissions of the home folder"
         )
-        report.add("state", FindingLevel.FAILED, str(error), f"check {where}")
+        report.fail("state", str(error), f"check {where}")
     return report
 
 
@@ -122,11 +117,8 @@ def _examine_and_repair(
     repaired = Repaired()
     if repair and found and running is not None:
         who = f"process {running}" if running else "another process"
-        report.add(
-            "daemon",
-            FindingLevel.FAILED,
-            f"squidbot runs on this home ({who}), so nothing was repaired",
-            "stop it, and try again",
+        report.fail(
+            "daemon", f"squidbot runs on this home ({who}), so nothing was repaired", "stop it, and try again"
         )
     elif repair and found:
         with hold_home(home, purpose="command"):
@@ -142,27 +134,23 @@ def _report_state(
     reasons = {id(one): why for one, why in repaired.left}
     for one in found[:_MAX_TROUBLES]:
         if id(one) in done:
-            report.add(one.part, FindingLevel.OK, f"repaired: {one.text}")
+            report.ok(one.part, f"repaired: {one.text}")
         else:
-            verdict = FindingLevel.FAILED if one.serious else FindingLevel.WARNING
-            report.add(one.part, verdict, one.text, reasons.get(id(one)) or one.remedy)
+            note = report.fail if one.serious else report.warn
+            note(one.part, one.text, reasons.get(id(one)) or one.remedy)
     if len(found) > _MAX_TROUBLES:
-        report.add("state", FindingLevel.FAILED, f"and {len(found) - _MAX_TROUBLES} more findings")
+        report.fail("state", f"and {len(found) - _MAX_TROUBLES} more findings")
     if repaired.kept is not None:
-        report.add(
-            "state", FindingLevel.OK, f"{repaired.kept} has the files as they were, and what was taken out"
-        )
+        report.ok("state", f"{repaired.kept} has the files as they were, and what was taken out")
     healthy = {"histories", "records", "memory", "database", "search index", "attachments"} - {
         *(one.part for one in found),
         *(one.part for one in report.findings),
     }
     for part in sorted(healthy):
-        skipped = in_use and part == "search index"
-        report.add(
-            part,
-            FindingLevel.SKIPPED if skipped else FindingLevel.OK,
-            "the daemon is working on it" if skipped else "whole",
-        )
+        if in_use and part == "search index":
+            report.skip(part, "the daemon is working on it")
+        else:
+            report.ok(part, "whole")
 
 
 def _is_unfinished(report: CheckReport, home: Home) -> bool:
@@ -181,17 +169,16 @@ def _configuration(report: CheckReport, home: Home, config: Path) -> Settings | 
     except ConfigInvalid as error:
         changed = changes(config, home.last_good)
         said = ["changed since squidbot last started with it:", *(f"  {line}" for line in changed)]
-        report.add(
+        report.fail(
             "configuration",
-            FindingLevel.FAILED,
             "\n".join([str(error), *(said if changed else [])]),
             _way_out(config, changed=bool(changed)),
         )
         report.exit_code = error.exit_code
         return None
-    report.add("configuration", FindingLevel.OK, f"{config}")
+    report.ok("configuration", f"{config}")
     for warning in settings.warnings:
-        report.add("configuration", FindingLevel.WARNING, warning)
+        report.warn("configuration", warning)
     return settings
 
 
@@ -201,9 +188,9 @@ def _report_plugins(report: CheckReport, settings: Settings) -> None:
         part = f"plugin {one.name}"
         if one.name in settings.plugins.enabled:
             what = f"{one}, {one.group} version {API_VERSION}; it runs with all rights of squidbot"
-            report.add(part, FindingLevel.OK, what)
+            report.ok(part, what)
         else:
-            report.add(part, FindingLevel.SKIPPED, f"{one} is installed and not in plugins.enabled")
+            report.skip(part, f"{one} is installed and not in plugins.enabled")
 
 
 def _report_skills(report: CheckReport, loader: SkillsLoader) -> None:
@@ -213,7 +200,7 @@ def _report_skills(report: CheckReport, loader: SkillsLoader) -> None:
     found = sorted(loader.added.folder.glob("*.md")) if loader.added is not None else []
     astray = [f"{path}: should be a folder with SKILL.md" for path in found]
     for told in [*loader.problems, *lacking, *astray]:
-        report.add("skill", FindingLevel.WARNING, told, "docs/skills.md shows how a skill is written")
+        report.warn("skill", told, "docs/skills.md shows how a skill is written")
 
 
 def _way_out(config: Path, *, changed: bool) -> str:
@@ -231,19 +218,19 @@ def _check_home(report: CheckReport, home: Home) -> None:
     if holder_of(home) is None:
         open_home(home.root, as_guest=True)
     check_no_move_pending(Layout(home.root, home.root))
-    report.add("home", FindingLevel.OK, str(home.root))
+    report.ok("home", str(home.root))
     for finding in machine_checks.ownership(home, []):
-        report.add(finding.part, finding.verdict, finding.text, finding.what_to_do)
+        report.add(finding)
     if older := warning_of(home.high_water_mark, SystemClock().now()):
-        report.add("home", FindingLevel.WARNING, older)
+        report.warn("home", older)
     for finding in machine_checks.disk(home):
-        report.add(finding.part, finding.verdict, finding.text, finding.what_to_do)
+        report.add(finding)
 
 
 async def _check_live(report: CheckReport, settings: Settings, home: Home) -> None:
     from gateway.operations.control.control_client import ControlClient  # noqa: PLC0415 - needed in one of two cases
 
-    _note(report, machine_checks.unit())
+    report.add(machine_checks.unit())
     unreachable = await _check_network(report, settings)
     await _check_search(report, settings)
     await _check_calendars(report, settings)
@@ -267,7 +254,7 @@ async def _check_live(report: CheckReport, settings: Settings, home: Home) -> No
             report.fail("daemon", error, "squidbot logs says more")
         return
     if settings.gateway.http is not None:
-        _note(report, machine_checks.port(*parse_listen(settings.gateway.http.listen)))
+        report.add(machine_checks.port(*parse_listen(settings.gateway.http.listen)))
     try:
         with hold_home(home, purpose="command"):
             await _check_shell(report, settings, home)
@@ -283,12 +270,11 @@ async def _check_storage(report: CheckReport, settings: Settings, home: Home) ->
     if storage.is_shared:
         try:
             with anyio.fail_after(_STORAGE_LIMIT_S):
-                _note(
-                    report, await anyio.to_thread.run_sync(storage_answers, storage, abandon_on_cancel=True)
-                )
+                answer = await anyio.to_thread.run_sync(storage_answers, storage, abandon_on_cancel=True)
+            report.add(answer)
         except TimeoutError:
             told = f"{storage.name} has not answered for {_STORAGE_LIMIT_S:g} seconds"
-            report.add("attachments", FindingLevel.FAILED, told, "attachments.store; see docs/attachments.md")
+            report.fail("attachments", told, "attachments.store; see docs/attachments.md")
 
 
 async def _check_shell(report: CheckReport, settings: Settings, home: Home) -> None:
@@ -298,26 +284,23 @@ async def _check_shell(report: CheckReport, settings: Settings, home: Home) -> N
     sandbox = command_sandbox(settings, home)
     if sandbox is not None:
         proof = await sandbox.prove()
-        told = proof.told if proof.held else f"there is no shell: {proof.told}"
-        report.add("shell", FindingLevel.OK if proof.held else FindingLevel.WARNING, told, proof.help)
+        if proof.held:
+            report.ok("shell", proof.told)
+        else:
+            report.warn("shell", f"there is no shell: {proof.told}", proof.help)
 
 
 def _report_mcp(report: CheckReport, found: Mapping[str, Any]) -> None:
     """Report what the running daemon knows of its MCP servers; none is started."""
     for name, one in found.items():
-        changed = f"{len(one['changed'])} tools are off until you approve them"
-        if one["trouble"]:
-            report.add(
-                f"mcp {name}",
-                FindingLevel.WARNING,
-                one["trouble"],
-                f"squidbot mcp logs {name}; see docs/mcp.md",
-            )
-        else:
-            report.add(f"mcp {name}", FindingLevel.OK, f"{one['state']}, {one['tools']} tools")
-        if one["changed"]:
-            report.add(f"mcp {name}", FindingLevel.WARNING, changed, f"squidbot mcp tools {name}")
-        _report_left_out(report, name, one.get("left_out") or ())
+        _report_server(
+            report,
+            name,
+            f"{one['state']}, {one['tools']} tools",
+            trouble=one["trouble"],
+            changed=len(one["changed"]),
+            left_out=one.get("left_out") or (),
+        )
 
 
 async def _check_mcp(report: CheckReport, settings: Settings, home: Home) -> None:
@@ -326,27 +309,35 @@ async def _check_mcp(report: CheckReport, settings: Settings, home: Home) -> Non
 
     async with offline_servers(settings, home, SystemClock()) as servers:
         for name, server in servers.by_name.items() if servers is not None else ():
-            part, changes = f"mcp {name}", []
             try:
                 await server.refresh()
-                changes = server.pins.changes(server.settings.tools)
+                changed = len(server.pins.changes(server.settings.tools))
             except AgentError as error:
-                report.add(
-                    part, FindingLevel.WARNING, str(error), f"squidbot mcp logs {name}; see docs/mcp.md"
-                )
-                continue
-            report.add(part, FindingLevel.OK, f"answers, with {server.state()['tools']} tools")
-            if changes:
-                told = f"{len(changes)} tools are off until you approve them"
-                report.add(part, FindingLevel.WARNING, told, f"squidbot mcp tools {name}")
-            _report_left_out(report, name, server.pins.left_out)
+                _report_server(report, name, trouble=str(error))
+            else:
+                told = f"answers, with {server.state()['tools']} tools"
+                _report_server(report, name, told, changed=changed, left_out=server.pins.left_out)
 
 
-def _report_left_out(report: CheckReport, name: str, left_out: Sequence[str]) -> None:
+def _report_server(
+    report: CheckReport,
+    name: str,
+    told: str = "",
+    *,
+    trouble: str = "",
+    changed: int = 0,
+    left_out: Sequence[str] = (),
+) -> None:
+    """Report what is known of an MCP server: its state, or its trouble, and the tools that are off."""
+    part = f"mcp {name}"
+    if trouble:
+        report.warn(part, trouble, f"squidbot mcp logs {name}; see docs/mcp.md")
+    else:
+        report.ok(part, told)
+    if changed:
+        report.warn(part, f"{changed} tools are off until you approve them", f"squidbot mcp tools {name}")
     if left_out:
-        report.add(
-            f"mcp {name}", FindingLevel.WARNING, f"cannot be used: {'; '.join(left_out)}", "squidbot mcp list"
-        )
+        report.warn(part, f"cannot be used: {'; '.join(left_out)}", "squidbot mcp list")
 
 
 async def _check_search(report: CheckReport, settings: Settings) -> None:
@@ -362,10 +353,10 @@ async def _check_search(report: CheckReport, settings: Settings) -> None:
             hits = await search_web(web_client(web), web.search, "squid", 1)
     except (ToolError, TimeoutError) as error:
         said = str(error) or f"{web.search.provider} did not answer in {_SEARCH_LIMIT_S:g} seconds"
-        report.add("web search", FindingLevel.WARNING, said, "tools.web.search; see docs/web.md")
+        report.warn("web search", said, "tools.web.search; see docs/web.md")
     else:
         found = "answers" if hits else "answers, but finds nothing for 'squid'"
-        report.add("web search", FindingLevel.OK, f"{web.search.provider} {found}")
+        report.ok("web search", f"{web.search.provider} {found}")
 
 
 async def _check_calendars(report: CheckReport, settings: Settings) -> None:
@@ -383,9 +374,9 @@ async def _check_calendars(report: CheckReport, settings: Settings) -> None:
             ]
     except (ToolError, TimeoutError) as error:
         said = str(error) or f"the server did not answer in {_SEARCH_LIMIT_S:g} seconds"
-        report.add("calendars", FindingLevel.WARNING, said, "tools.dav; see docs/calendar.md")
+        report.warn("calendars", said, "tools.dav; see docs/calendar.md")
     else:
-        report.add("calendars", FindingLevel.OK, f"found {', '.join(dict.fromkeys(found))}")
+        report.ok("calendars", f"found {', '.join(dict.fromkeys(found))}")
     finally:
         await tools.process.aclose()
 
@@ -404,12 +395,8 @@ async def _check_network(report: CheckReport, settings: Settings) -> dict[str, s
             tasks.start_soon(probe_one, number)
     found = [(server, reached[str(number)]) for number, server in enumerate(servers)]
     for _, each in found:
-        _note(report, each.finding)
+        report.add(each.finding)
     if servers:
         told = [(server.part, each.ahead_s) for server, each in found if each.ahead_s is not None]
-        _note(report, clock_finding(told))
+        report.add(clock_finding(told))
     return {server.account: server.part for server, each in found if each.has_failed and server.account}
-
-
-def _note(report: CheckReport, finding: Finding) -> None:
-    report.add(finding.part, finding.verdict, finding.text, finding.what_to_do)

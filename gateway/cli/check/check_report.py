@@ -38,17 +38,29 @@ class CheckReport:
     findings: list[Finding] = field(default_factory=list)
     exit_code: int = 0
 
-    def add(self, part: str, verdict: FindingLevel, text: str, what_to_do: str = "") -> None:
-        """Note one finding."""
-        self.findings.append(Finding(part, verdict, text, what_to_do))
-        if verdict is FindingLevel.FAILED and not self.exit_code:
+    def add(self, finding: Finding) -> None:
+        """Note a finding."""
+        self.findings.append(finding)
+        if finding.verdict is FindingLevel.FAILED and not self.exit_code:
             self.exit_code = 1
 
-    def fail(self, part: str, error: GatewayError, what_to_do: str = "") -> None:
-        """Note an error."""
+    def ok(self, part: str, text: str) -> None:
+        """Note that a part works."""
+        self.add(Finding(part, FindingLevel.OK, text))
+
+    def skip(self, part: str, text: str) -> None:
+        """Note that a part was not looked at, and why."""
+        self.add(Finding(part, FindingLevel.SKIPPED, text))
+
+    def warn(self, part: str, text: str, what_to_do: str = "") -> None:
+        """Note a problem with which squidbot works."""
+        self.add(Finding(part, FindingLevel.WARNING, text, what_to_do))
+
+    def fail(self, part: str, error: GatewayError | str, what_to_do: str = "") -> None:
+        """Note a failure."""
         if isinstance(error, ConfigInvalid):
             self.exit_code = error.exit_code
-        self.add(part, FindingLevel.FAILED, str(error), what_to_do)
+        self.add(Finding(part, FindingLevel.FAILED, str(error), what_to_do))
 
     def as_dict(self) -> dict[str, Any]:
         """

@@ -16,7 +16,7 @@ import anyio
 from agent_core.messages import Amendment, InboundMessage, OutboundMessage, SessionKey
 from agent_core.models import Message
 from channels.base import AccountFinding, Channel, ChannelError, LinkState, SupportsAccountFindings
-from gateway.cli.check.check_report import CheckReport, FindingLevel
+from gateway.cli.check.check_report import CheckReport, Finding, FindingLevel
 from gateway.cli.check.voice_checks import check_listening, check_speaking
 from gateway.errors import ConfigInvalid, StateUnusable, describe
 from gateway.settings import Settings
@@ -40,7 +40,6 @@ class SelfTesting(Protocol):
 
     async def check(self) -> Mapping[str, str]:
         """Log in everywhere and test; return what was seen. Raises `ChannelError`."""
-        ...
 
 
 async def check_channel(
@@ -123,35 +122,34 @@ def is_up(status: Mapping[str, Any], name: str) -> bool:
 
 def report_running(report: CheckReport, status: Mapping[str, Any]) -> None:
     """Report what the daemon says about its channels and models."""
-    report.add("daemon", FindingLevel.OK, f"runs as process {status.get('pid')}; this is what it reports")
+    report.ok("daemon", f"runs as process {status.get('pid')}; this is what it reports")
     for name, channel in status.get("channels", {}).items():
         if name in OWN_CHANNELS:
             continue
         up = is_up(status, name)
         # An error of before belongs to a state that is over.
         said = channel["detail"] or ("" if up else channel["last_error"])
-        report.add(
-            name,
-            FindingLevel.OK if up else FindingLevel.FAILED,
-            f"{channel['state']}{f': {said}' if said else ''}",
-            "" if up else "squidbot logs --level warning says more",
-        )
+        told = f"{channel['state']}{f': {said}' if said else ''}"
+        if up:
+            report.ok(name, told)
+        else:
+            report.fail(name, told, "squidbot logs --level warning says more")
     if shell := status.get("shell"):
-        report.add("shell", FindingLevel.OK if shell["ready"] else FindingLevel.WARNING, shell["told"])
+        (report.ok if shell["ready"] else report.warn)("shell", shell["told"])
     for name, members in status.get("models", {}).items():
         failing = [f"{one['name']}: {one['error']}" for one in members if one["error"]]
-        verdict = FindingLevel.FAILED if len(failing) == len(members) else FindingLevel.WARNING
         if failing:
-            report.add(f"model pool {name}", verdict, "\n".join(failing))
+            note = report.fail if len(failing) == len(members) else report.warn
+            note(f"model pool {name}", "\n".join(failing))
         else:
             answers = sum(one["answers"] for one in members)
-            report.add(f"model pool {name}", FindingLevel.OK, f"no errors in {answers} answers")
+            report.ok(f"model pool {name}", f"no errors in {answers} answers")
 
 
 def report_findings(report: CheckReport, name: str, findings: Iterable[AccountFinding]) -> None:
     """Report what an account says of itself."""
     for one in findings:
-        report.add(f"{name} {one.part}", FindingLevel(one.level), one.text, one.remedy)
+        report.add(Finding(f"{name} {one.part}", FindingLevel(one.level), one.text, one.remedy))
 
 
 async def check_parts(
@@ -180,11 +178,11 @@ async def check_parts(
         report.fail("database", error, "")
         return
     try:
-        report.add("database", FindingLevel.OK, built.store.snapshots.file)
+        report.ok("database", built.store.snapshots.file)
         async with anyio.create_task_group() as tasks:
             for name, channel in built.channels.items():
                 if name in unreachable:
-                    report.add(name, FindingLevel.SKIPPED, f"no login was tried, see {unreachable[name]}")
+                    report.skip(name, f"no login was tried, see {unreachable[name]}")
                 elif name not in OWN_CHANNELS:
                     tasks.start_soon(_check_one, report, built, channel)
             tasks.start_soon(check_listening, report, settings, built)
@@ -193,9 +191,9 @@ async def check_parts(
                 tasks.start_soon(_check_pool, report, built, pool)
         if settings.llm.is_empty:
             told = "no model is configured; the built-in demo model answers"
-            report.add("model", FindingLevel.WARNING, told, "name one under llm in the configuration")
+            report.warn("model", told, "name one under llm in the configuration")
         if not settings.channels.enabled():
-            report.add("channels", FindingLevel.WARNING, "none is enabled; only `squidbot chat` will work")
+            report.warn("channels", "none is enabled; only `squidbot chat` will work")
     finally:
         with anyio.CancelScope(shield=True), anyio.move_on_after(10):
             await _closed(built)
@@ -211,13 +209,13 @@ async def _closed(built: Gateway) -> None:
 async def _check_one(report: CheckReport, built: Gateway, channel: Channel) -> None:
     position = partial(built.store.inbox.position, channel.name, channel.account)
     verdict, text = await check_channel(channel, position)
-    report.add(channel.name, verdict, text)
+    report.add(Finding(channel.name, verdict, text))
     if verdict is FindingLevel.OK and isinstance(channel, SupportsAccountFindings):
         try:
             with anyio.fail_after(20.0):
                 report_findings(report, channel.name, await channel.account_findings(running=False))
         except (ChannelError, TimeoutError) as error:
-            report.add(f"{channel.name} account", FindingLevel.SKIPPED, f"the server does not say: {error}")
+            report.skip(f"{channel.name} account", f"the server does not say: {error}")
 
 
 async def _check_pool(report: CheckReport, built: Gateway, name: str) -> None:
@@ -228,10 +226,10 @@ async def _check_pool(report: CheckReport, built: Gateway, name: str) -> None:
             async for _chunk in await built.models.pool(name).chat([_QUESTION], [], stream=False):
                 pass
     except TimeoutError:
-        report.add(part, FindingLevel.FAILED, f"no answer within {_MODEL_LIMIT_S:.0f} s")
+        report.fail(part, f"no answer within {_MODEL_LIMIT_S:.0f} s")
     except Exception as error:  # noqa: BLE001 - whatever it is, it is the answer
-        report.add(part, FindingLevel.FAILED, str(error) or type(error).__name__)
+        report.fail(part, str(error) or type(error).__name__)
     else:
-        report.add(part, FindingLevel.OK, f"answered within {anyio.current_time() - started:.1f} s")
+        report.ok(part, f"answered within {anyio.current_time() - started:.1f} s")
     for note in built.models.notes(name):
-        report.add(part, FindingLevel.WARNING, note)
+        report.warn(part, note)

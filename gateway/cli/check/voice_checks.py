@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from gateway.cli.check.check_report import CheckReport, FindingLevel
+from gateway.cli.check.check_report import CheckReport
 
 if TYPE_CHECKING:
     from agent_core.llm.litellm.litellm_client import LiteLLMProcess
@@ -82,8 +82,8 @@ def _report_outcome(report: CheckReport, part: str, key: str, done: str) -> Iter
     try:
         yield
     except TimeoutError:
-        report.add(part, FindingLevel.FAILED, f"no answer within {_LIMIT_S:.0f} s", key)
+        report.fail(part, f"no answer within {_LIMIT_S:.0f} s", key)
     except Exception as error:  # noqa: BLE001 - whatever it is, it is the answer
-        report.add(part, FindingLevel.FAILED, str(error) or type(error).__name__, f"{key}; see docs/voice.md")
+        report.fail(part, str(error) or type(error).__name__, f"{key}; see docs/voice.md")
     else:
-        report.add(part, FindingLevel.OK, f"{done} within {anyio.current_time() - began:.1f} s")
+        report.ok(part, f"{done} within {anyio.current_time() - began:.1f} s")

@@ -11,6 +11,7 @@ import json
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import anyio
@@ -40,6 +41,7 @@ _LIMIT_S = 5.0
 """Of the report, and of the gauges that are brought up to date."""
 
 
+@dataclass(eq=False)
 class Health:
     """
     Answers requests about the daemon's health.
@@ -51,20 +53,12 @@ class Health:
         stuck: Returns why turns stall, or None.
     """
 
-    def __init__(
-        self,
-        channels: Callable[[], Sequence[ChannelStatus]],
-        status: StatusReport,
-        *,
-        refresh: Callable[[], Awaitable[None]] | None = None,
-        started: Callable[[], bool] = lambda: True,
-        stuck: Callable[[], str | None] = lambda: None,
-    ) -> None:
-        self._channels = channels
-        self._status = status
-        self._refresh = refresh
-        self._started = started
-        self._stuck = stuck
+    channels: Callable[[], Sequence[ChannelStatus]]
+    status: StatusReport
+    _: KW_ONLY
+    refresh: Callable[[], Awaitable[None]] | None = None
+    started: Callable[[], bool] = lambda: True
+    stuck: Callable[[], str | None] = lambda: None
 
     def routes(self) -> list[web.AbstractRouteDef]:
         """The four routes, to be added to an application."""
@@ -88,13 +82,13 @@ class Health:
         return app
 
     async def _livez(self, _request: web.Request) -> web.Response:
-        why = self._stuck()
+        why = self.stuck()
         if why is not None:
             return json_answer({"alive": False, "detail": why}, status=503)
         return json_answer({"alive": True})
 
     async def _readyz(self, _request: web.Request) -> web.Response:
-        statuses = self._channels()
+        statuses = self.channels()
         waiting = {
             status.name: {
                 "state": status.state.value,
@@ -104,7 +98,7 @@ class Health:
             for status in statuses
             if status.state is not LinkState.UP
         }
-        started = self._started()
+        started = self.started()
         report: dict[str, Any] = {
             "ready": started and not waiting,
             "up": [status.name for status in statuses if status.state is LinkState.UP],
@@ -115,11 +109,11 @@ class Health:
         return json_answer(report, status=200 if report["ready"] else 503)
 
     async def _metrics(self, _request: web.Request) -> web.Response:
-        metrics.show_channels(self._channels())
-        if self._refresh is not None:
+        metrics.show_channels(self.channels())
+        if self.refresh is not None:
             try:
                 with anyio.fail_after(_LIMIT_S):
-                    await self._refresh()
+                    await self.refresh()
             except Exception as error:  # noqa: BLE001 - old gauges are better than none
                 _log.warning("metrics.stale", error=type(error).__name__)
         return web.Response(body=metrics.exposition(), headers={"Content-Type": metrics.CONTENT_TYPE})
@@ -127,7 +121,7 @@ class Health:
     async def _status_report(self, _request: web.Request) -> web.Response:
         try:
             with anyio.fail_after(_LIMIT_S):
-                return json_answer(dict(await self._status()))
+                return json_answer(dict(await self.status()))
         except Exception as error:  # noqa: BLE001 - whoever asks must learn that something is wrong
             _log.warning("status.failed", error=type(error).__name__)
             return json_answer({"error": "the status is not available at the moment"}, status=503)

@@ -29,10 +29,11 @@ from gateway.operations.backup.restore import finish_restore, move_into_home
 from gateway.operations.migration.moving_accounts import HomeAccounts, write_accounts
 from gateway.operations.privacy.erasure_journal import interrupted_erasures
 from gateway.store.copied_files import HomeFiles, write_conversation, write_document
-from gateway.store.copied_tables import COLUMNS, storable_row
+from gateway.store.copied_tables import storable_row
 from gateway.store.copy_marker import Marker
 from gateway.store.lease import Holders
 from gateway.store.opening import open_postgres
+from gateway.store.sql.tables import COLUMNS
 from gateway.store.sqlite.copying_into_sqlite import EmbeddedTables
 from gateway.store.state_key import StateKey
 from gateway.system.home import Home, open_home

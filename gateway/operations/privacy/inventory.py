@@ -20,9 +20,9 @@ from gateway.errors import GatewayError
 from gateway.operations.privacy.erasure_requests import EXPORT_NAME
 from gateway.operations.privacy.personal_histories import KeptHistory, StoredHistories
 from gateway.routing.access import LOCAL_ADDRESS
-from gateway.store.personal_rows import person_rows
+from gateway.store.personal_rows import personal_transaction
 from gateway.store.place import QueuePlace
-from gateway.store.sql.erasure_statements import PersonRows, remove_from_line
+from gateway.store.sql.erasure_statements import PersonRows, find, remove_from_line
 
 
 class PersonUnclear(GatewayError):
@@ -136,7 +136,8 @@ def find_files(kept: StoredHistories, database: QueuePlace, person: Person) -> P
             found.shares.append(share)
             files |= named
     if database.exists():
-        found.rows = person_rows(database, person.addresses, found.own_sessions, found.turns)
+        with personal_transaction(database) as db:
+            found.rows = find(db, person.addresses, found.own_sessions, found.turns)
     for row in (*found.rows.inbox, *found.rows.outbox):
         files |= _files_in(as_object((row["payload"] or "").encode("utf-8", "replace")) or {})
     sent = (as_object((row["payload"] or "").encode("utf-8", "replace")) for row in found.rows.outbox)

@@ -36,9 +36,9 @@ from gateway.operations.privacy.personal_histories import KeptDocument, StoredHi
 from gateway.operations.privacy.personal_workspace_files import files_of_person, forget_files
 from gateway.operations.privacy.repetition_report import identifying_words, places_of
 from gateway.routing.access import normalise
-from gateway.store.personal_rows import erase_rows, named_in_rows
+from gateway.store.personal_rows import personal_transaction
 from gateway.store.place import QueuePlace
-from gateway.store.sql.erasure_statements import Gone, anonymise_origins
+from gateway.store.sql.erasure_statements import Gone, anonymise_origins, erase, named_files
 
 MARKER = "[removed]"
 _ATTACHMENT = re.compile(r"attachments/([0-9a-f]{2})/\1[0-9a-f]{62}\.[a-z0-9]{1,8}")
@@ -108,9 +108,8 @@ def _forget(
         storage.probe()  # before anything is changed
     begin(layout, found)
     if database.exists():
-        found.rows = erase_rows(
-            database, person.addresses, found.own_sessions, found.turns, now=now.timestamp()
-        )
+        with personal_transaction(database, "forget", change=True, compact=True) as db:
+            found.rows = erase(db, person.addresses, found.own_sessions, found.turns, now=now.timestamp())
     turns = found.turns
     for share in found.shares:
         if share.whole:
@@ -199,7 +198,8 @@ def _remove_attachments(
         return 0
     needed = files & kept.named_files()
     if database.exists():
-        needed |= named_in_rows(database, files)
+        with personal_transaction(database) as db:
+            needed |= named_files(db, files)
     for path in files - needed:
         storage.erase(path)
     return len(needed)

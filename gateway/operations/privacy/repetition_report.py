@@ -16,8 +16,9 @@ from agent_core.prompt import remove_words_of
 from agent_core.storage.history_lines import as_object
 from gateway.operations.privacy.inventory import PersonFiles, is_person_data
 from gateway.operations.privacy.personal_histories import StoredHistories
-from gateway.store.personal_rows import repeated_in_rows
+from gateway.store.personal_rows import personal_transaction
 from gateway.store.place import QueuePlace
+from gateway.store.sql.erasure_statements import count_repetitions
 
 _WORD = re.compile(r"[^\W_]+(?:[@.:/+_\-][^\W_]+)*")
 _RUN = 6
@@ -107,7 +108,8 @@ def places_of(
         if words.occur_in(history.summary()):
             told.append(f"the summary of {history.key}")
     if database.exists():
-        rows = repeated_in_rows(database, words.occur_in_value, found.rows)
+        with personal_transaction(database, "forget") as db:
+            rows = count_repetitions(db, words.occur_in_value, found.rows)
         told += [f"{database.name}, {table} ({count} rows)" for table, count in rows.items()]
     for document in kept.documents():
         texts = (document.text() or "", document.raw_versions().decode("utf-8", "replace"))

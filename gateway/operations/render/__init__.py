@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from typing import Any
 
 from agent_core.text import one_line
 from gateway.operations.render import schedule_text, usage_text
-from gateway.system.terminal_text import LOCAL_PARTS, duration, place_of, plain_line, quote
+from gateway.system.terminal_text import LOCAL_PARTS, duration, local_time, place_of, plain_line, quote
 
 _WIDEST = 60
 _FAILED = {"dead": "failed", "unknown": "perhaps sent"}
@@ -107,13 +106,11 @@ def _channel(name: str, one: Mapping[str, Any]) -> list[str]:
     """A channel, since when it is as it is, when its server was heard of; an error only in its own time."""
     up = one["state"] in ("up", "catching_up")
     said = one["detail"] or ("" if up else one.get("last_error")) or ""
-    heard = f", last heard from at {_time(one['heard_at'])}" if one.get("heard_at") else ""
-    name = LOCAL_PARTS.get(name, name)
-    lines = [
-        f"  {name:<10} {one['state']:<12} since {_time(one['since'])}{heard}  {plain_line(said)}".rstrip()
-    ]
+    heard = f", last heard from at {local_time(one['heard_at'])}" if one.get("heard_at") else ""
+    name, since = LOCAL_PARTS.get(name, name), local_time(one["since"])
+    lines = [f"  {name:<10} {one['state']:<12} since {since}{heard}  {plain_line(said)}".rstrip()]
     if up and one.get("last_error"):
-        when = _time(one.get("last_error_at"))
+        when = local_time(one.get("last_error_at"))
         lines.append(f"  {'':<10} last error, {when}: {_short(one['last_error'])}")
     return lines
 
@@ -176,7 +173,7 @@ def inbox_rows(rows: Sequence[Mapping[str, Any]]) -> str:
             (
                 f"m{row['id']}" if row["state"] == "quarantined" else row["id"],
                 row["state"],
-                _time(row["accepted_at"]),
+                local_time(row["accepted_at"]),
                 place_of(row) if row.get("room") else row["channel"],
                 row["sender"],
                 _what(row),
@@ -204,7 +201,7 @@ def drafts(rows: Sequence[Mapping[str, Any]]) -> str:
         return "no drafts wait for you"
     return table(
         ("ID", "WHEN", "TO", "TEXT"),
-        [(f"d{row['id']}", _time(row["created_at"]), place_of(row), _draft_text(row)) for row in rows],
+        [(f"d{row['id']}", local_time(row["created_at"]), place_of(row), _draft_text(row)) for row in rows],
     )
 
 
@@ -226,7 +223,7 @@ def _calls(rows: Sequence[Mapping[str, Any]]) -> str:
     return table(
         ("CALL", "UNTIL", "TOOL", "ASKED FOR BY", "IN"),
         [
-            (row["name"], _time(row["until"]), row["tool"], ", ".join(row["asked"]), place_of(row))
+            (row["name"], local_time(row["until"]), row["tool"], ", ".join(row["asked"]), place_of(row))
             for row in rows
         ],
     )
@@ -234,7 +231,7 @@ def _calls(rows: Sequence[Mapping[str, Any]]) -> str:
 
 def _form(row: Mapping[str, Any]) -> str:
     form = row["form"]
-    asked = f"{', '.join(row['asked'])}, in {place_of(row)}, until {_time(row['until'])}"
+    asked = f"{', '.join(row['asked'])}, in {place_of(row)}, until {local_time(row['until'])}"
     lines = [
         plain_line(f"{row['name']}: the MCP server {row['tool']} asks {asked}"),
         f"  it says   {plain_line(form['message'])}",
@@ -258,7 +255,7 @@ def draft(row: Mapping[str, Any]) -> str:
         *error,
     ]
     also = [f"  {plain_line(name)}: {plain_line(value)}" for name, value in row["also"].items()]
-    return "\n".join([*head, f"  written   {_time(row['created_at'])}", *also, "", quote(row["text"])])
+    return "\n".join([*head, f"  written   {local_time(row['created_at'])}", *also, "", quote(row["text"])])
 
 
 def inbox_row(answer: Mapping[str, Any]) -> str:
@@ -269,9 +266,9 @@ def inbox_row(answer: Mapping[str, Any]) -> str:
         ("session", row["session"]),
         ("sender", f"{row['sender']}{'' if row['verified'] else ' (not verified)'}"),
         ("doubt", row.get("doubt")),
-        ("accepted", _time(row["accepted_at"])),
+        ("accepted", local_time(row["accepted_at"])),
         ("attempts", f"{row['attempts']}, put off {row['deferrals']} times"),
-        ("next try", _time(row["next_at"]) if row["next_at"] else None),
+        ("next try", local_time(row["next_at"]) if row["next_at"] else None),
         ("error", row["error"]),
     ):
         if value:
@@ -299,7 +296,7 @@ def sessions(answer: Mapping[str, Any]) -> str:
             (
                 row["session"],
                 row["messages"],
-                _time(row["last_at"]) if row["last_at"] else "-",
+                local_time(row["last_at"]),
                 plain_line(row.get("room") or row.get("called") or ""),
             )
             for row in rows
@@ -315,7 +312,7 @@ def found_messages(answer: Mapping[str, Any]) -> str:
         plain_line(f"{row.get('room') or row.get('called') or row['session']}  {row['who']}: {row['text']}")
         for row in answer["rows"]
     ]
-    times = [_time(row["at"]) if row["at"] else "-" for row in answer["rows"]]
+    times = [local_time(row["at"]) for row in answer["rows"]]
     lines = [f"{at}  {line}" for at, line in zip(times, lines, strict=True)] or ["nothing was found"]
     lines += [f"… and {answer['more']} more that fit less well (--limit)"] if answer["more"] else []
     return "\n".join(lines if answer["complete"] else [*lines, "older messages cannot be searched yet"])
@@ -339,7 +336,7 @@ def session(answer: Mapping[str, Any]) -> str:
         lines += ["", "summary of what is no longer in the prompt:", quote(answer["summary"])]
     for message in answer["newest"]:
         who = message.get("sender") or message["role"]
-        when = f" {_time(message['timestamp'])}" if message.get("timestamp") else ""
+        when = f" {local_time(message['timestamp'])}" if message.get("timestamp") else ""
         lines += ["", f"{plain_line(who)}{when}", quote(message.get("text", message["content"]))]
     if answer["messages"] and not answer["newest"]:
         lines += ["", "nothing since it was reset; squidbot sessions export writes all of it"]
@@ -396,7 +393,7 @@ def file_changes(answer: Mapping[str, Any]) -> str:
     rows = [
         (
             one["id"],
-            _time(one["at"])[:16],
+            local_time(one["at"])[:16],
             one["what"]
             + (f" of {one['undoes']}" if one["undoes"] else "")
             + ("" if one["made"] else " (not done)"),
@@ -428,7 +425,7 @@ def memory_versions(answer: Mapping[str, Any]) -> str:
         now = one["text"].splitlines()
         turn = f", turn {one['turn']}" if one.get("turn") else ""
         where = f" in {one['session']}{turn}" if one["session"] else ", by hand or by undo"
-        lines.append(f"version {one['version']}, {_time(one['written_at'])}{plain_line(where)}")
+        lines.append(f"version {one['version']}, {local_time(one['written_at'])}{plain_line(where)}")
         lines += [f"  - {plain_line(line)}" for line in before if line not in now]
         lines += [f"  + {plain_line(line)}" for line in now if line not in before]
         if now == before:
@@ -462,10 +459,3 @@ def _counts(counts: Mapping[str, int]) -> str:
         ", ".join(f"{count} {_FAILED.get(state, state)}" for state, count in counts.items() if count)
         or "empty"
     )
-
-
-def _time(text: str | None) -> str:
-    """An instant in the time zone of this machine."""
-    if not text:
-        return "-"
-    return datetime.fromisoformat(text).astimezone().strftime("%Y-%m-%d %H:%M:%S")

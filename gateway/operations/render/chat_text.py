@@ -55,16 +55,10 @@ def about_usage(row: Row) -> str:
 
 
 def _budget(budget: Row) -> list[str]:
-    parts = []
+    from gateway.budget.budget_policy import limit_texts
+
     tokens, usd = budget["tokens"], budget["usd"]
-    if tokens["limit"] is not None:
-        parts.append(
-            _("{n} of {limit} tokens", n=show_number(tokens["spent"]), limit=show_number(tokens["limit"]))
-        )
-    if usd["limit"] is not None:
-        parts.append(
-            _("{n} of {limit} USD", n=show_number(usd["spent"], 2), limit=show_number(usd["limit"], 2))
-        )
+    parts = limit_texts((tokens["spent"], tokens["limit"]), (usd["spent"], usd["limit"]))
     told = {"parts": list_of(parts), "when": budget["opens"]}
     return [_("- today's budget: {parts}; a new one {when}", **told)] if parts else []
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
 from typing import Any
 
+from agent_core.text import one_line
 from gateway.operations.render.usage_text import calls
-from gateway.system.terminal_text import place_of, plain_line, plain_text
+from gateway.system.terminal_text import local_time, place_of, plain_line, plain_text
 
 _TEXT_CHARS = 60
 
@@ -26,28 +26,24 @@ def summary_lines(report: Mapping[str, Any]) -> list[str]:
         told = "none yet"
         if last is not None:
             why = f": {plain_line(last['reason'])}" if last["reason"] else ""
-            told = f"last {_time(last['at'])} {last['outcome']}{why}"
-        lines.append(f"check-ins  {told}; next {_time(heartbeat['next']) or 'never'}")
+            told = f"last {local_time(last['at'])} {last['outcome']}{why}"
+        lines.append(f"check-ins  {told}; next {_coming(heartbeat['next'])}")
         if heartbeat.get("resting_until"):
-            until = _time(heartbeat["resting_until"])
+            until = local_time(heartbeat["resting_until"])
             lines.append(f"  {heartbeat['failures']} failed in a row; resting until {until}")
         if heartbeat.get("collected"):
             lines.append(f"  {heartbeat['collected']} alerts wait for the next digest")
     schedule = report.get("schedule") or {}
     if schedule.get("jobs"):
         kept = f", {schedule['not_run']} of them not run the last time" if schedule["not_run"] else ""
-        lines.append(f"scheduled  {schedule['jobs']}{kept}; next {_time(schedule['next']) or 'never'}")
+        lines.append(f"scheduled  {schedule['jobs']}{kept}; next {_coming(schedule['next'])}")
     if going := (report.get("work") or {}).get("background_jobs"):
         lines.append(f"jobs       {going} in the background")
     return lines
 
 
-def _time(text: str | None) -> str:
-    """Format a time as `show` does: local, to the second."""
-    try:
-        return datetime.fromisoformat(text or "").astimezone().strftime("%Y-%m-%d %H:%M:%S")
-    except ValueError:
-        return text or ""
+def _coming(text: str | None) -> str:
+    return local_time(text) if text else "never"
 
 
 def jobs(answer: Mapping[str, Any]) -> str:
@@ -57,8 +53,7 @@ def jobs(answer: Mapping[str, Any]) -> str:
 
 def job(row: Mapping[str, Any]) -> str:
     """One job in two lines."""
-    text = plain_line(row["text"] or "")
-    short = text if len(text) <= _TEXT_CHARS else f"{text[: _TEXT_CHARS - 1]}…"
+    short = one_line(plain_line(row["text"] or ""), _TEXT_CHARS)
     following = {"paused": "paused", "done": f"has run on {row['last']}"}.get(
         row["state"], f"next {row['next']}"
     )
@@ -90,12 +85,12 @@ def _entry(row: Mapping[str, Any]) -> str:
 
 def tick(answer: Mapping[str, Any]) -> str:
     """``heartbeat now``."""
-    lines = [f"{_time(answer['at'])}  {answer['outcome']}"]
+    lines = [f"{local_time(answer['at'])}  {answer['outcome']}"]
     if answer["reason"]:
         lines[0] += f": {plain_line(answer['reason'])}"
     if "prompt" in answer:
         hours = "within" if answer["active"] else "outside of"
-        lines.append(f"{hours} the active hours; next check-in {_time(answer['next']) or 'never'}")
+        lines.append(f"{hours} the active hours; next check-in {_coming(answer['next'])}")
         lines.append(f"target: {plain_line(answer['target']) or 'none yet: write to me directly first'}")
         if answer["prompt"]:
             lines.append(f"about {answer['tokens']} tokens, besides memory and history:\n")

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from itertools import dropwhile
 from textwrap import wrap
 from typing import Any
 
 from agent_core.text import one_line
-from gateway.system.terminal_text import place_of, plain_line
+from gateway.system.terminal_text import local_time, place_of, plain_line
 
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 _MAX_NAME = 32
@@ -40,7 +39,7 @@ def _dearest(turns: Sequence[Mapping[str, Any]], width: int) -> list[str]:
     """The turns that cost the most; `squidbot inbox show ID` shows each."""
     lines = ["", "the dearest turns:"] if turns else []
     for turn in turns:
-        at = datetime.fromisoformat(turn["at"]).astimezone().strftime("%Y-%m-%d %H:%M") if turn["at"] else "?"
+        at = local_time(turn["at"])[:16]
         told = f"{_numbers(turn)}, {calls(turn['calls'])}"
         room = width - len(told) - len(at) - len(str(turn["id"])) - 8
         where = shorten(place_of(turn) if turn["session"] else "not kept any more", max(8, room))
@@ -149,8 +148,7 @@ def _total(answer: Mapping[str, Any]) -> list[str]:
 
 def receipts(answer: Mapping[str, Any]) -> str:
     """``squidbot did``: each effect with what led to it and what became of it."""
-    since = datetime.fromisoformat(answer["since"]).astimezone()
-    nothing = f"no tool has done anything since {since:%Y-%m-%d %H:%M}"
+    nothing = f"no tool has done anything since {local_time(answer['since'])[:16]}"
     return "\n".join(_receipt_lines(row) for row in answer["rows"]) or nothing
 
 
@@ -158,9 +156,8 @@ def _receipt_lines(row: Mapping[str, Any]) -> str:
     from agent_core.prompt import without_tags
     from agent_core.tools.execution import call_in_words, effect_in_words
 
-    at = datetime.fromisoformat(row["at"]).astimezone().strftime("%Y-%m-%d %H:%M:%S") if row["at"] else "?"
     call = one_line(plain_line(call_in_words(row["tool"], row["arguments"])), 200)
-    lines = [f"{at}  {row['outcome']:<8} {call}"]
+    lines = [f"{local_time(row['at'])}  {row['outcome']:<8} {call}"]
     whose = f"for {plain_line(row['asked_by'])} in {place_of(row)}"
     lines.append(f"  {plain_line(effect_in_words(row['effect']))}, {whose}")
     if row["origins"]:

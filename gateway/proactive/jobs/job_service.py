@@ -12,7 +12,7 @@ import re
 import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
 from itertools import count
@@ -116,6 +116,7 @@ def _made_of(job_id: str) -> JsonValue:
     return to_json(join_origins(behind)) or None
 
 
+@dataclass(eq=False)
 class JobService:
     """
     Adds, lists and changes jobs.
@@ -125,34 +126,24 @@ class JobService:
     room.
     """
 
-    def __init__(
-        self,
-        plans: JobStore,
-        config: ScheduleConfig,
-        *,
-        zone: str,
-        clock: Clock,
-        crowd: Callable[[str, str], str] = lambda _channel, _address: "",
-        people: Callable[[SessionKey], Awaitable[Mapping[str, str]]] | None = None,
-        room_name: Callable[[SessionKey], str] = lambda _: "",
-    ) -> None:
-        self._room_name = room_name
-        self._people = people
-        self._crowd_of = crowd
-        self.plans = plans
-        self.zone = zone
-        self._config = config
-        self._clock = clock
+    plans: JobStore
+    config: ScheduleConfig
+    _: KW_ONLY
+    zone: str
+    clock: Clock
+    crowd: Callable[[str, str], str] = lambda _channel, _address: ""
+    people: Callable[[SessionKey], Awaitable[Mapping[str, str]]] | None = None
+    room_name: Callable[[SessionKey], str] = lambda _: ""
 
     @property
     def is_enabled(self) -> bool:
         """Return True if jobs run at all."""
-        return self._config.enabled
+        return self.config.enabled
 
     def parse(self, request: TriggerRequest) -> Timing:
         """Return the trigger of a request by the settings. Raises TriggerInvalid."""
-        shortest = timedelta(minutes=self._config.min_interval_minutes)
-        return parse_request(request, self._clock.now(), zone=self.zone, min_interval=shortest)
+        shortest = timedelta(minutes=self.config.min_interval_minutes)
+        return parse_request(request, self.clock.now(), zone=self.zone, min_interval=shortest)
 
     async def add(
         self,
@@ -169,7 +160,7 @@ class JobService:
         job_id = await self._id_of(place, key, text)
         if key and (kept := await self.plans.job(job_id)) is not None:
             return kept
-        now, timing = self._clock.now(), await self.check_timing(place, request)
+        now, timing = self.clock.now(), await self.check_timing(place, request)
         if isinstance(timing, AddressWatch):
             await self._check_watched(place, timing, (kind, text))
         mentions = await self.mentioned_addresses(place, whom)
@@ -192,7 +183,7 @@ class JobService:
             state=JobState.PAUSED if paused else JobState.ACTIVE,
             next_at=next_after(timing, now),
         )
-        await self.plans.add_job(job, at_most=self._config.jobs_per_person, persons=place.persons)
+        await self.plans.add_job(job, at_most=self.config.jobs_per_person, persons=place.persons)
         _log.info("job.added", job=job.id, kind=kind.value, channel=place.session.channel)
         return job
 
@@ -216,10 +207,10 @@ class JobService:
         nobody_else = {"me"} if place.audience is Audience.GROUP else {"me"} | EVERYBODY_HERE
         if {each.lower() for each in wanted} <= nobody_else:
             return []
-        if place.audience is Audience.DIRECT or self._people is None:
+        if place.audience is Audience.DIRECT or self.people is None:
             raise TriggerInvalid(_("it can be for others only in a room with them"))
         try:
-            people = await self._people(place.session)
+            people = await self.people(place.session)
         except ChannelUnavailable as error:
             raise TriggerInvalid(_("I cannot see now who is here; ask again in a moment")) from error
         found: dict[str, None] = {}
@@ -260,21 +251,21 @@ class JobService:
         """
         jobs = await self.plans.jobs()
         mine = [job for job in jobs if job.person == place.person]
-        self._check_runs(mine, timing, now, limit=self._config.runs_per_day, whose=_("your jobs"))
-        crowd = self._crowd_of(place.session.channel, place.person)
+        self._check_runs(mine, timing, now, limit=self.config.runs_per_day, whose=_("your jobs"))
+        crowd = self.crowd(place.session.channel, place.person)
         if not crowd:
             return
-        theirs = [job for job in jobs if self._crowd_of(job.session.channel, job.person) == crowd]
+        theirs = [job for job in jobs if self.crowd(job.session.channel, job.person) == crowd]
         whose = _("the jobs of the people at your server")
-        if len(theirs) >= _CROWD * self._config.jobs_per_person:
+        if len(theirs) >= _CROWD * self.config.jobs_per_person:
             raise TriggerInvalid(
                 _(
                     "{whose} have reached their limit of {n}",
                     whose=whose,
-                    n=_CROWD * self._config.jobs_per_person,
+                    n=_CROWD * self.config.jobs_per_person,
                 )
             )
-        self._check_runs(theirs, timing, now, limit=_CROWD * self._config.runs_per_day, whose=whose)
+        self._check_runs(theirs, timing, now, limit=_CROWD * self.config.runs_per_day, whose=whose)
 
     def _check_runs(
         self, jobs: Sequence[Job], timing: Timing, now: datetime, *, limit: int, whose: str
@@ -308,7 +299,7 @@ class JobService:
 
     def _line(self, job: Job, place: JobPlace, *, for_model: bool) -> str:
         if place.audience is Audience.DIRECT:
-            name = "" if for_model else self._room_name(job.session)
+            name = "" if for_model else self.room_name(job.session)
             return f"{self.describe(job)}{_elsewhere(job, place, name)}"
         before = place.since is not None and job.created_at < place.since and not place.owns(job)
         private = job.audience is Audience.DIRECT  # made before others came in
@@ -326,7 +317,7 @@ class JobService:
         state, next_at = JobState.PAUSED, job.next_at
         if not paused:
             timing = parse_timing(job.timing)
-            next_at = next_after(timing, self._clock.now())
+            next_at = next_after(timing, self.clock.now())
             is_over = next_at is None and not isinstance(timing, Hook)
             state = JobState.DONE if is_over else JobState.ACTIVE
         return await self.plans.set_job_state(job.id, state, next_at)
@@ -335,12 +326,12 @@ class JobService:
         """Return the trigger of a request if the person may have it. Raises TriggerInvalid."""
         timing = self.parse(request)
         if not place.persons:
-            await self._check_guest(place, timing, self._clock.now())
+            await self._check_guest(place, timing, self.clock.now())
         return timing
 
     async def change_time(self, job_id: str, timing: str) -> Job | None:
         """Give a job another time; return it, None if there is none any more. Raises `StoreUnavailable`."""
-        next_at = next_after(parse_timing(timing), self._clock.now())
+        next_at = next_after(parse_timing(timing), self.clock.now())
         state = JobState.DONE if next_at is None else JobState.ACTIVE
         return await self.plans.set_job_state(job_id, state, next_at, timing=timing)
 

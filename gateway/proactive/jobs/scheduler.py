@@ -11,7 +11,7 @@ import hashlib
 import random
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 import anyio
@@ -55,6 +55,7 @@ _MICROSECOND = timedelta(microseconds=1)
 _log = structlog.get_logger(__name__)
 
 
+@dataclass(eq=False, kw_only=True)
 class Scheduler:
     """
     Puts due jobs into the inbox.
@@ -63,32 +64,23 @@ class Scheduler:
     called for a due job that watches something.
     """
 
-    def __init__(
-        self,
-        *,
-        plans: JobStore,
-        store: Queue,
-        conversations: Conversations,
-        channels: Mapping[str, Channel],
-        config: ScheduleConfig,
-        clock: Clock,
-        wakeups: Wakeups,
-        look: Callable[[Job, AddressWatch, datetime], None],
-    ) -> None:
-        self._plans = plans
-        self._store = store
-        self._access = conversations.access
-        self._conversations = conversations
-        self._channels = channels
-        self._config = config
-        self._clock = clock
-        self._begin_look = look
+    plans: JobStore
+    store: Queue
+    conversations: Conversations
+    channels: Mapping[str, Channel]
+    config: ScheduleConfig
+    clock: Clock
+    wakeups: Wakeups
+    look: Callable[[Job, AddressWatch, datetime], None]
+
+    def __post_init__(self) -> None:
+        self._access = self.conversations.access
         self._news = anyio.Event()
         self._failures = 0
         self._clock_is_wrong = False
         self._looked_at: datetime | None = None
         self._all_again_at = LATEST_TIME
-        for news in (wakeups.jobs, wakeups.link):
+        for news in (self.wakeups.jobs, self.wakeups.link):
             news.connect(lambda _: self._news.set())
 
     async def run(self) -> None:
@@ -113,7 +105,7 @@ class Scheduler:
 
     async def fire_due(self) -> float:
         """Put due jobs into the inbox; return the seconds until the next check. Raises StoreUnavailable."""
-        now = self._clock.now()
+        now = self.clock.now()
         if now >= LATEST_TIME:
             # Nothing would ever be due again, and so every job would be done with for good.
             if not self._clock_is_wrong:
@@ -125,9 +117,9 @@ class Scheduler:
         # Only a clock that was set back makes those interesting that wait for a later time.
         # Now and then all are looked at, whatever there may be to find.
         if self._looked_at is None or now < self._looked_at or now >= self._all_again_at:
-            jobs, self._all_again_at = await self._plans.jobs(), now + _ALL_EVERY
+            jobs, self._all_again_at = await self.plans.jobs(), now + _ALL_EVERY
         else:
-            jobs = await self._plans.jobs(until=now + timedelta(seconds=2 * _CHECK_EVERY_S))
+            jobs = await self.plans.jobs(until=now + timedelta(seconds=2 * _CHECK_EVERY_S))
         for number, job in enumerate(jobs):
             if job.state is JobState.PAUSED and job.note == BOT_HAS_LEFT:
                 await self._resume(job, now)
@@ -137,7 +129,7 @@ class Scheduler:
                 await anyio.lowlevel.checkpoint()  # let others have their turn
             starts_at = await self._look_at(job, now)
             if starts_at is not None:
-                wait_s = min(wait_s, (starts_at - self._clock.now()).total_seconds())
+                wait_s = min(wait_s, (starts_at - self.clock.now()).total_seconds())
         self._looked_at = now
         return max(wait_s, _SOONEST_S)
 
@@ -147,25 +139,25 @@ class Scheduler:
 
         Raises StoreUnavailable.
         """
-        timing, now = str(Hook(hook)), self._clock.now()
+        timing, now = str(Hook(hook)), self.clock.now()
         jobs = [
             job
-            for job in await self._plans.jobs()
-            if job.timing == timing and job.state is JobState.ACTIVE and job.session.channel in self._channels
+            for job in await self.plans.jobs()
+            if job.timing == timing and job.state is JobState.ACTIVE and job.session.channel in self.channels
         ]
         for job in jobs:
             origin = untrusted_origin("hook", f"the webhook {hook}")
             message = report_message(job, f"hook:{delivery}", text, now, origin)
-            pending = Pending(message, session=self._conversations.conversation_for(message))
-            await self._store.inbox.accept(message.channel, message.account, [pending], {})
+            pending = Pending(message, session=self.conversations.conversation_for(message))
+            await self.store.inbox.accept(message.channel, message.account, [pending], {})
         return len(jobs)
 
     async def _resume(self, job: Job, now: datetime) -> None:
         """Resume a job for which the bot is back in its conversation."""
-        channel = self._channels.get(job.session.channel)
+        channel = self.channels.get(job.session.channel)
         with suppress(PlaceUnknown, TriggerInvalid):
             if channel is not None and not await has_bot_left(channel, job.session):
-                await self._plans.set_job_state(
+                await self.plans.set_job_state(
                     job.id, JobState.ACTIVE, next_after(parse_timing(job.timing), now)
                 )
                 _log.info("job.resumed", job=job.id, channel=job.session.channel)
@@ -178,13 +170,13 @@ class Scheduler:
             if job.note != UNREADABLE:
                 _log.error("job.unreadable", job=job.id, error=str(error))
                 seen = job.last_at or job.created_at
-                await self._plans.record_run(job.id, job.revision, seen, job.next_at, note=UNREADABLE)
+                await self.plans.record_run(job.id, job.revision, seen, job.next_at, note=UNREADABLE)
             return None
         waited_for = job.next_at or now
         first = next_after(timing, now)
         if first is not None and first < waited_for and waited_for > now:
             # It was written when the clock showed a later time.
-            await self._plans.set_job_state(job.id, job.state, first)
+            await self.plans.set_job_state(job.id, job.state, first)
             _log.info("job.set_back", job=job.id)
             return first
         instant = newest_due(timing, waited_for - _MICROSECOND, now)
@@ -203,34 +195,34 @@ class Scheduler:
     async def _start(self, job: Job, timing: Timing, instant: datetime, now: datetime) -> None:
         following = next_after(timing, max(instant, now))
         due_at = instant + self._jitter(job, timing, instant)
-        late = now - due_at > timedelta(minutes=self._config.misfire_grace_minutes)
-        message = job_message(job, instant, late=late and self._config.misfire == "say")
-        channel = self._channels.get(job.session.channel)
+        late = now - due_at > timedelta(minutes=self.config.misfire_grace_minutes)
+        message = job_message(job, instant, late=late and self.config.misfire == "say")
+        channel = self.channels.get(job.session.channel)
         if channel is None:
             raise ChannelUnavailable("it is switched off")
         role = current_role(self._access, channel, message)
         is_owners = isinstance(timing, AddressWatch) and timing.is_owners
         if role is Role.STRANGER or (is_owners and role is not Role.OWNER):
             entry = LedgerEntry(ledger_name(job.id), instant, RunOutcome.SKIPPED, NOT_ALLOWED)
-            await self._plans.note(entry)
+            await self.plans.note(entry)
             _log.warning("job.not_allowed", job=job.id, channel=job.session.channel)
-            await self._plans.record_run(job.id, job.revision, instant, following, note=NOT_ALLOWED)
+            await self.plans.record_run(job.id, job.revision, instant, following, note=NOT_ALLOWED)
             return
         if isinstance(timing, AddressWatch):
-            self._begin_look(job, timing, instant)
+            self.look(job, timing, instant)
             return
-        pending = Pending(message, session=self._conversations.conversation_for(message))
-        rows = await self._store.inbox.accept(message.channel, message.account, [pending], {})
+        pending = Pending(message, session=self.conversations.conversation_for(message))
+        rows = await self.store.inbox.accept(message.channel, message.account, [pending], {})
         if rows:
             _log.info("job.due", job=job.id, kind=job.kind.value, inbox=rows[0].id, late=late)
-        if not await self._plans.record_run(job.id, job.revision, instant, following):
+        if not await self.plans.record_run(job.id, job.revision, instant, following):
             self._news.set()  # a person has changed it meanwhile: what they want now counts
 
     def _jitter(self, job: Job, timing: Timing, instant: datetime) -> timedelta:
         """Return a run's jitter, stable over restarts and at most half the time to the next run."""
-        if job.kind is JobKind.REMIND or isinstance(timing, Once) or not self._config.jitter_seconds:
+        if job.kind is JobKind.REMIND or isinstance(timing, Once) or not self.config.jitter_seconds:
             return timedelta(0)
-        longest = timedelta(seconds=self._config.jitter_seconds)
+        longest = timedelta(seconds=self.config.jitter_seconds)
         following = next_after(timing, instant)
         if following is not None:
             longest = min(longest, (following - instant) / 2)

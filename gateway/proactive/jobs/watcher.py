@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -43,6 +43,7 @@ _DAY = timedelta(days=1)
 _log = structlog.get_logger(__name__)
 
 
+@dataclass(eq=False)
 class Watcher:
     """
     Looks for jobs at once and in the background.
@@ -51,24 +52,16 @@ class Watcher:
     ``check_ins``: there are any.
     """
 
-    def __init__(
-        self,
-        store: Queue,
-        conversations: Conversations,
-        clock: Clock,
-        client: Callable[[], WebClient],
-        *,
-        files: Callable[[], JournaledFiles],
-        channels: Mapping[str, Channel],
-        check_ins: bool = False,
-    ) -> None:
-        self._check_ins = check_ins
-        self._files = files
-        self._channels = channels
-        self._store = store
-        self._conversations = conversations
-        self._clock = clock
-        self._build_client = client
+    store: Queue
+    conversations: Conversations
+    clock: Clock
+    client: Callable[[], WebClient]
+    _: KW_ONLY
+    files: Callable[[], JournaledFiles]
+    channels: Mapping[str, Channel]
+    check_ins: bool = False
+
+    def __post_init__(self) -> None:
         self._client: WebClient | None = None
         self._waiting: dict[str, tuple[Job, AddressWatch, datetime]] = {}
         self._busy: set[str] = set()
@@ -104,11 +97,11 @@ class Watcher:
 
     async def check(self, job: Job, timing: AddressWatch, instant: datetime) -> None:
         """Look once: commit what is new with what was seen, then the next time. Raises StoreUnavailable."""
-        present = await self._store.jobs.job(job.id)
+        present = await self.store.jobs.job(job.id)
         if present is None or present.revision != job.revision:
             return  # a person has changed it meanwhile
-        name, now = f"watch:{job.id}", self._clock.now()
-        kept = await self._store.inbox.position(job.session.channel, job.account, name)
+        name, now = f"watch:{job.id}", self.clock.now()
+        kept = await self.store.inbox.position(job.session.channel, job.account, name)
         state = _State(json.loads(kept) if kept else {})
         try:
             said = await self._news_of(timing, state)
@@ -121,10 +114,10 @@ class Watcher:
             if tells:
                 address = timing.shown_address
                 said = _("I cannot read {address}: {why}. I keep trying.", address=address, why=note)
-        pendings, waits = [], timing.for_check_in and self._check_ins and not note
+        pendings, waits = [], timing.for_check_in and self.check_ins and not note
         if said and waits:
             heartbeat = HeartbeatChannel.name, HeartbeatChannel.account
-            told = json.loads(await self._store.inbox.position(*heartbeat, NEWS) or "{}")
+            told = json.loads(await self.store.inbox.position(*heartbeat, NEWS) or "{}")
             news = background_text([("forwarded", timing.shown_address, "", said)])
             state.add_news(f"{job.text}\n{news}", told.get(job.id))
         positions = {name: json.dumps(state.kept)}
@@ -140,10 +133,10 @@ class Watcher:
             message = report_message(
                 about, f"watch:{instant.isoformat()}{positions[name]}", said, now, origin
             )
-            pendings = [Pending(message, session=self._conversations.conversation_for(message))]
-        await self._store.inbox.accept(job.session.channel, job.account, pendings, positions)
+            pendings = [Pending(message, session=self.conversations.conversation_for(message))]
+        await self.store.inbox.accept(job.session.channel, job.account, pendings, positions)
         following = next_after(timing, max(instant, now + wait))
-        await self._store.jobs.record_run(job.id, job.revision, instant, following, note=note)
+        await self.store.jobs.record_run(job.id, job.revision, instant, following, note=note)
         _log.info("watch.looked", job=job.id, news=bool(said), failed=bool(note))
 
     async def _news_of(self, timing: AddressWatch, state: _State) -> str:
@@ -161,9 +154,9 @@ class Watcher:
         validators, limiter = ("", ""), None
         try:
             if kind:
-                read = partial(read_watched_file, self._files(), path, timing.part)
+                read = partial(read_watched_file, self.files(), path, timing.part)
             else:
-                client = self._client = self._client or self._build_client()
+                client = self._client = self._client or self.client()
                 received = await client.get(timing.address, headers=state.conditions)
                 if received.status == 304:
                     return ""
@@ -188,7 +181,7 @@ class Watcher:
         """Return which mails came into a folder. Its mark stands where a page's ETag would."""
         from gateway.proactive.jobs.watched_content import list_news  # noqa: PLC0415 - loads what reads pages
 
-        accounts = {name: one for name, one in self._channels.items() if isinstance(one, SupportsFolders)}
+        accounts = {name: one for name, one in self.channels.items() if isinstance(one, SupportsFolders)}
         name, _colon, folder = path.partition(":")
         if name not in accounts and len(accounts) == 1:
             name, folder = next(iter(accounts)), path

@@ -84,18 +84,24 @@ def document_names(folder: Path) -> list[str]:
     return [name for name in _DOCUMENTS if (folder / name).is_file()]
 
 
-def wrong_key_error(where: str, *, is_there: bool) -> StoreUnusable:
-    """Return the error for a state key that is wrong or missing."""
-    if is_there:
-        return StoreUnusable(
+def proven_encryption(key: StateKey, proof: bytes, where: str) -> StateEncryption:
+    """Return the encryption that made this proof. Raises StoreUnusable: the key is missing or wrong."""
+    known = key.read()
+    if known is None:
+        raise StoreUnusable(
+            f"Logins and keys in {where} are encrypted with the state key of the machine that wrote them, "
+            "which is not here: give it as gateway.state_key, or copy the file state/state-key of that "
+            "machine's home into this one."
+        )
+    encryption = StateEncryption(known)
+    try:
+        encryption.decrypt(proof, *KEY_CHECK)
+    except CannotDecrypt as error:
+        raise StoreUnusable(
             f"Logins and keys in {where} are encrypted with another state key than the one here"
             " (gateway.state_key, or the file state/state-key)."
-        )
-    return StoreUnusable(
-        f"Logins and keys in {where} are encrypted with the state key of the machine that wrote them, which"
-        " is not here: give it as gateway.state_key, or copy the file state/state-key of that machine's home"
-        " into this one."
-    )
+        ) from error
+    return encryption
 
 
 class AccountState:
@@ -114,7 +120,7 @@ class AccountState:
     def check(self) -> None:
         """Check the key against stored documents; blocks. Raises StateUnreachable or StoreUnusable."""
         with self._closed_if_not():
-            found = self.call("read_state_key", lambda db: _content(db, *KEY_CHECK))
+            found = self.call("read_state_key", lambda db: stored_content(db, *KEY_CHECK))
             if found is not None:
                 self._compare(found)
 
@@ -147,7 +153,7 @@ class AccountState:
                 )
 
     def _stored_address(self, name: str) -> bytes | None:
-        return self.call("read_state", lambda db: _content(db, name, _ADDRESS))
+        return self.call("read_state", lambda db: stored_content(db, name, _ADDRESS))
 
     @contextlib.contextmanager
     def _closed_if_not(self) -> Iterator[None]:
@@ -158,15 +164,7 @@ class AccountState:
             raise
 
     def _compare(self, found: bytes) -> None:
-        known = self._key.read()
-        if known is None:
-            raise wrong_key_error(self._reach.where, is_there=False)
-        encryption = StateEncryption(known)
-        try:
-            encryption.decrypt(found, *KEY_CHECK)
-        except CannotDecrypt as error:
-            raise wrong_key_error(self._reach.where, is_there=True) from error
-        self._encryption = encryption
+        self._encryption = proven_encryption(self._key, found, self._reach.where)
 
     def folder(self, name: str, local: Path) -> DatabaseFolder:
         """Return the state of one channel; ``local`` is its folder in this home."""
@@ -313,18 +311,18 @@ class DatabaseFolder:
     def write(self, name: str, content: bytes) -> None:
         """See `agent_core.state_folder.StateFolder.write`."""
         encrypted = self._encrypted(name, content)
-        self._state.call("write_state", lambda db: _put(db, self._name, name, encrypted))
+        self._state.call("write_state", lambda db: put_content(db, self._name, name, encrypted))
         self._disk.remove(name)
 
     def swap(self, name: str, old: bytes, new: bytes) -> bytes | None:
         """See `agent_core.state_folder.StateFolder.swap`."""
 
         def swap(db: ConnectionPort) -> bytes | None:
-            kept = _content(db, self._name, name)
+            kept = stored_content(db, self._name, name)
             found = None if kept is None else self._decrypted(name, kept)
             if found != old:
                 return found
-            _put(db, self._name, name, self._encrypted(name, new))
+            put_content(db, self._name, name, self._encrypted(name, new))
             return new
 
         return self._state.call("write_state", swap, locks=(self._lock_of(name),))
@@ -333,8 +331,8 @@ class DatabaseFolder:
         """See `agent_core.state_folder.StateFolder.remove`. A row records that the document existed."""
 
         def remove(db: ConnectionPort) -> bool:
-            there = _content(db, self._name, name) is not None
-            _put(db, self._name, name, None)
+            there = stored_content(db, self._name, name) is not None
+            put_content(db, self._name, name, None)
             return there
 
         was_here = self._disk.remove(name)
@@ -448,13 +446,15 @@ def _row(kind: Any, key: Any, content: Any) -> Row:
     return str(kind), str(key), bytes(content)
 
 
-def _content(db: ConnectionPort, folder: str, name: str) -> bytes | None:
+def stored_content(db: ConnectionPort, folder: str, name: str) -> bytes | None:
+    """Return the encrypted content of a document; None if there is none, or it was removed."""
     query = "SELECT content FROM account_document WHERE folder = ? AND name = ?"
     found = db.execute(query, (folder, name)).fetchone()
     return None if found is None or found[0] is None else bytes(found[0])
 
 
-def _put(db: ConnectionPort, folder: str, name: str, content: bytes | None) -> None:
+def put_content(db: ConnectionPort, folder: str, name: str, content: bytes | None) -> None:
+    """Store the encrypted content of a document; None: it was removed."""
     db.execute(
         "INSERT INTO account_document (folder, name, content) VALUES (?, ?, ?)"
         " ON CONFLICT (folder, name) DO UPDATE"
@@ -469,4 +469,4 @@ def _first(db: ConnectionPort, folder: str, name: str, content: bytes) -> bytes:
         "INSERT INTO account_document (folder, name, content) VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
         (folder, name, content),
     )
-    return _content(db, folder, name) or content
+    return stored_content(db, folder, name) or content

@@ -11,7 +11,9 @@ from gateway.store.postgres.account_documents import (
     KEY_PROOF,
     CannotDecrypt,
     StateEncryption,
-    wrong_key_error,
+    proven_encryption,
+    put_content,
+    stored_content,
 )
 from gateway.store.sql.engine import ConnectionPort
 from gateway.store.state_key import StateKey
@@ -41,30 +43,16 @@ class AccountTables:
 
     def encryption(self, key: StateKey) -> StateEncryption:
         """Return the encryption of the documents. Raises StoreUnusable for a missing or other key."""
-        query = "SELECT content FROM account_document WHERE folder = ? AND name = ?"
-        found = self._db.execute(query, KEY_CHECK).fetchone()
-        if found is None:
-            made = StateEncryption(key.read_or_create())
-            self._put(*KEY_CHECK, made.encrypt(KEY_PROOF, *KEY_CHECK))
-            return made
-        known = key.read()
-        try:
-            if known is None:
-                raise wrong_key_error(self._where, is_there=False)
-            encryption = StateEncryption(known)
-            encryption.decrypt(bytes(found[0]), *KEY_CHECK)
-        except CannotDecrypt as error:
-            raise wrong_key_error(self._where, is_there=True) from error
-        return encryption
+        found = stored_content(self._db, *KEY_CHECK)
+        if found is not None:
+            return proven_encryption(key, found, self._where)
+        made = StateEncryption(key.read_or_create())
+        self.add(made, *KEY_CHECK, KEY_PROOF)
+        return made
 
     def add(self, encryption: StateEncryption, folder: str, name: str, content: bytes) -> None:
         """Insert a document."""
-        self._put(folder, name, encryption.encrypt(content, folder, name))
-
-    def _put(self, folder: str, name: str, content: bytes) -> None:
-        self._db.execute(
-            "INSERT INTO account_document (folder, name, content) VALUES (?, ?, ?)", (folder, name, content)
-        )
+        put_content(self._db, folder, name, encryption.encrypt(content, folder, name))
 
     def documents(self, encryption: StateEncryption) -> Iterator[tuple[str, str, bytes | None]]:
         """Yield each document's folder, name and content (None: removed). Raises StoreUnusable."""

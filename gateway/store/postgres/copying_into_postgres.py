@@ -21,8 +21,7 @@ import psycopg
 from agent_core.storage.history_lines import MAX_LINE_BYTES, storable
 from agent_core.storage.history_paging import PageMark
 from gateway.store.copied_files import as_bytes
-from gateway.store.copied_tables import COLUMNS, NUMBERED, batches
-from gateway.store.copy_marker import NAME, Marker
+from gateway.store.copied_tables import NUMBERED, MarkedTables, batches
 from gateway.store.lease import DAEMON, Holders, LeaseTaken, LeaseTimes, process_of
 from gateway.store.postgres import history_tables, postgres_schema
 from gateway.store.postgres.account_tables import AccountTables
@@ -32,6 +31,7 @@ from gateway.store.postgres.postgres_connection import FACTS, SCHEMA, Transactio
 from gateway.store.postgres.postgres_errors import open_error
 from gateway.store.sql.engine import lock_first, named_lock
 from gateway.store.sql.lease_rows import lease, leases
+from gateway.store.sql.tables import COLUMNS
 from gateway.store.store_errors import StoreUnusable
 
 _ROWS = 500
@@ -41,13 +41,14 @@ _MAX_MISSING = 1_000_000
 _BYTES_OF_A_CHARACTER = 4
 
 
-class PostgresTables:
-    """The rows of one home, inside a transaction. Created by `opened`."""
+class PostgresTables(MarkedTables):
+    """The rows of one home, inside a transaction. Created by `open`."""
 
     def __init__(self, raw: psycopg.Connection, home: int, where: str) -> None:
-        self._raw = raw
-        self._db = self.db = Transaction(raw, home)
+        self.db = Transaction(raw, home)
         """For code that works in the same transaction."""
+        super().__init__(self.db)
+        self._raw = raw
         self._home = home
         self.where = where
         self.too_long: dict[tuple[str, int], str] = {}
@@ -67,10 +68,10 @@ class PostgresTables:
                     if holders is not None:
                         tables._take(holders)
                     yield tables
-                    tables._db.commit()
+                    tables.db.commit()
                 except BaseException:
                     if not raw.closed and not raw.broken:
-                        tables._db.undo()
+                        tables.db.undo()
                     raise
         except psycopg.errors.UniqueViolation as error:
             raise StoreUnusable(
@@ -103,30 +104,9 @@ class PostgresTables:
 
     # ── what it is ──
 
-    @property
-    def secret(self) -> str:
-        """The identity of the home."""
-        return str(self._meta("secret"))
-
     def set_secret(self, secret: str) -> None:
         """Replace the identity."""
         self._db.execute("UPDATE meta SET value = ? WHERE name = 'secret'", (secret,))
-
-    @property
-    def marker(self) -> Marker | None:
-        """The marker of a move of the content; None if it was not moved."""
-        text = self._meta(NAME)
-        return None if text is None else Marker.read(text)
-
-    def set_marker(self, marker: Marker | None) -> None:
-        """Write the marker; None removes it."""
-        self._db.execute("DELETE FROM meta WHERE name = ?", (NAME,))
-        if marker is not None:
-            self._db.execute("INSERT INTO meta (name, value) VALUES (?, ?)", (NAME, marker.text()))
-
-    def _meta(self, name: str) -> str | None:
-        row = self._db.execute("SELECT value FROM meta WHERE name = ?", (name,)).fetchone()
-        return None if row is None else str(row[0])
 
     def filled_tables(self) -> list[str]:
         """Return the tables that have rows."""

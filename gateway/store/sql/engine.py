@@ -31,15 +31,12 @@ class Cursor(Protocol):
     @property
     def rowcount(self) -> int:
         """The number of changed rows, by all of ``executemany`` together."""
-        ...
 
     def fetchone(self) -> Any:
         """Return the next row as a tuple; None if there is none."""
-        ...
 
     def fetchall(self) -> list[Any]:
         """Return the remaining rows."""
-        ...
 
     def __iter__(self) -> Iterator[Any]: ...
 
@@ -49,19 +46,15 @@ class ConnectionPort(Protocol):
 
     def execute(self, text: str, parameters: Parameters = ..., /) -> Cursor:
         """Run a statement."""
-        ...
 
     def executemany(self, text: str, parameters: Iterable[Parameters], /) -> Cursor:
         """Run a statement once for each of ``parameters``."""
-        ...
 
     def lock(self, *names: str) -> None:
         """Lock these names until the transaction ends; only `lock_first` calls it, sorted, each once."""
-        ...
 
     def note(self, fact: str, of: str) -> None:
         """Fire a signal after the commit (`gateway.store.sql.signals`), where no trigger does it."""
-        ...
 
 
 Locks = Sequence[str] | Callable[[ConnectionPort], Iterable[str]]
@@ -107,11 +100,9 @@ class WorkerPort(Protocol):
     @property
     def stalled_s(self) -> float:
         """The time for which the engine has not returned from the current work."""
-        ...
 
     async def aclose(self) -> None:
         """Finish the queued calls and close the database."""
-        ...
 
 
 class Fencing(Protocol):
@@ -124,11 +115,9 @@ class Fencing(Protocol):
         It is checked under the lock that `ALONE` waits for, so a successor that recovers sees all work done
         under it, and none follows.
         """
-        ...
 
     async def idle(self) -> None:
         """Return when no call is in progress."""
-        ...
 
 
 class WritePort(WorkerPort, Protocol):
@@ -156,12 +145,10 @@ class WritePort(WorkerPort, Protocol):
         Raises:
             StoreUnavailable: The call has not happened, or a lost connection hides it.
         """
-        ...
 
     @property
     def failing(self) -> bool:
         """Return True if the newest commit was refused."""
-        ...
 
 
 class ReadPort(WorkerPort, Protocol):
@@ -169,7 +156,6 @@ class ReadPort(WorkerPort, Protocol):
 
     async def call(self, name: str, run: Callable[[ConnectionPort], _Result], /) -> _Result:
         """Run a function and return its result. Raises `StoreUnavailable`."""
-        ...
 
 
 Journal = Callable[[ConnectionPort, str, Sequence[str], float], None]

@@ -16,13 +16,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from agent_core.memory.scopes import person_name
+from agent_core.models import Usage
 from agent_core.prompt import remove_words_of
 from gateway.store.background_job_rows import KIND, job_id_of
 from gateway.store.sql.engine import ConnectionPort
+from gateway.store.sql.inbox_statements import add_usage
 from gateway.store.sql.job_store import delete_job
 from gateway.store.sql.maintenance_statements import see
 from gateway.store.sql.row_codec import Raw, payload_object, sender_of, session_or_none
 from gateway.store.sql.state_store import offline_sources
+from gateway.store.sql.tables import COLUMNS
 from gateway.store.states import InboxState
 
 FORGOTTEN = "forgotten/person"
@@ -62,39 +65,12 @@ class PersonRows:
             yield name, getattr(self, name)
 
 
-_COLUMNS = {
-    "inbox": (
-        "id, channel, account, native_id, session, kind, payload, state, attempts, deferrals,"
-        " first_deferred_at, next_at, fence, turn, tail, error, accepted_at, ended_at, withdrawn, waits_for"
-    ),
-    "outbox": (
-        "id, inbox_id, turn, key, channel, account, session, payload, state, attempts, next_at, uncertain_at,"
-        " provider_id, error, created_at, ended_at, waits_for"
-    ),
-    "turn_steps": "turn, number, kind, digest, request, result",
-    "history_journal": "id, session, line",
-    "usage": (
-        "day, session, purpose, model, prompt_tokens, completion_tokens, calls, cost_usd, cached_tokens,"
-        " thinking_tokens"
-    ),
-    "jobs": (
-        "id, kind, text, timing, session, account, person, audience, context, state, created_at, next_at,"
-        " last_at, ended_at, revision, note"
-    ),
-    "ledger": "id, name, instant, until, ticks, at, outcome, reason, tokens, calls, took_s, said",
-    "collected": "id, channel, person, text, at",
-    "receipts": (
-        "id, turn, number, at, session, tool, effect, call, asked_by, origins, approved_by, outcome, told,"
-        " undo, ended_at"
-    ),
-    "grants": "id, kind, tool, what, session, people, given_by, at, until, turn, origins, seen_at",
-}
-"""All columns of the tables that contain data of people."""
+def _select(table: str) -> str:
+    return f"SELECT {', '.join(COLUMNS[table])} FROM {table}"
 
 
 def _dicts(table: str, rows: Iterable[Raw]) -> Iterator[dict[str, Any]]:
-    names = _COLUMNS[table].split(", ")
-    return (dict(zip(names, row, strict=True)) for row in rows)
+    return (dict(zip(COLUMNS[table], row, strict=True)) for row in rows)
 
 
 def _rows(db: ConnectionPort, table: str, column: str, values: Collection[Any]) -> list[dict[str, Any]]:
@@ -102,7 +78,7 @@ def _rows(db: ConnectionPort, table: str, column: str, values: Collection[Any]) 
     found: list[dict[str, Any]] = []
     for first in range(0, len(asked), _AT_ONCE):
         some = asked[first : first + _AT_ONCE]
-        query = f"SELECT {_COLUMNS[table]} FROM {table} WHERE {column} IN ({', '.join('?' * len(some))})"
+        query = f"{_select(table)} WHERE {column} IN ({', '.join('?' * len(some))})"
         found += _dicts(table, db.execute(query, some).fetchall())
     return found
 
@@ -152,7 +128,7 @@ def find(
         for row in inbox
         if row["kind"] == KIND and (key := session_or_none(row["session"])) is not None
     ]
-    grants = db.execute(f"SELECT {_COLUMNS['grants']} FROM grants ORDER BY id").fetchall()
+    grants = db.execute(f"{_select('grants')} ORDER BY id").fetchall()
     return PersonRows(
         inbox=inbox,
         outbox=_by_id(
@@ -305,20 +281,8 @@ def _keep_sum(db: ConnectionPort, row: dict[str, Any]) -> None:
         "DELETE FROM usage WHERE day = ? AND session = ? AND purpose = ? AND model = ?",
         (row["day"], row["session"], row["purpose"], row["model"]),
     )
-    columns = {**row, "session": FORGOTTEN}
-    names = ", ".join(columns)
-    db.execute(
-        f"INSERT INTO usage ({names}) VALUES ({', '.join('?' * len(columns))})"
-        " ON CONFLICT (day, session, purpose, model) DO UPDATE SET"
-        " prompt_tokens = usage.prompt_tokens + excluded.prompt_tokens,"
-        " completion_tokens = usage.completion_tokens + excluded.completion_tokens,"
-        " calls = usage.calls + excluded.calls,"
-        " cached_tokens = usage.cached_tokens + excluded.cached_tokens,"
-        " thinking_tokens = usage.thinking_tokens + excluded.thinking_tokens,"
-        " cost_usd = CASE WHEN usage.cost_usd IS NULL AND excluded.cost_usd IS NULL THEN NULL"
-        " ELSE COALESCE(usage.cost_usd, 0) + COALESCE(excluded.cost_usd, 0) END",
-        tuple(columns.values()),
-    )
+    usage = Usage(**{name: row[name] for name in Usage.model_fields})
+    add_usage(db, row["day"], FORGOTTEN, row["purpose"], usage)
 
 
 def named_files(db: ConnectionPort, names: Collection[str]) -> frozenset[str]:

@@ -233,13 +233,6 @@ def reject(db: ConnectionPort, row_id: int, error: str, now: float) -> Raw:
     return _row(db, row_id)
 
 
-def find_by_key(db: ConnectionPort, key: str) -> Raw | None:
-    """Return the newest row with this key."""
-    query = f"SELECT {OUTBOX} FROM outbox WHERE key = ? ORDER BY id DESC LIMIT 1"
-    found: Raw | None = db.execute(query, (key,)).fetchone()
-    return found
-
-
 def _row(db: ConnectionPort, row_id: int) -> Raw:
     found = _row_or_none(db, row_id)
     assert found is not None

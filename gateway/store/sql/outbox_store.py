@@ -231,13 +231,15 @@ class OutboxStore(Store):
 
     async def row(self, outbox_id: int) -> OutboxRow | None:
         """Return one row of the outbox."""
-        query = f"SELECT {OUTBOX} FROM outbox WHERE id = ?"  # noqa: S608 - a list of columns
-        raw = await self._reader.call("outbox_row", lambda db: db.execute(query, (outbox_id,)).fetchone())
-        return None if raw is None else outbox_row(raw)
+        return await self._first("outbox_row", "id = ?", outbox_id)
 
     async def find_by_key(self, key: str) -> OutboxRow | None:
         """Return the newest row of the outbox with this key (``OutboundMessage.id``)."""
-        raw = await self._reader.call("outbox_by_key", lambda db: outbox_statements.find_by_key(db, key))
+        return await self._first("outbox_by_key", "key = ? ORDER BY id DESC", key)
+
+    async def _first(self, name: str, where: str, value: str | int) -> OutboxRow | None:
+        query = f"SELECT {OUTBOX} FROM outbox WHERE {where} LIMIT 1"  # noqa: S608 - constants
+        raw = await self._reader.call(name, lambda db: db.execute(query, (value,)).fetchone())
         return None if raw is None else outbox_row(raw)
 
     async def outbox_id_of(self, channel: str, account: str, provider_id: str) -> str | None:

@@ -34,7 +34,6 @@ class StatementRunner(Protocol):
 
     def execute(self, text: str, parameters: Any = ..., /) -> Any:
         """Run a statement; its result has ``rowcount`` and ``fetchall``."""
-        ...
 
 
 def set_aside_open_work(

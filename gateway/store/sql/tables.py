@@ -10,6 +10,9 @@ are Unix seconds.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator, Mapping
+
 VERSION = 9
 """The schema version of `TABLES`."""
 
@@ -105,3 +108,17 @@ CREATE TABLE deaths (
     at REAL NOT NULL, PRIMARY KEY (item, number)
 ) WITHOUT ROWID;
 """
+
+_LEFT_OUT = frozenset({"meta", "leases"})
+_CREATE = re.compile(r"CREATE TABLE (\w+) \((.*?)\n?\)(?: WITHOUT ROWID)?;", re.DOTALL)
+_COLUMN = re.compile(r"(?:^|,)\s*([a-z_]+) (?:INTEGER|TEXT|REAL|BLOB)")
+
+
+def _columns() -> Iterator[tuple[str, tuple[str, ...]]]:
+    for name, body in _CREATE.findall(TABLES):
+        if name not in _LEFT_OUT:
+            yield name, tuple(_COLUMN.findall(body))
+
+
+COLUMNS: Mapping[str, tuple[str, ...]] = dict(_columns())
+"""The columns of each table that is moved; the order of the tables respects the references between them."""

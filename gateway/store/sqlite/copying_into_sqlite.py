@@ -8,18 +8,16 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Self
 
-from gateway.store.copied_tables import COLUMNS
-from gateway.store.copy_marker import NAME, Marker
+from gateway.store.copied_tables import MarkedTables
+from gateway.store.copy_marker import Marker
+from gateway.store.sql.tables import COLUMNS
 from gateway.store.sqlite import sqlite_schema
 from gateway.store.sqlite.sqlite_errors import is_damage
 from gateway.store.store_errors import StoreUnavailable, StoreUnusable
 
 
-class EmbeddedTables:
-    """An open ``gateway.db`` that nobody works on. Created by `opened`."""
-
-    def __init__(self, db: sqlite3.Connection) -> None:
-        self._db = db
+class EmbeddedTables(MarkedTables):
+    """An open ``gateway.db`` that nobody works on. Created by `open`."""
 
     @classmethod
     @contextmanager
@@ -43,28 +41,11 @@ class EmbeddedTables:
                 f"the database cannot be read or written: {error}", path=str(file), operation="move"
             ) from error
 
-    @property
-    def secret(self) -> str:
-        """The identity of the database."""
-        return str(self._meta("secret"))
-
-    @property
-    def marker(self) -> Marker | None:
-        """The marker of a move of the content; None if it was not moved."""
-        text = self._meta(NAME)
-        return None if text is None else Marker.read(text)
-
     def set_marker(self, marker: Marker | None) -> None:
         """Write the marker durably; None removes it."""
         self._db.execute("BEGIN IMMEDIATE")
-        self._db.execute("DELETE FROM meta WHERE name = ?", (NAME,))
-        if marker is not None:
-            self._db.execute("INSERT INTO meta VALUES (?, ?)", (NAME, marker.text()))
+        super().set_marker(marker)
         self._db.execute("COMMIT")
-
-    def _meta(self, name: str) -> str | None:
-        row = self._db.execute("SELECT value FROM meta WHERE name = ?", (name,)).fetchone()
-        return None if row is None else str(row[0])
 
     def rows(self, table: str) -> Iterator[tuple[object, ...]]:
         """Yield all rows of a table."""

@@ -8,7 +8,7 @@ nobody else reads along.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Any
 
@@ -47,6 +47,7 @@ Handler = Callable[[CommandContext], Awaitable[CommandReply | str]]
 """Answers one command."""
 
 
+@dataclass(eq=False, kw_only=True)
 class CommandHandlers:
     """
     Runs commands. One instance for all sessions.
@@ -55,25 +56,16 @@ class CommandHandlers:
         others: The commands that have files of their own, by name.
     """
 
-    def __init__(
-        self,
-        *,
-        store: Queue,
-        memory: MemoryPort,
-        conversations: NewConversation,
-        access: Access,
-        approvals: ReviewQuestions,
-        status: Callable[[], Awaitable[Mapping[str, Any]]],
-        grants: ToolGrants,
-        others: Mapping[str, Handler],
-    ) -> None:
-        self._store = store
-        self._memory = memory
-        self._conversations = conversations
-        self._access = access
-        self._approvals = approvals
-        self._status = status
-        self._grants = grants
+    store: Queue
+    memory: MemoryPort
+    conversations: NewConversation
+    access: Access
+    approvals: ReviewQuestions
+    status: Callable[[], Awaitable[Mapping[str, Any]]]
+    grants: ToolGrants
+    others: Mapping[str, Handler]
+
+    def __post_init__(self) -> None:
         self._handlers: dict[str, Handler] = {
             "help": self._help,
             "new": self._new,
@@ -84,13 +76,13 @@ class CommandHandlers:
             "reject": self._reject,
             "answer": self._answer,
             "grant": self._grant,
-            **others,
+            **self.others,
         }
 
     async def to(self, turn: Turn, command: Command, session: Session) -> CommandReply:
         """Run a command; return its answer. Raises StoreUnavailable or StorageUnavailable; repeatable."""
         message = turn.head.message
-        role = self._access.decide(message).role
+        role = self.access.decide(message).role
         owner = role is Role.OWNER and message.audience is Audience.DIRECT
         asked = CommandContext(command, turn, message, session, owner, is_owner=role is Role.OWNER)
         said = await self._handlers[command.name](asked)
@@ -104,11 +96,11 @@ class CommandHandlers:
     async def _new(self, asked: CommandContext) -> str:
         if not await self._may_reset(asked):
             return _NOT_YOURS
-        before = await self._conversations.request_reset(asked.turn)
+        before = await self.conversations.request_reset(asked.turn)
         if not before:
             return _("A new conversation starts here: I have set aside what was said before. My notes stay.")
         waits = ngettext("1 message waits", "{n} messages wait", before)
-        open_here = await self._approvals.calls.overview(asked.message, everywhere=False)
+        open_here = await self.approvals.calls.overview(asked.message, everywhere=False)
         told = _(
             "A new conversation starts with your next message. {waits} from before; I answer that as "
             "part of the old conversation, unless you say `!stop`. My notes stay.",
@@ -123,16 +115,16 @@ class CommandHandlers:
         message = asked.message
         if message.audience is Audience.DIRECT or message.context.moderator:
             return True
-        return self._access.decide(message).role is Role.OWNER or await self._conversations.has_one_author(
+        return self.access.decide(message).role is Role.OWNER or await self.conversations.has_one_author(
             asked.turn
         )
 
     async def _stop(self, asked: CommandContext) -> str:
-        return stopped_text(asked.message, owner=self._access.decide(asked.message).role is Role.OWNER)
+        return stopped_text(asked.message, owner=self.access.decide(asked.message).role is Role.OWNER)
 
     async def _status_text(self, asked: CommandContext) -> str:
-        report = await self._status()
-        rows = await self._store.inbox.rows(states=[InboxState.READY], session=asked.turn.session, limit=5000)
+        report = await self.status()
+        rows = await self.store.inbox.rows(states=[InboxState.READY], session=asked.turn.session, limit=5000)
         me = normalise(asked.message.sender.address)
         waiting = [row for row in rows if normalise(row.message.sender.address) == me]
         count = len(waiting)
@@ -150,8 +142,8 @@ class CommandHandlers:
         if away:
             lines.append(_("My language model is not answering at the moment; I keep trying."))
         if asked.owner:
-            calls = await self._approvals.calls.overview(asked.message, everywhere=True)
-            lines += ["", *about_parts(report), "", await self._approvals.overview(calls)]
+            calls = await self.approvals.calls.overview(asked.message, everywhere=True)
+            lines += ["", *about_parts(report), "", await self.approvals.overview(calls)]
             if (oldest := (report.get("work") or {}).get("oldest_question_s")) is not None:
                 lines.append(
                     _(
@@ -167,15 +159,15 @@ class CommandHandlers:
         if scope.kind is ScopeKind.ROOM and not await self._may_reset(asked):
             return _NOT_YOURS
         try:
-            current = await self._memory.load_global_memory(scope)
-            versions = await self._memory.memory_versions(scope)
+            current = await self.memory.load_global_memory(scope)
+            versions = await self.memory.memory_versions(scope)
             if not any(by == turn for *__, by in versions):
                 known = {each.version: each for each, *__ in versions}
                 number = current.version - 1 if wanted is None else wanted
                 before = known.get(number)
                 if before is None and (number != 0 or not current.version):
                     return _("There is no such version of my notes.")
-                await self._memory.save_global_memory(
+                await self.memory.save_global_memory(
                     scope,
                     before.text if before else "",
                     base_version=current.version,
@@ -198,7 +190,7 @@ class CommandHandlers:
                 return await self._undo_memory(asked, number)
             return _("Write `!memory`, `!memory undo` or `!memory undo NUMBER`. Nothing was done.")
         try:
-            document = await self._memory.load_global_memory(asked.session.scope)
+            document = await self.memory.load_global_memory(asked.session.scope)
         except DocumentUnusable as error:
             return _("I cannot read it: {error}.", error=error) if asked.owner else error.public
         whose = {
@@ -215,7 +207,7 @@ class CommandHandlers:
         names, rest = _names_of_items(argument)
         if not argument or (names and not rest):
             return await self._decide_each(asked, names, yes=True)
-        return await self._approvals.decide(argument, yes=True) if asked.owner else NOT_HERE
+        return await self.approvals.decide(argument, yes=True) if asked.owner else NOT_HERE
 
     async def _decide_each(
         self, asked: CommandContext, names: Sequence[str], *, yes: bool, why: str = ""
@@ -226,16 +218,16 @@ class CommandHandlers:
             if not is_call(name):
                 if not asked.owner:
                     return CommandReply(NOT_HERE)
-                decided.append(await self._approvals.decide(name, yes=yes, why=why))
+                decided.append(await self.approvals.decide(name, yes=yes, why=why))
                 continue
-            told = await self._approvals.calls.decide(name, asked.message, yes=yes, why=why)
+            told = await self.approvals.calls.decide(name, asked.message, yes=yes, why=why)
             decided.append(CommandReply(told or _(NOTHING_WAITS, name=name)))
         if decided:
             refused = dict.fromkeys(session for each in decided for session in each.refused)
             return CommandReply("\n".join(each.text for each in decided), tuple(refused))
-        lines = await self._approvals.calls.overview(asked.message, everywhere=asked.owner)
+        lines = await self.approvals.calls.overview(asked.message, everywhere=asked.owner)
         if asked.owner:
-            return CommandReply(await self._approvals.overview(lines))
+            return CommandReply(await self.approvals.overview(lines))
         return CommandReply(
             "\n".join([_("These wait for your decision:"), "", *lines]) if lines else _NOTHING
         )
@@ -247,7 +239,7 @@ class CommandHandlers:
                 "Write `!answer NAME VALUE`, with the name of the server's question. Nothing was sent to "
                 "a server."
             )
-        told = await self._approvals.calls.answer(clean_name(name), asked.message, text)
+        told = await self.approvals.calls.answer(clean_name(name), asked.message, text)
         return told or _(NOTHING_WAITS, name=clean_name(name))
 
     async def _grant(self, asked: CommandContext) -> str:
@@ -255,7 +247,7 @@ class CommandHandlers:
         terms = parse_terms(words)
         if not is_call(clean_name(name)) or terms is None:
             return _("Write `!grant NAME 1h`, with the name of my question; at most a day. Nothing was done.")
-        told = await self._approvals.calls.grant(clean_name(name), asked.message, terms, self._grants.now())
+        told = await self.approvals.calls.grant(clean_name(name), asked.message, terms, self.grants.now())
         return told or _(NOTHING_WAITS, name=clean_name(name))
 
     async def _reject(self, asked: CommandContext) -> CommandReply | str:
@@ -265,7 +257,7 @@ class CommandHandlers:
             return await self._decide_each(asked, names, yes=False, why=rest)
         if not asked.owner:
             return NOT_HERE
-        return await self._approvals.decide(name, yes=False, why=why.strip())
+        return await self.approvals.decide(name, yes=False, why=why.strip())
 
 
 def _names_of_items(argument: str) -> tuple[list[str], str]:

@@ -40,20 +40,14 @@ _INTRODUCED = (
 )
 
 
+@dataclass(eq=False)
 class IngestOnly:
     """Files messages that are only stored. ``flush`` writes what is left of a session's history."""
 
-    def __init__(
-        self,
-        memory: MemoryPort,
-        access: Access,
-        flush: Callable[[SessionKey], Awaitable[None]],
-        store: Queue,
-    ) -> None:
-        self._memory = memory
-        self._access = access
-        self._flush = flush
-        self._store = store
+    memory: MemoryPort
+    access: Access
+    flush: Callable[[SessionKey], Awaitable[None]]
+    store: Queue
 
     async def completion(self, turn: Turn) -> Completion:
         """The commit with which a turn is filed. Raises `StorageUnavailable` or `StoreUnavailable`."""
@@ -80,8 +74,8 @@ class IngestOnly:
         return Completion(history=lines) if place is None else Completion(others=((place, tuple(lines)),))
 
     def _lines(self, turn: Turn) -> list[Message]:
-        scope = str(session_of(turn, self._access, Purpose.CHAT).scope)
-        return [each.model_copy(update={"scope": scope}) for each in user_lines(turn, self._access)]
+        scope = str(session_of(turn, self.access, Purpose.CHAT).scope)
+        return [each.model_copy(update={"scope": scope}) for each in user_lines(turn, self.access)]
 
     async def _reaction(self, turn: Turn) -> Completion:
         """
@@ -89,7 +83,7 @@ class IngestOnly:
         when that is taken back, and its own id is what a sign that is taken back undoes.
         """
         message = turn.head.message
-        row = await self._store.outbox.find_by_key(message.context.outbound)
+        row = await self.store.outbox.find_by_key(message.context.outbound)
         if row is None or row.message.session != message.session:
             return Completion()  # said to others, or not known any more
         said = safe_line(row.message.text) or ", ".join(file.name for file in row.message.attachments)
@@ -99,17 +93,17 @@ class IngestOnly:
                 "background": (Background(kind="quoted", sender=message.account, text=said),),
             }
         )
-        about = None if row.inbox_id is None else await self._store.inbox.row(row.inbox_id)
+        about = None if row.inbox_id is None else await self.store.inbox.row(row.inbox_id)
         same = {"id": turn.id, "turn": None if about is None else about[0].turn}
         lines = self._lines(replace(turn, rows=(replace(turn.head, message=noted),)))
         return Completion(history=[each.model_copy(update=same) for each in lines])
 
     async def _owners(self, session: SessionKey) -> SessionKey | None:
         """The owner's conversation in the same thread, if there is one."""
-        for address in self._access.owner_addresses_on(session.channel):
+        for address in self.access.owner_addresses_on(session.channel):
             near = SessionKey(session.channel, session.conversation, address)
-            await self._flush(near)  # its first words may be in the queue alone
-            if (await self._memory.load_history(str(near), max_messages=1)).total:
+            await self.flush(near)  # its first words may be in the queue alone
+            if (await self.memory.load_history(str(near), max_messages=1)).total:
                 return near
         return None
 

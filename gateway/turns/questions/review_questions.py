@@ -83,33 +83,27 @@ class CommandReply:
     history: tuple[Message, ...] = ()
 
 
+@dataclass(eq=False, kw_only=True)
 class ReviewQuestions:
     """Asks the owner and takes the decisions; ``held`` is the reply approval by channel."""
 
-    def __init__(
-        self,
-        *,
-        store: Queue,
-        notifier: OwnerNotifier,
-        access: Access,
-        wakeups: Wakeups,
-        calls: ToolDecisions,
-        held: Mapping[str, Approval],
-    ) -> None:
-        self.calls = calls
-        self._store = store
-        self.notifier = notifier
-        self.access = access
-        self._held = held
+    store: Queue
+    notifier: OwnerNotifier
+    access: Access
+    wakeups: Wakeups
+    calls: ToolDecisions
+    held: Mapping[str, Approval]
+
+    def __post_init__(self) -> None:
         self._news = anyio.Event()
         self._drafts_known: set[int] = set()
         self._kept_known: set[int] = set()
         """The ids of the drafts and the quarantined messages that are known to be items."""
-        wakeups.drafts.connect(lambda _: self._news.set())
+        self.wakeups.drafts.connect(lambda _: self._news.set())
 
     def needs_review(self, turn: Turn) -> bool:
         """Return True if the owner approves the reply to a turn before it is sent."""
-        approval = self._held.get(turn.channel, "none")
+        approval = self.held.get(turn.channel, "none")
         if approval == "strangers":
             return any(self.access.decide(row.message).role is not Role.OWNER for row in turn.rows)
         return approval == "all"
@@ -136,8 +130,8 @@ class ReviewQuestions:
         """Every item has its question, those that had one already have no second."""
         found = 0
         while True:
-            drafts, drafts_known = await self._store.outbox.new_drafts(self._drafts_known, limit=_PAGE)
-            kept, kept_known = await self._store.inbox.list_new_quarantine(self._kept_known, limit=_PAGE)
+            drafts, drafts_known = await self.store.outbox.new_drafts(self._drafts_known, limit=_PAGE)
+            kept, kept_known = await self.store.inbox.list_new_quarantine(self._kept_known, limit=_PAGE)
             if (drafts or kept) and (await self.notifier.reach(_TOPIC)).target is None:
                 break
             # Of a forged sender the owner hears once a day, not once a mail.
@@ -154,14 +148,14 @@ class ReviewQuestions:
     async def _know(self, *names: str) -> int:
         """Put down that these are items; how many were not known."""
         batch = [Pending(_question(name)) for name in names]
-        return len(await self._store.inbox.accept(OWNER_QUESTIONS.channel, _ACCOUNT, batch, {}))
+        return len(await self.store.inbox.accept(OWNER_QUESTIONS.channel, _ACCOUNT, batch, {}))
 
     async def _items(self) -> list[tuple[str, OutboxRow | InboxRow]]:
         """Return the pending items, newest first. An answer in parts is one item, named after the first."""
         held: dict[int, OutboxRow] = {}
-        for row in await self._store.outbox.rows(states=[OutboxState.HELD], limit=_PAGE):
+        for row in await self.store.outbox.rows(states=[OutboxState.HELD], limit=_PAGE):
             held[-row.id if row.inbox_id is None else row.inbox_id] = row
-        kept = await self._store.inbox.rows(states=[InboxState.QUARANTINED], limit=_PAGE)
+        kept = await self.store.inbox.rows(states=[InboxState.QUARANTINED], limit=_PAGE)
         return [(f"d{row.id}", row) for row in held.values()] + [(f"m{row.id}", row) for row in kept]
 
     # ── asking ──
@@ -211,7 +205,7 @@ class ReviewQuestions:
         return f"{first}\n\n{text}\n\n{why}", "\n\n".join(filter(None, below))
 
     async def _asked(self, item: OutboxRow) -> InboundMessage | None:
-        found = None if item.inbox_id is None else await self._store.inbox.row(item.inbox_id)
+        found = None if item.inbox_id is None else await self.store.inbox.row(item.inbox_id)
         return found[0].message if found else None
 
     async def overview(self, calls: Sequence[str]) -> str:
@@ -257,15 +251,15 @@ class ReviewQuestions:
             if isinstance(item, OutboxRow):
                 for part in await self._parts(item):
                     await (
-                        self._store.outbox.approve(part)
+                        self.store.outbox.approve(part)
                         if yes
-                        else self._store.outbox.reject(part, why or "by the owner")
+                        else self.store.outbox.reject(part, why or "by the owner")
                     )
             elif item.state is InboxState.QUARANTINED:
                 if yes:
-                    await self._store.inbox.admit(item.id)
+                    await self.store.inbox.admit(item.id)
                 else:
-                    await self._store.inbox.drop(item.id)
+                    await self.store.inbox.drop(item.id)
         except IllegalMove:
             pass  # decided already, or dealt with otherwise: its state says how
         else:
@@ -296,7 +290,7 @@ class ReviewQuestions:
 
     async def _parts(self, item: OutboxRow) -> list[int]:
         """Return the ids of an answer's parts that are still held, in order."""
-        answered = None if item.inbox_id is None else await self._store.inbox.row(item.inbox_id)
+        answered = None if item.inbox_id is None else await self.store.inbox.row(item.inbox_id)
         rows = [] if answered is None else answered[1]
         same = [row.id for row in rows if row.state is OutboxState.HELD and row.inbox_id == item.inbox_id]
         return sorted({*same, item.id} if is_undecided(item) else same)
@@ -361,7 +355,7 @@ class ReviewQuestions:
         """The items of the notice that a message answers; a sign counts only in the notice's conversation."""
         if not message.context.outbound:
             return []
-        row = await self._store.outbox.find_by_key(message.context.outbound)
+        row = await self.store.outbox.find_by_key(message.context.outbound)
         if row is None:
             return []
         if message.kind == "reaction" and place_of(row.message.session) != place_of(message.session):
@@ -376,15 +370,15 @@ class ReviewQuestions:
         if number is None or not is_review_name(name):
             return None
         if name[0] == "d":
-            item: OutboxRow | InboxRow | None = await self._store.outbox.row(number)
+            item: OutboxRow | InboxRow | None = await self.store.outbox.row(number)
         else:
-            found = await self._store.inbox.row(number)
+            found = await self.store.inbox.row(number)
             item = found[0] if found else None
         return item if item is not None and (is_undecided(item) or await self._was_asked(name)) else None
 
     async def _was_asked(self, name: str, *states: InboxState) -> bool:
         """Return True if the owner was asked about this message and it is in one of the states, if any."""
-        row = await self._store.inbox.find_by_key(OWNER_QUESTIONS.channel, _ACCOUNT, name)
+        row = await self.store.inbox.find_by_key(OWNER_QUESTIONS.channel, _ACCOUNT, name)
         return row is not None and (row.state in states if states else row.state is not InboxState.IGNORED)
 
 

@@ -93,7 +93,7 @@ async def offered(root, tools, **more):
                 text="hello",
                 received_at=EPOCH,
             )
-            found[name] = {tool.name for tool in await built.handler._model.extra_tools(session, [message])}
+            found[name] = {tool.name for tool in await built.handler.model.extra_tools(session, [message])}
     finally:
         await built.store.aclose()
     return found

@@ -171,7 +171,7 @@ class TestWhole:
     def test_several_lines_stay_together(self):
         """The list of a broken configuration is indented under its part."""
         report = CheckReport()
-        report.add("configuration", FindingLevel.FAILED, "x: 2 problems\n  line 1\n  line 2")
+        report.fail("configuration", "x: 2 problems\n  line 1\n  line 2")
         assert report.as_text().splitlines()[1:] == ["           line 1", "           line 2"]
 
 

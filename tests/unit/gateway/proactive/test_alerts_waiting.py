@@ -59,7 +59,7 @@ def notes_of(store: Any, *, wakeups: Wakeups | None = None) -> OwnerAlerts:
         target=target,
         notifier=OwnerNotifier(store, target, SystemClock()),
         clock=SystemClock(),
-        wakeups=wakeups,
+        wakeups=wakeups or Wakeups(),
     )
 
 
@@ -67,7 +67,7 @@ async def learn(notes: OwnerAlerts) -> None:
     """The owner writes directly."""
     ann = Sender(address="@ann:hs.test", verified=True)
     said = inbound(0, channel="matrix", session=ROOM, sender=ann, audience=Audience.DIRECT)
-    await notes._target.learn(said)
+    await notes.target.learn(said)
 
 
 async def texts(store: SqliteQueue) -> list[str]:

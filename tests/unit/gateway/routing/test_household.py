@@ -108,8 +108,6 @@ def test_a_setting_of_a_person_goes_before_that_of_the_role() -> None:
     assert house.rules(BOB).tools == ("web_search",)
     assert (house.rules(CID).tools, house.rules(CID).share) == (GUEST_TOOLS, 0.25)
     assert (house.rules("@dan:hs.test").share, house.rules("@dan:hs.test").language) == (0.4, "en")
-    assert house.main_address(BOB_MAIL) == BOB
-    assert house.main_address("@eve:hs.test") == "@eve:hs.test"
     assert house.same_person(["x", BOB_MAIL]) == {"x", BOB, BOB_MAIL}
 
 

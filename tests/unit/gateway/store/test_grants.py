@@ -13,7 +13,8 @@ import pytest
 from agent_core.provenance import untrusted_origin
 from agent_core.tools.grants import Grant, GrantKind, Scope
 from gateway.store.model import APPROVAL
-from gateway.store.personal_rows import erase_rows, person_rows
+from gateway.store.personal_rows import personal_transaction
+from gateway.store.sql.erasure_statements import erase, find
 from gateway.store.sqlite.sqlite_queue import SqliteQueue
 from gateway.store.sqlite.sqlite_restore import quarantine_open_work
 from gateway.store.stores import Completion, Step
@@ -101,9 +102,11 @@ async def test_it_is_found_and_erased_with_its_person(tmp_path: Path, grant: Gra
     """Whom it is for, who gave it, or whose conversation it is of; others stay."""
     path = tmp_path / "gateway.db"
     await fill(path, grant)
-    found = person_rows(path, ["@alice:hs.test"], [str(ROOM)], [])
+    with personal_transaction(path) as db:
+        found = find(db, ["@alice:hs.test"], [str(ROOM)], [])
     assert bool(found.grants) is gone
-    erase_rows(path, ["@alice:hs.test"], [str(ROOM)], [], now=EPOCH.timestamp())
+    with personal_transaction(path, "forget", change=True, compact=True) as db:
+        erase(db, ["@alice:hs.test"], [str(ROOM)], [], now=EPOCH.timestamp())
     assert await kept(path) == ([] if gone else [grant.id])
 
 

@@ -17,8 +17,7 @@ from pathlib import Path
 import pytest
 
 from gateway.store import sql
-from gateway.store.sql import erasure_statements
-from gateway.store.sql.tables import TABLES
+from gateway.store.sql.tables import COLUMNS, TABLES
 
 RETIRED = {
     "JSON is read in Python: a payload may hold NUL, which jsonb refuses": r"\bjson_\w+|->",
@@ -76,13 +75,15 @@ def test_every_statement_is_in_the_language_of_both():
     assert looked_at > 150
 
 
-def test_of_a_person_every_column_is_found():
-    """A column that is added to a table is exported and erased with its row."""
+def test_every_column_is_moved_and_found_of_a_person():
+    """A column that is added to a table is moved, exported and erased with its row."""
     with closing(sqlite3.connect(":memory:")) as db:
         db.executescript(TABLES)
-        for table, columns in erasure_statements._COLUMNS.items():
+        for table, columns in COLUMNS.items():
             there = {row[1] for row in db.execute(f"PRAGMA table_info({table})")}
-            assert set(columns.split(", ")) == there, table
+            assert set(columns) == there, table
+        tables = {name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        assert {*COLUMNS, "meta", "leases"} == {name for name in tables if not name.startswith("sqlite_")}
 
 
 @pytest.mark.parametrize(
