@@ -37,8 +37,7 @@ from channels.base import (
 from channels.email.compose.outbound_mail import Envelope
 from channels.email.config import EmailConfig
 from channels.email.imap.housekeeping import Answered, Housekeeping, HousekeepingTask, UploadCopy
-from channels.email.imap.imap_connections import Connections
-from channels.email.imap.mailbox import Mailbox
+from channels.email.imap.mailbox import Connections, Mailbox
 from channels.email.loop_guard import LoopGuard
 from channels.email.mail_credentials import credentials_of
 from channels.email.mail_route import route_of

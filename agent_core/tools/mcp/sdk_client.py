@@ -44,11 +44,18 @@ from agent_core.tools.mcp.definitions import (
     check_message,
     definition_from,
 )
-from agent_core.tools.mcp.fitting import fit_lists
 from agent_core.tools.mcp.guarded_http import End, GuardedTransport
 from agent_core.tools.mcp.mcp_logins import Bearer
-from agent_core.tools.mcp.offers import RESULTS, all_pages, is_lost, list_offers, request_for, text_of
-from agent_core.tools.mcp.server_calls import Calls, McpCall
+from agent_core.tools.mcp.offers import (
+    RESULTS,
+    all_pages,
+    fit_lists,
+    is_lost,
+    list_offers,
+    request_for,
+    text_of,
+)
+from agent_core.tools.mcp.server_calls import Calls, McpCall, subscribe
 from agent_core.tools.mcp.server_connection import (
     Ask,
     Link,
@@ -59,7 +66,6 @@ from agent_core.tools.mcp.server_connection import (
     ServerUnavailable,
     Stderr,
 )
-from agent_core.tools.mcp.subscription import subscribe
 
 _PIECE = 65536
 _CONNECT_LIMIT_S = 10.0
