@@ -16,16 +16,13 @@ from mcp.client.session import ClientSession
 from mcp.shared.exceptions import MCPError
 from pydantic import TypeAdapter, ValidationError
 
+from agent_core.models import tool_parameters
 from agent_core.text import one_line
 from agent_core.tools.mcp.definitions import Definition, Kind, definition_from, is_usable_name
 
 _MOST = 200
-_URI = {"type": "object", "properties": {"uri": {"type": "string"}}, "required": ["uri"]}
-_PROMPT = {
-    "type": "object",
-    "properties": {"name": {"type": "string"}, "arguments": {"type": "object"}},
-    "required": ["name"],
-}
+_URI = tool_parameters("uri", uri="string")
+_PROMPT = tool_parameters("name", name="string", arguments="object")
 _NOT_SAID_BY_SERVERS = ("Server returned an error response", "Unexpected content type")
 """What the SDK makes of answers at an address that are no messages, such as HTTP 502."""
 RESULTS: Mapping[Kind, TypeAdapter[Any]] = {
