@@ -21,12 +21,12 @@ from agent_core.children.process_tree import (
     end_all,
     enter_group,
     exceeds_memory,
+    has_busy_thread,
     make_group,
     own_children,
     processor_time,
     remove_group,
     send_signal,
-    threads_in,
     threads_of,
     yield_resources,
 )
@@ -249,7 +249,7 @@ class _Run:
         if not most:
             return False
         used = processor_time(tree)
-        moved = used != self._used or any(threads_in(pid, b"RD") for pid in tree)
+        moved = used != self._used or any(map(has_busy_thread, tree))
         self._used, self._still_looks = used, 0 if moved else self._still_looks + 1
         return most <= self._still_looks * _CHECK_EVERY_S
 

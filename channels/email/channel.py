@@ -202,7 +202,7 @@ class EmailChannel(EmailDirectMessages):
             self._receiving,
             before_commit=self._safety.save,
             never_came=self._never_came,
-            bounced=self._safety.undelivered_mails,
+            bounced=self._safety.mails.accept_report,
             undelivered=self._undelivered,
             start=tasks.start_soon,
         )
@@ -321,7 +321,7 @@ class EmailChannel(EmailDirectMessages):
     def _undelivered(self, report: BounceReport) -> None:
         """Alert the owner to an undelivered mail, at most hourly per recipient or matching pattern."""
         _log.warning("mail.undelivered", channel=self.name, why=report.why)
-        whom = self._safety.recipient_of(report.message_ids)
+        whom = self._safety.mails.recipient_of(report.message_ids)
         self._services.alert(
             f"undelivered {self._intake.matching_pattern(whom) or whom or 'somebody'}", in_words(report)
         )

@@ -67,8 +67,10 @@ class Mailbox:
         self._protocol = protocol
         self._server = server
         self._timing = timing
-        self._takes_keywords = False
-        self._read_only = False
+        self.takes_keywords = False
+        """The open folder can store new keywords (a star in its PERMANENTFLAGS)."""
+        self.read_only = False
+        """The server allows no change in the open folder."""
 
     @classmethod
     @asynccontextmanager
@@ -139,8 +141,8 @@ class Mailbox:
                 folder, read_only=read_only, timeout_s=self._timing.command_s
             )
         codes = (response_code(line[0], "PERMANENTFLAGS") for line in reply.untagged)
-        self._takes_keywords = "\\*" in next((code for code in codes if code), "")
-        self._read_only = response_code(reply.text, "READ-ONLY") is not None
+        self.takes_keywords = "\\*" in next((code for code in codes if code), "")
+        self.read_only = response_code(reply.text, "READ-ONLY") is not None
         uidvalidity = _number_in(reply, "UIDVALIDITY")
         uidnext = _number_in(reply, "UIDNEXT")
         if uidvalidity is None:
@@ -294,16 +296,6 @@ class Mailbox:
         with suppress(ChannelUnavailable):  # some programs show only folders that are subscribed to
             await self._simple("SUBSCRIBE", quote(new))
         return new
-
-    @property
-    def takes_keywords(self) -> bool:
-        """Return True if the open folder can store new keywords (a star in its PERMANENTFLAGS)."""
-        return self._takes_keywords
-
-    @property
-    def read_only(self) -> bool:
-        """Return True if the server allows no change in the open folder."""
-        return self._read_only
 
     def start_watching(self) -> None:
         """Announce that the caller is about to look: `wait` then returns for later events only."""
