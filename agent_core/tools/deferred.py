@@ -92,11 +92,7 @@ class DeferredTools:
             f"Parameters: {one_line(schema, _SCHEMA_CHARS)}"
         )
         return ToolResult(
-            content=text,
-            is_error=True,
-            tool_call_id=call.id,
-            found=(call.name,),
-            origins=definition.origins,
+            content=text, is_error=True, tool_call_id=call.id, found=(call.name,), origins=definition.origins
         )
 
     def _find(self, call: ToolCall) -> ToolResult:

@@ -63,10 +63,7 @@ class ScheduleTool:
         action={"type": "string", "enum": ["add", "list", "remove", "pause", "resume"]},
         kind={"type": "string", "enum": ["remind", "ask"]},
         text="string",
-        whom={
-            "type": "string",
-            "description": "Names or addresses, or 'everybody'; else who asks",
-        },
+        whom={"type": "string", "description": "Names or addresses, or 'everybody'; else who asks"},
         at={"type": "string", "description": "'2026-11-22 09:00', 'friday 6pm', 'every day 09:00'"},
         in_minutes="number",
         every_minutes="number",

@@ -49,14 +49,7 @@ def find_by_uid(objects: Iterable[Mapping[str, str]], uid: str) -> str:
 
 
 def answer_invitation(
-    data: str,
-    stored: str,
-    answer: str,
-    *,
-    mine: Sequence[str],
-    sent_by: str,
-    zone: ZoneInfo,
-    now: datetime,
+    data: str, stored: str, answer: str, *, mine: Sequence[str], sent_by: str, zone: ZoneInfo, now: datetime
 ) -> dict[str, Any]:
     """
     Answer an invitation, or take over an update or a cancellation of it.

@@ -133,10 +133,7 @@ async def _session(reading: Any, writing: Any, end: End) -> AsyncIterator[Link]:
             news.set()
 
     async with ClientSession(
-        reading,
-        writing,
-        elicitation_callback=calls.elicit,
-        message_handler=handle_message,
+        reading, writing, elicitation_callback=calls.elicit, message_handler=handle_message
     ) as session:
         await _begin(session)
         async with subscribe(session, news.set):
@@ -195,12 +192,7 @@ async def _begin(session: ClientSession) -> None:
 
 class _SdkLink:
     def __init__(
-        self,
-        session: ClientSession,
-        end: End,
-        calls: Calls,
-        news: asyncio.Event,
-        left_out: list[str],
+        self, session: ClientSession, end: End, calls: Calls, news: asyncio.Event, left_out: list[str]
     ) -> None:
         self._left_out = left_out
         self._news = news
@@ -237,11 +229,7 @@ class _SdkLink:
         self._news.clear()
 
     async def call(
-        self,
-        tool: str,
-        arguments: Mapping[str, Any],
-        ask: Ask | None = None,
-        kind: Kind = "tool",
+        self, tool: str, arguments: Mapping[str, Any], ask: Ask | None = None, kind: Kind = "tool"
     ) -> ServerAnswer:
         with self._calls.track_call(ask) as call:
             if kind == "resources":

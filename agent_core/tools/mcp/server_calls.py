@@ -135,10 +135,7 @@ async def _read_events(session: ClientSession, changed: Callable[[], None]) -> N
         try:
             with anyio.CancelScope(deadline=anyio.current_time() + _BEGIN_LIMIT_S) as limit:
                 async with listen(
-                    session,
-                    tools_list_changed=True,
-                    prompts_list_changed=True,
-                    resources_list_changed=True,
+                    session, tools_list_changed=True, prompts_list_changed=True, resources_list_changed=True
                 ) as subscription:
                     limit.deadline, began_at = math.inf, anyio.current_time()
                     if not subscription.honored.model_dump(exclude_none=True):

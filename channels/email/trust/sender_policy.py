@@ -110,11 +110,7 @@ class _Authentication:
 
 
 def inspect(
-    headers: Headers,
-    own: OwnIdentity,
-    *,
-    claims: Sequence[SignatureClaim] = (),
-    verification: str = "",
+    headers: Headers, own: OwnIdentity, *, claims: Sequence[SignatureClaim] = (), verification: str = ""
 ) -> SenderVerdict:
     """Judge a mail's sender by its header and further ``verification`` (`open_question`)."""
     sender = _single_sender(headers)
