@@ -7,7 +7,7 @@ other without loss.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -90,6 +90,13 @@ class Message(_Frozen):
         if self.role in {"system", "tool"} or self.scope == ScopeKind.OWNER.value:
             return ()
         return (person(self.sender or "somebody", self.timestamp),)
+
+
+def tool_parameters(*required: str, **properties: str | Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the JSON Schema of a tool's arguments: each a schema, or the name of a type ("string")."""
+    schemas = {name: {"type": it} if isinstance(it, str) else it for name, it in properties.items()}
+    found: dict[str, Any] = {"type": "object", "properties": schemas}
+    return {**found, "required": list(required)} if required else found
 
 
 class ToolDefinition(_Frozen):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
@@ -52,6 +53,14 @@ class InstalledPlugin:
 def channel_kinds() -> Mapping[str, ChannelPlugin[Any]]:
     """Every kind of channel that this process knows, our own first."""
     return _channels
+
+
+@lru_cache(maxsize=1024)
+def normal_form(address: str) -> str:
+    """The form in which addresses are compared; total, and the same when applied twice."""
+    address = address.strip()
+    found = (plugin.addresses.parse(address) for plugin in _channels.values())
+    return next((each for each in found if each is not None), address)
 
 
 def setup_forms() -> dict[str, SetupForm[Any]]:
@@ -102,6 +111,7 @@ def _load(name: str, found: list[InstalledPlugin], taken: Collection[str]) -> No
     for one, plugin in made:
         if one.group == _CHANNELS:
             _channels[name] = plugin
+            normal_form.cache_clear()
         else:
             _families[name] = plugin
 

@@ -4,7 +4,7 @@ run out, or a tool keeps failing alike, the model is asked once more without too
 than an apology. When the time is over, the turn ends with `TurnLimitReached`. With a `StepJournal` each step
 is durable before the next and a restarted turn reuses it; a step is identified by the chain of question,
 answers and results before it, not by the prompt, whose memory a tool of the turn may have changed. Broken or
-empty answers are retried once (``llm.completion``), a too long prompt is halved once; all else is for the
+empty answers are retried once (``loop.ask``), a too long prompt is halved once; all else is for the
 pool or the caller.
 """
 

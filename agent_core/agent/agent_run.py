@@ -16,15 +16,7 @@ from agent_core.errors import ContextTooLong, ModelError, ModelRefused, TurnLimi
 from agent_core.language import _, gettext_noop
 from agent_core.memory.manager import MemoryManager
 from agent_core.messages import Attachment
-from agent_core.models import (
-    Message,
-    ModelAnswer,
-    Purpose,
-    ToolCall,
-    ToolDefinition,
-    ToolResult,
-    Usage,
-)
+from agent_core.models import Message, ModelAnswer, Purpose, ToolCall, ToolDefinition, ToolResult, Usage
 from agent_core.ports import StepJournal, ToolPort
 from agent_core.prompt_budget import clip
 from agent_core.provenance import use_origins

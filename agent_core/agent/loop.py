@@ -2,21 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Sequence
+from contextlib import aclosing
 from datetime import datetime
 from functools import partial
+from typing import cast
 from uuid import uuid4
+
+import structlog
 
 from agent_core.agent.agent_run import AgentRun, RunTools
 from agent_core.agent.seen_words import SeenWords
 from agent_core.agent.turn_limits import CallLimits, TurnLimits
-from agent_core.errors import TurnLimitReached
-from agent_core.llm.completion import ask
+from agent_core.errors import ModelError, ModelRefused, ModelUnreadable, StreamBroken, TurnLimitReached
+from agent_core.llm.model_errors import empty_answer, endless_answer
 from agent_core.memory.manager import MemoryManager
 from agent_core.messages import Attachment
-from agent_core.models import Message, Session, ToolResult, TurnResult
+from agent_core.models import (
+    AnswerEnd,
+    Message,
+    ModelAnswer,
+    ModelChunk,
+    Session,
+    ToolCall,
+    ToolDefinition,
+    ToolResult,
+    TurnResult,
+    Usage,
+)
 from agent_core.ports import AllowancePort, ChannelPort, Clock, LLMPort, StepJournal, ToolPort
 from agent_core.provenance import Origins, join_origins
+from agent_core.text import is_visible
 from agent_core.tools.person_port import limit_time
 from agent_core.tools.policy import ConsentPort, Permission, PolicyVerdict, Proposal, verdict_on
 from agent_core.tools.tool_registry import ToolRegistry, definition_of
@@ -194,3 +210,77 @@ def history_of(
         found=tuple(found),
     )
     return (*lines, answer)
+
+
+_log = structlog.get_logger(__name__)
+
+
+async def ask(
+    llm: LLMPort,
+    messages: Sequence[Message],
+    tools: Sequence[ToolDefinition],
+    *,
+    stream: bool,
+    max_chars: int,
+    partial: Callable[[str], Awaitable[None]] | None = None,
+) -> ModelAnswer:
+    """
+    Ask for one answer; the text so far goes to ``partial`` while it grows.
+
+    One that broke off, is unreadable or empty is asked for once more: calls come only with a whole answer,
+    so no tool has run. One that came too slowly is not, because it would take as long again.
+
+    Raises ModelRefused for a second empty answer or one over ``max_chars``, ModelUnreadable for a second
+    unreadable or a slow one, and the model's own ModelError.
+    """
+    try:
+        return await _ask_once(llm, messages, tools, stream=stream, max_chars=max_chars, partial=partial)
+    except ModelError as error:
+        if not _may_pass(error):
+            raise
+        _log.warning("model.asked_again", error=str(error))
+    return await _ask_once(llm, messages, tools, stream=stream, max_chars=max_chars, partial=partial)
+
+
+def _may_pass(error: ModelError) -> bool:
+    if isinstance(error, ModelUnreadable):
+        return error.kind != "slow" and not error.fields.get("final")
+    return isinstance(error, StreamBroken) or bool(error.fields.get("empty"))
+
+
+async def _ask_once(
+    llm: LLMPort,
+    messages: Sequence[Message],
+    tools: Sequence[ToolDefinition],
+    *,
+    stream: bool,
+    max_chars: int,
+    partial: Callable[[str], Awaitable[None]] | None,
+) -> ModelAnswer:
+    text = ""
+    calls: list[ToolCall] = []
+    usage: Usage | None = None
+    end = AnswerEnd()
+    chunks = await llm.chat(messages, tools, stream=stream)
+    async with aclosing(cast("AsyncGenerator[ModelChunk, None]", chunks)) as answer:
+        async for chunk in answer:
+            match chunk:
+                case str():
+                    text += chunk
+                    if len(text) > max_chars:
+                        raise endless_answer("the model", f"{max_chars} characters")
+                    if chunk and partial is not None:
+                        await partial(text)
+                case ToolCall():
+                    calls.append(chunk)
+                case Usage():
+                    usage = chunk
+                case AnswerEnd():
+                    end = chunk
+    if not is_visible(text) and not calls:
+        raise _nothing(usage)
+    return ModelAnswer(text, tuple(calls), usage, end.is_cut, end.reasoning)
+
+
+def _nothing(usage: Usage | None) -> ModelRefused:
+    return empty_answer(usage.model if usage and usage.model else "the model", None)

@@ -131,7 +131,7 @@ class CommandSandbox:
     ) -> None:
         self._folders = folders.without_links()
         self._environment = dict(environment or {})
-        self._limits = limits
+        self.limits = limits
         self.landlock = process.landlock_version()
         """The kernel's version of it; 0: it has none."""
         self._backend = backend
@@ -141,11 +141,6 @@ class CommandSandbox:
         self._unit = unit
         self._way: _Way = "landlock"
         self.proof = Proof()
-
-    @property
-    def limits(self) -> Ceilings:
-        """Return the limits of one run."""
-        return self._limits
 
     @property
     def connects(self) -> bool:
@@ -200,7 +195,7 @@ class CommandSandbox:
         """Run a shell command, ``serve`` its proxy. Raises OSError, or RuntimeError if not proved."""
         if not self.proof.held:
             raise RuntimeError("the sandbox was not proved")
-        limits = replace(self._limits, seconds=seconds)
+        limits = replace(self.limits, seconds=seconds)
         return await _run(await self._order(["/bin/sh", "-c", command], limits), serve)
 
     async def _order(
@@ -244,7 +239,7 @@ class CommandSandbox:
             return reason
         await anyio.to_thread.run_sync(self._folders.sweep)
         small = replace(
-            self._limits,
+            self.limits,
             seconds=_PROBE_LIMIT_S,
             still_seconds=_STILL_LIMIT_S,
             processes=PROBE_PROCESSES,

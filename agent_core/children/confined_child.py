@@ -15,15 +15,18 @@ import select
 import time
 from posix import _exit
 
-from agent_core.children import control_groups, syscalls
+from agent_core.children import syscalls
 from agent_core.children.process_tree import (
     descendants,
     end_all,
+    enter_group,
     exceeds_memory,
+    has_busy_thread,
+    make_group,
     own_children,
     processor_time,
+    remove_group,
     send_signal,
-    threads_in,
     threads_of,
     yield_resources,
 )
@@ -90,7 +93,7 @@ def main(*, linked: bool = False) -> None:
         order = marshal.loads(read_frame(0) if linked else read_all(0))  # noqa: S302 - the daemon wrote it
         report["network"] = os.readlink("/proc/self/ns/net")
         if linked or os.getppid() == order["parent"]:  # else it died before that could be noticed
-            order["group"] = control_groups.make_group(order["groups"], order["processes"])
+            order["group"] = make_group(order["groups"], order["processes"])
             _guard(order)
             if order["listener"]:
                 os.set_inheritable(order["listener"], False)
@@ -108,7 +111,7 @@ def main(*, linked: bool = False) -> None:
         if run is not None:
             run.clean_up()
         if order.get("group"):
-            control_groups.remove_group(order["group"])
+            remove_group(order["group"])
     write_all(1, marshal.dumps(report))
     _exit(0)
 
@@ -153,7 +156,7 @@ def _guard(order: dict[str, Any]) -> None:
     if order["private"]:
         remove_folder(order["private"])
     if order["group"]:
-        control_groups.remove_group(order["group"])
+        remove_group(order["group"])
     _exit(0)
 
 
@@ -246,7 +249,7 @@ class _Run:
         if not most:
             return False
         used = processor_time(tree)
-        moved = used != self._used or any(threads_in(pid, b"RD") for pid in tree)
+        moved = used != self._used or any(map(has_busy_thread, tree))
         self._used, self._still_looks = used, 0 if moved else self._still_looks + 1
         return most <= self._still_looks * _CHECK_EVERY_S
 
@@ -307,7 +310,7 @@ class _Run:
         if order["directory"]:
             os.chdir(order["directory"])
         if order["group"]:
-            control_groups.enter_group(order["group"])
+            enter_group(order["group"])
         if order["confine"]:
             os.umask(0o077)  # with it +x is mode 700, the one that can be set by path
             yield_resources(order["machine"], order["nice"])

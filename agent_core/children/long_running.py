@@ -36,13 +36,7 @@ _END_LIMIT_S = 2.0
 @asynccontextmanager
 async def serving(words: Sequence[str], *, environment: Mapping[str, str]) -> AsyncIterator[Process]:
     """Run a program with three pipes during the block. Raises ValueError (too long) or OSError."""
-    order = marshal.dumps(
-        {
-            "parent": os.getpid(),
-            "words": list(words),
-            "environment": dict(environment),
-        }
-    )
+    order = marshal.dumps({"parent": os.getpid(), "words": list(words), "environment": dict(environment)})
     if len(order) > 60_000:  # it must fit in a pipe that nobody reads yet
         raise ValueError("the command with its environment is too long")
     reading, writing = os.pipe()

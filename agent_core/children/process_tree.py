@@ -23,6 +23,7 @@ _END_LIMIT_S, _PAUSE_S = 4.0, 0.005
 _WRAPPER_MOMENTS, _MOMENT_S = 20, 0.0005
 """What ends by itself is given a moment: to look for everything takes longer."""
 _PIECE = 65536
+_BUSY = (b"R", b"D")
 _USED, _THREADS = 11, 17
 """The words of /proc/PID/stat after the name."""
 
@@ -124,19 +125,17 @@ def processor_time(tree: list[int]) -> list[tuple[int, int]]:
     return used
 
 
-def threads_in(pid: int, states: bytes) -> int:
-    """Return the number of a process's threads in one of these states."""
+def has_busy_thread(pid: int) -> bool:
+    """Return True if a thread of a process runs, wants a processor or waits for a disk."""
     words = content_of(f"/proc/{pid}/stat").rpartition(b")")[2].split()
-    if not words:
-        return 0
-    if words[_THREADS] == b"1":
-        return int(words[0] in states)
+    if not words or words[_THREADS] == b"1":
+        return bool(words) and words[0] in _BUSY
     try:
         threads = os.listdir(f"/proc/{pid}/task")
     except OSError:
-        return 0
-    found = [content_of(f"/proc/{pid}/task/{one}/stat").rpartition(b")")[2][1:2] for one in threads]
-    return sum(one in states for one in found if one)
+        return False
+    stats = (content_of(f"/proc/{pid}/task/{one}/stat") for one in threads)
+    return any(stat.rpartition(b")")[2][1:2] in _BUSY for stat in stats)
 
 
 def threads_of(user: int) -> int:
@@ -219,3 +218,50 @@ def _ask(what: Callable[[], object]) -> None:
         what()
     except OSError:
         return
+
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import os
+else:
+    import posix as os  # as in `process_tree`
+
+
+def make_group(folders: list[str], processes: int) -> str:
+    """
+    Make a group of this run in the first folder that can bound so many processes; empty if none can.
+
+    Only for root, whose processes no limit binds.
+    """
+    for folder in folders:
+        group = f"{folder}/squidbot-{os.getpid()}"
+        try:
+            os.mkdir(group)
+        except FileExistsError:
+            pass  # of a runner that was killed, whose number has come again
+        except OSError:
+            continue
+        try:
+            write_file(f"{group}/pids.max", str(processes))
+        except OSError:
+            remove_group(group)
+            continue
+        return group
+    return ""
+
+
+def enter_group(group: str) -> None:
+    """Go into a group. One thread that moves itself, where that can be said, waits for nobody."""
+    try:
+        write_file(f"{group}/tasks", "0")
+    except FileNotFoundError:
+        write_file(f"{group}/cgroup.procs", "0")
+
+
+def remove_group(group: str) -> bool:
+    """Remove a group in which no process is. False: it cannot be removed."""
+    try:
+        os.rmdir(group)
+    except OSError:
+        return False
+    return True

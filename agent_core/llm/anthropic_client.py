@@ -264,9 +264,7 @@ class AnthropicClient(HttpModelClient):
 
     def _body(self, asked: Request) -> Mapping[str, Any]:
         return request_body(
-            self.model.partition("/")[2],
-            **self._common(asked),
-            adaptive=self.refusals.budget,
+            self.model.partition("/")[2], **self._common(asked), adaptive=self.refusals.budget
         )
 
     def _reader(self) -> Reader:

@@ -22,6 +22,7 @@ from agent_core.llm.litellm.litellm_client import LiteLLMClient, LiteLLMProcess
 from agent_core.llm.model_config import LLMSpec, ModelSpec, ProviderSpec, check_references, is_plain
 from agent_core.llm.pools import ModelPool
 from agent_core.llm.prices import Price, listed_price, listed_thinking
+from agent_core.llm.prompt_pictures import ScaledPictures, can_scale
 from agent_core.llm.providers import (
     endpoint_of,
     is_self_hosted,
@@ -29,7 +30,6 @@ from agent_core.llm.providers import (
     key_of_environment,
     takes_cache_control,
 )
-from agent_core.llm.scaling import ScaledPictures, can_scale
 from agent_core.llm.streaming import AnswerLimits
 from agent_core.ports import AttachmentPort, Clock, LLMPort, PicturePort
 from agent_core.prompt_budget import TokenEstimate

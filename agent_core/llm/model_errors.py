@@ -257,20 +257,11 @@ def repeating_answer(model: str) -> ModelRefused:
     )
 
 
-_TRANSPORT_NAMES = frozenset(
-    {
-        "APIConnectionError",
-        "ClientConnectionError",
-        "ClientConnectorError",
-        "ClientOSError",
-        "ConnectError",
-        "ConnectTimeout",
-        "ReadError",
-        "ReadTimeout",
-        "RemoteProtocolError",
-        "ServerDisconnectedError",
-    }
-)
+_TRANSPORT_NAMES = {
+    *("APIConnectionError", "ClientConnectionError", "ClientConnectorError", "ClientOSError"),
+    *("ConnectError", "ConnectTimeout", "ReadError", "ReadTimeout", "RemoteProtocolError"),
+    *("ServerDisconnectedError",),
+}
 
 
 _REASONS = {

@@ -202,12 +202,7 @@ class OllamaClient(HttpModelClient):
             )
 
     def _body(self, asked: Request) -> Mapping[str, Any]:
-        return request_body(
-            self._name,
-            **self._common(asked),
-            window=self.window,
-            thinks=self._thinks,
-        )
+        return request_body(self._name, **self._common(asked), window=self.window, thinks=self._thinks)
 
     def _reader(self) -> Reader:
         return read

@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -43,12 +44,7 @@ class Price:
 @functools.lru_cache(maxsize=64)
 def listed_price(model: str) -> Price | None:
     """The price of ``PREFIX/NAME`` in litellm's table; None if it is not listed."""
-    table = _table()
-    prefix, _, name = model.partition("/")
-    for listed in (model, name):
-        entry = _entry(table, listed)
-        if entry is None or entry.get("litellm_provider") != prefix:
-            continue
+    for entry in _entries_of(model):
         prompt, completion = entry.get("input_cost_per_token"), entry.get("output_cost_per_token")
         if isinstance(prompt, int | float) and isinstance(completion, int | float):
             cached = entry.get("cache_read_input_token_cost")
@@ -60,14 +56,8 @@ def listed_price(model: str) -> Price | None:
 @functools.lru_cache(maxsize=8)
 def listed_per_minute(model: str) -> float | None:
     """The price of a minute of sound that ``PREFIX/NAME`` transcribes, in US dollars, in the same table."""
-    table = _table()
-    prefix, _, name = model.partition("/")
-    for listed in (model, name):
-        entry = _entry(table, listed)
-        per_second = entry.get("input_cost_per_second") if entry else None
-        if entry and entry.get("litellm_provider") == prefix and isinstance(per_second, int | float):
-            return per_second * 60
-    return None
+    listed = (entry.get("input_cost_per_second") for entry in _entries_of(model))
+    return next((per_second * 60 for per_second in listed if isinstance(per_second, int | float)), None)
 
 
 @functools.lru_cache(maxsize=64)
@@ -76,6 +66,16 @@ def listed_thinking(model: str) -> bool:
     table = _table()
     entries = (_entry(table, listed) for listed in (model, model.partition("/")[2]))
     return any(entry is not None and entry.get("supports_reasoning") is True for entry in entries)
+
+
+def _entries_of(model: str) -> Iterator[dict[str, Any]]:
+    """Yield what the table says of a model at its own provider."""
+    table = _table()
+    prefix, _, name = model.partition("/")
+    for listed in (model, name):
+        entry = _entry(table, listed)
+        if entry is not None and entry.get("litellm_provider") == prefix:
+            yield entry
 
 
 def _table() -> str:

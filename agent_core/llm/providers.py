@@ -10,7 +10,7 @@ import hashlib
 import ipaddress
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -27,7 +27,7 @@ class Endpoint:
     """
 
     api_base: str
-    model: str
+    model: str = ""
     public: bool = True
     max_tokens_name: str = "max_tokens"
     asks_for_usage: bool = True
@@ -39,44 +39,41 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class _Provider:
-    api_base: str
+    """A provider: its own ``server``, as an endpoint without a model."""
+
+    server: Endpoint
     at_home: bool = False
     """A server on this machine: ``api_base`` may be given without its path."""
     protocol_elsewhere: bool = True
     """Whether another ``api_base`` speaks OpenAI's protocol as well."""
     keys: tuple[str, ...] = ()
-    max_tokens_name: str = "max_tokens"
-    asks_for_usage: bool = True
-    short_call_ids: bool = False
-    signs_calls: bool = False
-    tells_cost: bool = False
-    nested_effort: bool = False
 
 
 _OLLAMA_PORT = 11434
-_OLLAMA = _Provider(f"http://127.0.0.1:{_OLLAMA_PORT}/v1", at_home=True)
-_VLLM = _Provider("http://127.0.0.1:8000/v1", at_home=True)
-_LM_STUDIO = _Provider("http://127.0.0.1:1234/v1", at_home=True)
-_TOGETHER = _Provider("https://api.together.xyz/v1", keys=("TOGETHERAI_API_KEY", "TOGETHER_API_KEY"))
+_OLLAMA = _Provider(Endpoint(f"http://127.0.0.1:{_OLLAMA_PORT}/v1"), at_home=True)
+_VLLM = _Provider(Endpoint("http://127.0.0.1:8000/v1"), at_home=True)
+_LM_STUDIO = _Provider(Endpoint("http://127.0.0.1:1234/v1"), at_home=True)
+_TOGETHER = _Provider(
+    Endpoint("https://api.together.xyz/v1"), keys=("TOGETHERAI_API_KEY", "TOGETHER_API_KEY")
+)
 _FIREWORKS = _Provider(
-    "https://api.fireworks.ai/inference/v1", keys=("FIREWORKS_AI_API_KEY", "FIREWORKS_API_KEY")
+    Endpoint("https://api.fireworks.ai/inference/v1"), keys=("FIREWORKS_AI_API_KEY", "FIREWORKS_API_KEY")
 )
 _PROVIDERS: Mapping[str, _Provider] = {
-    "openai": _Provider("https://api.openai.com/v1", max_tokens_name="max_completion_tokens"),
-    "openrouter": _Provider("https://openrouter.ai/api/v1", tells_cost=True, nested_effort=True),
-    "groq": _Provider("https://api.groq.com/openai/v1"),
-    "mistral": _Provider("https://api.mistral.ai/v1", asks_for_usage=False, short_call_ids=True),
-    "deepseek": _Provider("https://api.deepseek.com/v1"),
-    "xai": _Provider("https://api.x.ai/v1"),
+    "openai": _Provider(Endpoint("https://api.openai.com/v1", max_tokens_name="max_completion_tokens")),
+    "openrouter": _Provider(Endpoint("https://openrouter.ai/api/v1", tells_cost=True, nested_effort=True)),
+    "groq": _Provider(Endpoint("https://api.groq.com/openai/v1")),
+    "mistral": _Provider(Endpoint("https://api.mistral.ai/v1", asks_for_usage=False, short_call_ids=True)),
+    "deepseek": _Provider(Endpoint("https://api.deepseek.com/v1")),
+    "xai": _Provider(Endpoint("https://api.x.ai/v1")),
     "together": _TOGETHER,
     "together_ai": _TOGETHER,
     "fireworks": _FIREWORKS,
     "fireworks_ai": _FIREWORKS,
     "gemini": _Provider(
-        "https://generativelanguage.googleapis.com/v1beta/openai",
+        Endpoint("https://generativelanguage.googleapis.com/v1beta/openai", signs_calls=True),
         protocol_elsewhere=False,
         keys=("GEMINI_API_KEY", "GOOGLE_API_KEY"),
-        signs_calls=True,
     ),
     "ollama": _OLLAMA,
     "ollama_chat": _OLLAMA,
@@ -92,24 +89,14 @@ def endpoint_of(model: str, api_base: str) -> Endpoint | None:
     provider = _PROVIDERS.get(prefix)
     if provider is None or not name or (api_base and not provider.protocol_elsewhere):
         return None
+    server = provider.server
     if provider.at_home:
         bare = bool(api_base) and urlsplit(api_base).path in ("", "/")
-        return Endpoint(
-            api_base.rstrip("/") + "/v1" if bare else api_base or provider.api_base, name, public=False
-        )
+        address = api_base.rstrip("/") + "/v1" if bare else api_base or server.api_base
+        return Endpoint(address, name, public=False)
     if prefix == "openai" and api_base:
         return Endpoint(api_base, name, public=False)
-    return Endpoint(
-        api_base or provider.api_base,
-        name,
-        public=not api_base,
-        max_tokens_name=provider.max_tokens_name,
-        asks_for_usage=provider.asks_for_usage,
-        short_call_ids=provider.short_call_ids,
-        signs_calls=provider.signs_calls,
-        tells_cost=provider.tells_cost,
-        nested_effort=provider.nested_effort,
-    )
+    return replace(server, api_base=api_base or server.api_base, model=name, public=not api_base)
 
 
 def is_ollama(model: str, api_base: str) -> bool:

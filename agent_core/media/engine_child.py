@@ -49,10 +49,7 @@ def _load_whisper(folder: str) -> _Answer:
         if len(sound) / _WHISPER_HZ > request["max_seconds"] + _MAX_SECONDS_OVER:
             raise ValueError("the sound is longer than its header says")
         segments, about = model.transcribe(
-            sound,
-            language=request["language"] or None,
-            condition_on_previous_text=False,
-            vad_filter=True,
+            sound, language=request["language"] or None, condition_on_previous_text=False, vad_filter=True
         )
         names = ("text", "start", "end", "avg_logprob", "no_speech_prob", "compression_ratio")
         parts: list[dict[str, Any]] = []

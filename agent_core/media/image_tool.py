@@ -7,14 +7,14 @@ cost is recorded before its result.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from agent_core.errors import ModelError, ModelUnreadable, ToolFailed
-from agent_core.media.image_config import ImageSettings
+from agent_core.media.media_config import ImageSettings
 from agent_core.media.pictures import GeneratedPicture, picture_type
 from agent_core.messages import Attachment
-from agent_core.models import ToolResult, Usage
+from agent_core.models import ToolResult, Usage, tool_parameters
 from agent_core.prompt import attachment_lines
 from agent_core.tools.effects import Effect
 
@@ -55,15 +55,12 @@ class ImageTool:
         "what was asked for, once. Describe the picture fully in the prompt; the image model sees "
         "nothing else."
     )
-    parameters: Mapping[str, Any] = {
-        "type": "object",
-        "properties": {
-            "prompt": {"type": "string"},
-            "count": {"type": "integer", "minimum": 1, "description": "How many; 1 if not asked for more"},
-            "size": {"type": "string", "pattern": _SIZES, "description": "Such as 1024x1024 or 1536x1024"},
-        },
-        "required": ["prompt"],
-    }
+    parameters = tool_parameters(
+        "prompt",
+        prompt="string",
+        count={"type": "integer", "minimum": 1, "description": "How many; 1 if not asked for more"},
+        size={"type": "string", "pattern": _SIZES, "description": "Such as 1024x1024 or 1536x1024"},
+    )
 
     def __init__(
         self,
@@ -100,7 +97,7 @@ class ImageTool:
             return _failed(f"At most {most} pictures for one question; {left} are left. Nothing was made.")
         payment = self._pays()
         # One that is cut off, or whose answer nobody can read, may have been paid.
-        usage: Usage | None = self._guess(count)
+        usage: Usage | None = Usage(calls=1, cost_usd=self._price(count), model=self._settings.model)
         refused = await payment.begin(_GUESSED_TOKENS, self._price(count))
         if refused:
             return _failed(f"Nothing was made: {refused}. Say so.")
@@ -130,9 +127,6 @@ class ImageTool:
     def _price(self, count: int) -> float | None:
         price = self._settings.usd_per_image
         return None if price is None else price * count
-
-    def _guess(self, count: int) -> Usage:
-        return Usage(calls=1, cost_usd=self._price(count), model=self._settings.model)
 
 
 def _usage(made: GeneratedPicture) -> Usage:

@@ -23,10 +23,10 @@ from agent_core.children.frames import object_in
 from agent_core.children.service import CallFailed, ChildProcess
 from agent_core.errors import Failure, ModelError
 from agent_core.llm.model_errors import classify
+from agent_core.media.media_config import SLOWNESS, SpeakSettings, TranscribeSettings
 from agent_core.media.sound_file import Sound, opus_in, sound_file_of
 from agent_core.media.speech import SpeechPort, SpeechResult, spoken_of
 from agent_core.media.transcript import Clip, Transcript, transcript_in
-from agent_core.media.voice_config import SLOWNESS, SpeakSettings, TranscribeSettings
 from agent_core.models import Usage
 from agent_core.ports import Clock
 

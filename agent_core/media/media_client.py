@@ -27,7 +27,13 @@ from agent_core.llm.model_config import LLMSpec, ProviderSpec
 from agent_core.llm.openai_connection import OpenAIConnection
 from agent_core.llm.openai_format import token_count
 from agent_core.llm.providers import Endpoint, endpoint_of, key_of_environment
-from agent_core.media.image_config import ImageSettings, is_plain_image
+from agent_core.media.media_config import (
+    LOCAL,
+    ImageSettings,
+    SpeakSettings,
+    TranscribeSettings,
+    is_plain_image,
+)
 from agent_core.media.pictures import GeneratedPicture, pictures_in
 from agent_core.media.speech import SpeechPort, SpeechResult, cost_of_chars, spoken_of
 from agent_core.media.transcript import (
@@ -39,7 +45,6 @@ from agent_core.media.transcript import (
     tidy,
     transcript_in,
 )
-from agent_core.media.voice_config import LOCAL, SpeakSettings, TranscribeSettings
 from agent_core.ports import Clock
 
 MAX_SPEECH_BYTES = 24 * 1024 * 1024

@@ -82,12 +82,7 @@ class PromptBuilder(Consolidation):
     ) -> None:
         self._window = window
         self._wanted = ConsolidationRules(consolidation_threshold, keep_recent_ratio, consolidation_tokens)
-        super().__init__(
-            storage,
-            llm,
-            estimate=estimate,
-            on_unusable=on_unusable,
-        )
+        super().__init__(storage, llm, estimate=estimate, on_unusable=on_unusable)
         self._skills = skills
         self._lookup = None if search is None else QuestionLookup(search)
         self._always_skills = frozenset(always_skills)

@@ -31,8 +31,8 @@ hand, imported) take the position that follows from their neighbours. The record
 cursor's line begins, too, and that decides: so a line too much or a wrong ``n`` hides no message.
 
 Files: ``layout`` (paths), ``history_lines`` (a message as a line), ``history_paging`` (what is handed out),
-``history_file`` (one history), ``durable_files`` (appending, syncing, errors), ``session_record`` (cursor and
-summary), ``session_files`` (those two together), ``memory_files`` (memory documents and their versions),
+``history_file`` (one history), ``durable_files`` (appending, syncing, errors), ``session_files`` (a history
+with its record of cursor and summary), ``memory_files`` (memory documents and their versions),
 ``jsonl_memory`` (the `MemoryPort` over it), ``search_index`` (the `SearchPort`).
 """
 

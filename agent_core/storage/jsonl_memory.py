@@ -29,8 +29,7 @@ from agent_core.storage.durable_files import NO_FILE, storage_errors
 from agent_core.storage.history_paging import ReadAt
 from agent_core.storage.layout import Layout
 from agent_core.storage.memory_files import DocumentFile
-from agent_core.storage.session_files import SessionFiles
-from agent_core.storage.session_record import session_of
+from agent_core.storage.session_files import SessionFiles, session_of
 
 _OPEN_SESSIONS = 32
 _OPEN_DOCUMENTS = 64

@@ -21,8 +21,7 @@ from agent_core.storage.history_file import HistoryFile
 from agent_core.storage.history_paging import lines_backwards, lines_forwards
 from agent_core.storage.layout import Layout
 from agent_core.storage.memory_files import Version
-from agent_core.storage.session_files import SessionFiles
-from agent_core.storage.session_record import Record, parse_record, session_of
+from agent_core.storage.session_files import Record, SessionFiles, parse_record, session_of
 
 _MAX_HALVES = 100
 """The most bad lines compared with what follows; a broken disk leaves more, and then it is damage."""

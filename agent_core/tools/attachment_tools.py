@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from agent_core.confined_files import open_below
 from agent_core.errors import ToolFailed, ToolRetry
 from agent_core.memory_ports import MemoryPort
 from agent_core.messages import Attachment
-from agent_core.models import Message, ScopeKind, Session, ToolResult
+from agent_core.models import Message, ScopeKind, Session, ToolResult, tool_parameters
 from agent_core.ports import AttachmentPort, Clock
 from agent_core.prompt import attachment_lines, fence
 from agent_core.prompt_budget import is_picture
@@ -95,14 +95,7 @@ class ReadAttachmentTool:
     effect = Effect.PRIVATE_READ
     repeatable = True
     description = "Read a file of this conversation as text (id: after Attachment)."
-    parameters: Mapping[str, Any] = {
-        "type": "object",
-        "properties": {
-            "id": {"type": "string"},
-            "offset": {"type": "integer"},
-        },
-        "required": ["id"],
-    }
+    parameters = tool_parameters("id", id="string", offset="integer")
 
     def __init__(self, files: ConversationFiles, attachments: AttachmentPort, clock: Clock) -> None:
         self._files = files
@@ -212,11 +205,7 @@ class SendFileTool:
             else "an attachment of this conversation."
         )
         what = "Path, or an attachment's id" if own else "The attachment's id"
-        self.parameters: Mapping[str, Any] = {
-            "type": "object",
-            "properties": {"path": {"type": "string", "description": what}},
-            "required": ["path"],
-        }
+        self.parameters = tool_parameters("path", path={"type": "string", "description": what})
         self._files = files
         self._attachments = attachments
         self._own = own

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol
 
 from agent_core.errors import ToolRetry
-from agent_core.models import ToolResult
+from agent_core.models import ToolResult, tool_parameters
 from agent_core.provenance import Origins, origins_of_call
 from agent_core.tools.effects import Effect, Review, approved_state
 from agent_core.tools.execution import step_of_call
@@ -66,14 +66,11 @@ class StartJobTool(_Tool):
         "with your tools but sees nothing of this conversation: put everything that it needs into goal. "
         "Its answer is sent here automatically, once; do not wait for it."
     )
-    parameters: Mapping[str, Any] = {
-        "type": "object",
-        "properties": {
-            "goal": {"type": "string", "description": "The whole task"},
-            "name": {"type": "string", "description": "A few words that people will see"},
-        },
-        "required": ["goal"],
-    }
+    parameters = tool_parameters(
+        "goal",
+        goal={"type": "string", "description": "The whole task"},
+        name={"type": "string", "description": "A few words that people will see"},
+    )
     effect = Effect.PERSIST
     repeatable = True
 
@@ -96,14 +93,11 @@ class RunInBackgroundTool(_Tool):
         "than that allows. Its result is sent here automatically, once; job_output shows its output so "
         "far. A restart ends it."
     )
-    parameters: Mapping[str, Any] = {
-        "type": "object",
-        "properties": {
-            "command": {"type": "string"},
-            "name": {"type": "string", "description": "A few words that people will see"},
-        },
-        "required": ["command"],
-    }
+    parameters = tool_parameters(
+        "command",
+        command="string",
+        name={"type": "string", "description": "A few words that people will see"},
+    )
     effect = Effect.EXECUTE
     repeatable = True
 
@@ -133,7 +127,7 @@ class JobsTool(_Tool):
 
     name = "jobs"
     description = "List the background jobs of this person with their ids and progress."
-    parameters: Mapping[str, Any] = {"type": "object", "properties": {}}
+    parameters = tool_parameters()
     effect = Effect.PRIVATE_READ
     repeatable = True
 
@@ -148,11 +142,7 @@ class JobOutputTool(_Tool):
 
     name = "job_output"
     description = "Show the answer of a background job, or the output of its command so far."
-    parameters: Mapping[str, Any] = {
-        "type": "object",
-        "properties": {"id": {"type": "string"}},
-        "required": ["id"],
-    }
+    parameters = tool_parameters("id", id="string")
     effect = Effect.PRIVATE_READ
     repeatable = True
 
@@ -167,11 +157,7 @@ class StopJobTool(_Tool):
 
     name = "stop_job"
     description = "Stop a background job; nothing more of it is sent."
-    parameters: Mapping[str, Any] = {
-        "type": "object",
-        "properties": {"id": {"type": "string"}},
-        "required": ["id"],
-    }
+    parameters = tool_parameters("id", id="string")
     effect = Effect.PERSIST
     repeatable = True
 

@@ -13,10 +13,9 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 from unicodedata import normalize
 
-from agent_core.models import ToolCall, ToolDefinition, ToolResult
+from agent_core.models import ToolCall, ToolDefinition, ToolResult, tool_parameters
 from agent_core.provenance import Origins, join_origins
 from agent_core.text import one_line
 from agent_core.tools.execution import PRIVATE_NOTE
@@ -40,11 +39,7 @@ _PREFIX = re.compile(r"\A(?:functions|tools|mcp|default_api)(?:__|[.:/])", re.IG
 _SEPARATORS = re.compile(r"[\W_]+")
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s|\n")
-_PARAMETERS: Mapping[str, Any] = {
-    "type": "object",
-    "properties": {"query": {"type": "string"}},
-    "required": ["query"],
-}
+_PARAMETERS = tool_parameters("query", query="string")
 
 
 class DeferredTools:
@@ -97,11 +92,7 @@ class DeferredTools:
             f"Parameters: {one_line(schema, _SCHEMA_CHARS)}"
         )
         return ToolResult(
-            content=text,
-            is_error=True,
-            tool_call_id=call.id,
-            found=(call.name,),
-            origins=definition.origins,
+            content=text, is_error=True, tool_call_id=call.id, found=(call.name,), origins=definition.origins
         )
 
     def _find(self, call: ToolCall) -> ToolResult:
@@ -145,7 +136,10 @@ class DeferredTools:
     def _ranked(self, query: str) -> list[tuple[float, str]]:
         """The tools that have a word of the query, the best first: rare words count more, names most."""
         if not self._index:
-            self._index = {name: _words_of(each) for name, each in self._definitions.items()}
+            self._index = {
+                name: (Counter(_words(each.name)), set(_words(each.description[:_SEARCHED_CHARS])))
+                for name, each in self._definitions.items()
+            }
         wanted = _words(query)[:20]
         spread = {
             word: sum(word in said or word in name for name, said in self._index.values()) for word in wanted
@@ -185,10 +179,6 @@ def _family(name: str) -> str:
     """The server that a tool belongs to, or the tool itself."""
     server, mark, _ = name.partition("__")
     return server if mark and server else name
-
-
-def _words_of(definition: ToolDefinition) -> tuple[Counter[str], set[str]]:
-    return Counter(_words(definition.name)), set(_words(definition.description[:_SEARCHED_CHARS]))
 
 
 def _words(text: str) -> Sequence[str]:

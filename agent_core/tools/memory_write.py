@@ -14,7 +14,7 @@ from typing import Any
 
 from agent_core.errors import DocumentUnusable, MemoryConflict, StorageUnavailable
 from agent_core.memory_ports import MemoryPort
-from agent_core.models import MemoryScope, ScopeKind, ToolResult
+from agent_core.models import MemoryScope, ScopeKind, ToolResult, tool_parameters
 from agent_core.provenance import origins_of_call
 from agent_core.tools.effects import Effect, Review, Wording
 
@@ -45,11 +45,7 @@ class MemoryWriteTool:
         shown_version: Callable[[], int | None] = lambda: None,
     ) -> None:
         self.description = _DESCRIPTION + (_SHARED if scope.kind is ScopeKind.ROOM else "")
-        self.parameters: Mapping[str, Any] = {
-            "type": "object",
-            "properties": {"content": {"type": "string"}},
-            "required": ["content"],
-        }
+        self.parameters = tool_parameters("content", content="string")
         self._storage = storage
         self._session_id = session_id
         self._scope = scope

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import anyio.to_thread
 
 from agent_core.errors import SkillInvalid
-from agent_core.models import ToolResult
+from agent_core.models import ToolResult, tool_parameters
 from agent_core.ports import SkillsPort
 from agent_core.tools.effects import Effect
 
@@ -21,11 +20,7 @@ class ReadSkillTool:
     description = "Read a skill in <skills>."
 
     def __init__(self, skills: SkillsPort) -> None:
-        self.parameters: Mapping[str, Any] = {
-            "type": "object",
-            "properties": {"skill": {"type": "string"}},
-            "required": ["skill"],
-        }
+        self.parameters = tool_parameters("skill", skill="string")
         self._skills = skills
 
     async def execute(self, **arguments: Any) -> ToolResult:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from agent_core.models import ToolResult
+from agent_core.models import ToolResult, tool_parameters
 from agent_core.provenance import Origins
 from agent_core.tools.effects import Effect, Wording
 
@@ -58,25 +58,19 @@ class ScheduleTool:
         "Do something later or repeatedly; add needs at, in_minutes, every_minutes or cron. 'remind' sends "
         "text as is; 'ask' gives it to you as a task and sends your answer. remove, pause, resume need id."
     )
-    parameters: Mapping[str, Any] = {
-        "type": "object",
-        "properties": {
-            "action": {"type": "string", "enum": ["add", "list", "remove", "pause", "resume"]},
-            "kind": {"type": "string", "enum": ["remind", "ask"]},
-            "text": {"type": "string"},
-            "whom": {
-                "type": "string",
-                "description": "Names or addresses, or 'everybody'; else who asks",
-            },
-            "at": {"type": "string", "description": "'2026-11-22 09:00', 'friday 6pm', 'every day 09:00'"},
-            "in_minutes": {"type": "number"},
-            "every_minutes": {"type": "number"},
-            "cron": {"type": "string"},
-            "timezone": {"type": "string"},
-            "id": {"type": "string"},
-        },
-        "required": ["action"],
-    }
+    parameters = tool_parameters(
+        "action",
+        action={"type": "string", "enum": ["add", "list", "remove", "pause", "resume"]},
+        kind={"type": "string", "enum": ["remind", "ask"]},
+        text="string",
+        whom={"type": "string", "description": "Names or addresses, or 'everybody'; else who asks"},
+        at={"type": "string", "description": "'2026-11-22 09:00', 'friday 6pm', 'every day 09:00'"},
+        in_minutes="number",
+        every_minutes="number",
+        cron="string",
+        timezone="string",
+        id="string",
+    )
 
     def __init__(self, jobs: JobsPort, *, company: bool = True) -> None:
         self._jobs = jobs

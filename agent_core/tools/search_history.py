@@ -6,12 +6,12 @@ are quoted between tags that they cannot close, with their author, place and tim
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any
 
 from agent_core.memory_ports import SearchPort, SearchRequest
-from agent_core.models import MemoryScope, Message, SearchAnswer, SearchHit, ToolResult
+from agent_core.models import MemoryScope, Message, SearchAnswer, SearchHit, ToolResult, tool_parameters
 from agent_core.ports import Clock
 from agent_core.prompt import fence
 from agent_core.provenance import join_origins
@@ -34,16 +34,7 @@ class SearchHistoryTool:
     effect = Effect.PRIVATE_READ
     repeatable = True
     description = "Search earlier talk: 5-8 words with synonyms. Limits: days, place, person."
-    parameters: Mapping[str, Any] = {
-        "type": "object",
-        "properties": {
-            "query": {"type": "string"},
-            "days": {"type": "integer"},
-            "place": {"type": "string"},
-            "person": {"type": "string"},
-        },
-        "required": ["query"],
-    }
+    parameters = tool_parameters("query", query="string", days="integer", place="string", person="string")
 
     def __init__(
         self,

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from agent_core.messages import Attachment
-from agent_core.models import ToolResult
+from agent_core.models import ToolResult, tool_parameters
 from agent_core.provenance import Origins, origins_of_call
 from agent_core.tools.attachment_tools import ConversationFiles, SendFileTool
 from agent_core.tools.effects import Effect, Review, approved_state, approving
@@ -70,19 +70,17 @@ class SendMessageTool:
         "owner is asked first. "
         "To others 'NAME says: ' is put in front of text. Your answer here does not need it."
     )
-    parameters: Mapping[str, Any] = {
-        "type": "object",
-        "properties": {
-            "to": {"type": "string"},
-            "text": {"type": "string", "description": "Markdown"},
-            "files": {
-                "type": "array",
-                "items": {"type": "string"},
-                "description": "Ids of attachments here, or paths of files in the workspace",
-            },
+    parameters = tool_parameters(
+        "to",
+        "text",
+        to="string",
+        text={"type": "string", "description": "Markdown"},
+        files={
+            "type": "array",
+            "items": {"type": "string"},
+            "description": "Ids of attachments here, or paths of files in the workspace",
         },
-        "required": ["to", "text"],
-    }
+    )
 
     def __init__(self, messenger: MessengerPort, known: ConversationFiles, sending: SendFileTool) -> None:
         self._messenger = messenger

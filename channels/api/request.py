@@ -16,14 +16,7 @@ _MAX_EARLIER = 100_000
 _MAX_NAME = 128
 _ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 _TEXTS = ("text", "input_text", "output_text", "refusal")
-_NOT_DONE = (
-    "previous_response_id",
-    "conversation",
-    "background",
-    "audio",
-    "logprobs",
-    "prompt",
-)
+_NOT_DONE = ("previous_response_id", "conversation", "background", "audio", "logprobs", "prompt")
 
 
 class BadRequest(Exception):

@@ -79,7 +79,8 @@ class AttachmentStore:
         self._home = home_root
         self._spool = home_root / FOLDER / TEMPORARY
         self._storage = storage or LocalFiles(home_root)
-        self._max_file_bytes = max_file_bytes
+        self.max_file_bytes = max_file_bytes
+        """The limit for one file: a channel need not begin to fetch what is larger."""
         self._max_total_bytes = max_total_bytes
         self._share_of = share_of
         self._least_bytes = max_total_bytes // _MAX_FILES
@@ -97,11 +98,6 @@ class AttachmentStore:
         self._blocked = ""
         self.on_blocked: Callable[[str], None] = lambda _: None
         """Is told why the disk takes no files, once until it has taken one."""
-
-    @property
-    def max_file_bytes(self) -> int:
-        """The limit for one file: a channel need not begin to fetch what is larger."""
-        return self._max_file_bytes
 
     @property
     def is_shared(self) -> bool:
@@ -171,7 +167,7 @@ class AttachmentStore:
         AttachmentTooLarge, AttachmentsFull: It is not stored.
             AttachmentsUnavailable: The disk or (`AttachmentsUnreachable`) the storage fails for now.
         """
-        limit = self._max_file_bytes if limit_bytes is None else min(limit_bytes, self._max_file_bytes)
+        limit = self.max_file_bytes if limit_bytes is None else min(limit_bytes, self.max_file_bytes)
         await self._ready()
         writing = Writing(self._spool / secrets.token_hex(16))
         self._in_flight.add(writing)
@@ -242,7 +238,7 @@ class AttachmentStore:
 
     async def keep_file(self, folder: Path, path: str, *, max_bytes: int) -> Attachment:
         """Keep a copy of a file below ``folder``; see `agent_core.ports.AttachmentPort.keep_file`."""
-        limit = min(max_bytes, self._max_file_bytes)
+        limit = min(max_bytes, self.max_file_bytes)
         handle = await anyio.to_thread.run_sync(
             lambda: open_below(folder, path, forbidden=self._private_but(folder))
         )

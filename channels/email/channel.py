@@ -37,8 +37,7 @@ from channels.base import (
 from channels.email.compose.outbound_mail import Envelope
 from channels.email.config import EmailConfig
 from channels.email.imap.housekeeping import Answered, Housekeeping, HousekeepingTask, UploadCopy
-from channels.email.imap.imap_connections import Connections
-from channels.email.imap.mailbox import Mailbox
+from channels.email.imap.mailbox import Connections, Mailbox
 from channels.email.loop_guard import LoopGuard
 from channels.email.mail_credentials import credentials_of
 from channels.email.mail_route import route_of
@@ -203,7 +202,7 @@ class EmailChannel(EmailDirectMessages):
             self._receiving,
             before_commit=self._safety.save,
             never_came=self._never_came,
-            bounced=self._safety.undelivered_mails,
+            bounced=self._safety.mails.accept_report,
             undelivered=self._undelivered,
             start=tasks.start_soon,
         )
@@ -322,7 +321,7 @@ class EmailChannel(EmailDirectMessages):
     def _undelivered(self, report: BounceReport) -> None:
         """Alert the owner to an undelivered mail, at most hourly per recipient or matching pattern."""
         _log.warning("mail.undelivered", channel=self.name, why=report.why)
-        whom = self._safety.recipient_of(report.message_ids)
+        whom = self._safety.mails.recipient_of(report.message_ids)
         self._services.alert(
             f"undelivered {self._intake.matching_pattern(whom) or whom or 'somebody'}", in_words(report)
         )

@@ -11,15 +11,7 @@ from pathlib import Path
 from typing import Annotated, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    ConfigDict,
-    Field,
-    SecretStr,
-    field_validator,
-    model_validator,
-)
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
 from channels.email.parse.mail_addresses import AddressInvalid, normalise, to_ascii
 from channels.plugin import AccountConfig
@@ -118,6 +110,9 @@ def _address(value: str) -> str:
         raise ValueError(f"not a mail address: {exc}") from exc
 
 
+_Address = Annotated[str, AfterValidator(_address)]
+
+
 def _entry(entry: str) -> str:
     """An entry of ``allow_from``, in normal form. Raises `ValueError`: no mail can be from there."""
     entry = entry.strip()
@@ -144,15 +139,10 @@ class SubaddressSecret(_Strict):
     else, so give each person a different secret.
     """
 
-    sender: str
+    sender: _Address
     """The person's address."""
     secret: SecretStr
     """16 to 60 random lower-case letters, digits and hyphens."""
-
-    @field_validator("sender")
-    @classmethod
-    def _one_address(cls, value: str) -> str:
-        return _address(value)
 
     @field_validator("secret")
     @classmethod
@@ -213,7 +203,7 @@ class EmailConfig(AccountConfig):
 
     enabled: bool = True
     """``false`` keeps the entry but does not use the mailbox."""
-    address: str
+    address: _Address
     """The bot's own address."""
     username: str = Field(min_length=1)
     """The login name, usually the address."""
@@ -286,11 +276,6 @@ class EmailConfig(AccountConfig):
     """IMAP keyword set on answered mails where the server supports keywords. Empty: none."""
     probe_grace_s: float = Field(default=90.0, ge=0, le=3600)
     """How long to wait for the copy of an answer with an unknown outcome before it is sent again."""
-
-    @field_validator("address")
-    @classmethod
-    def _one_address(cls, value: str) -> str:
-        return _address(value)
 
     @field_validator("ingest_only_from")
     @classmethod

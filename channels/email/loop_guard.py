@@ -6,7 +6,7 @@ refused login, and the file that lets limits outlive a restart. `LoopGuard` hold
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 
@@ -14,13 +14,12 @@ import anyio
 import anyio.to_thread
 import structlog
 
-from agent_core.backoff import BackoffPolicy
+from agent_core.backoff import Backoff, BackoffPolicy
 from agent_core.language import ENGLISH, _, for_owner, speaking
 from agent_core.messages import OutboundKind, OutboundMessage
 from agent_core.state_folder import StateFolder, StateUnreachable, state_in
 from channels.base import ChannelAuthFailed, ChannelClock, ChannelUnavailable
 from channels.email.config import EmailConfig
-from channels.email.parse.dsn import BounceReport
 from channels.email.parse.mail_addresses import AddressInvalid, normalise
 from channels.email.parse.mail_threads import recipient_of
 from channels.email.reply_limits import HOUR_S, AnswerLimiter, BreakerOpen, CircuitBreaker
@@ -49,31 +48,29 @@ class LoginBackoff:
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self._monotonic = monotonic
-        self._failures = 0
+        self._backoff = Backoff(_RETRY)
         self._not_before = 0.0
         self._why = ""
 
     def check(self) -> None:
         """Call this before a login. Raises `ChannelAuthFailed`: it is too early."""
         left_s = self._not_before - self._monotonic()
-        if self._failures and left_s > 0:
+        if left_s > 0:
             raise ChannelAuthFailed(
                 f"not tried, because a login was refused: {self._why}", retry_after_s=left_s
             )
 
     def count_refusal(self, error: ChannelAuthFailed) -> bool:
         """Count a refusal; returns whether it is the first since a login was accepted."""
-        first = self._failures == 0
-        pause_s = _RETRY.ceiling(self._failures + 1)
-        self._failures = min(self._failures + 1, 20)
-        self._not_before = self._monotonic() + pause_s
+        error.retry_after_s = self._backoff.note_failure(random=1.0)
+        self._not_before = self._monotonic() + error.retry_after_s
         self._why = str(error)
-        error.retry_after_s = pause_s
-        return first
+        return self._backoff.failures == 1
 
     def note_success(self) -> None:
         """Note that a login was accepted."""
-        self._failures = 0
+        self._backoff.reset()
+        self._not_before = 0.0
 
 
 class LoopGuard:
@@ -91,7 +88,7 @@ class LoopGuard:
         is_owner: Callable[[str], bool] = lambda _: False,
     ) -> None:
         self._name = name
-        self._mails = SentMails(name, config.address)
+        self.mails = SentMails(name, config.address)
         self._is_owner = is_owner
         self._limiter = limiter
         self._state = state_in(folder)
@@ -143,15 +140,7 @@ class LoopGuard:
         if _is_answer(message):
             owner = self._is_owner(whom)
             self._breaker.count_answer(str(message.session), self._clock.monotonic(), owner=owner)
-        self._mails.note_sent_mail(message_id, whom, alone=not message.context.cc)
-
-    def undelivered_mails(self, report: BounceReport, outside: bool, verified: str) -> frozenset[str]:  # noqa: FBT001 - a callback
-        """The mails of which a report is evidence that they did not arrive; see `SentMails.accept_report`."""
-        return self._mails.accept_report(report, outside=outside, verified=verified)
-
-    def recipient_of(self, message_ids: Sequence[str]) -> str:
-        """The recipient of the first of these mails that is known here; empty if none is."""
-        return self._mails.recipient_of(message_ids)
+        self.mails.note_sent_mail(message_id, whom, alone=not message.context.cc)
 
     @property
     def releasable(self) -> bool:

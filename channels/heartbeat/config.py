@@ -6,15 +6,47 @@ import hashlib
 import re
 import shlex
 from datetime import tzinfo
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    field_validator,
+    model_validator,
+)
 
 from agent_core.text import time_zone
 from channels.heartbeat.tick_schedule import Schedule
 
 _TIME = re.compile(r"([01]\d|2[0-3]):([0-5]\d)", re.ASCII)
 _WHOLE_DAY = 'the whole day is "00:00" to "24:00"'
+
+
+def _not_a_number(value: Any) -> Any:
+    """YAML reads 22:00 without quotes as the number 1320."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        message = 'must be in quotes, such as "22:00"; without them YAML reads a number'
+        raise ValueError(message)  # noqa: TRY004 - pydantic makes an error of the file of this one only
+    return value
+
+
+def _start_of(value: str) -> str:
+    if _TIME.fullmatch(value) is None:
+        raise ValueError(f'must be a time from "00:00" to "23:59", not {value!r}')
+    return value
+
+
+def _end_of(value: str) -> str:
+    if value != "24:00" and _TIME.fullmatch(value) is None:
+        raise ValueError(f'must be a time from "00:00" to "24:00", not {value!r}')
+    return value
+
+
+_Start = Annotated[str, BeforeValidator(_not_a_number), AfterValidator(_start_of)]
+_End = Annotated[str, BeforeValidator(_not_a_number), AfterValidator(_end_of)]
 
 
 class TickLimits(BaseModel):
@@ -87,18 +119,8 @@ class DailyDigest(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     enabled: bool = True
-    at: str = "08:00"
+    at: _Start = "08:00"
     """Time of day, in quotes."""
-
-    @field_validator("at", mode="before")
-    @classmethod
-    def _quoted(cls, value: Any) -> Any:
-        return _not_a_number(value)
-
-    @field_validator("at")
-    @classmethod
-    def _time(cls, value: str) -> str:
-        return _start_of(value)
 
     @property
     def minute(self) -> int:
@@ -124,9 +146,9 @@ class HeartbeatConfig(BaseModel):
     """Whether check-ins run."""
     interval_minutes: float = Field(default=30.0, ge=0.01, le=7 * 24 * 60, allow_inf_nan=False)
     """Time between two check-ins."""
-    active_hours_start: str = "00:00"
+    active_hours_start: _Start = "00:00"
     """Check-ins run from this time of day; the hours may cross midnight."""
-    active_hours_end: str = "24:00"
+    active_hours_end: _End = "24:00"
     """Check-ins run until this time; ``"24:00"`` is midnight."""
     timezone: str = "local"
     """Zone of these times, if it is not the ``timezone`` of the whole configuration."""
@@ -138,23 +160,6 @@ class HeartbeatConfig(BaseModel):
     digest: DailyDigest = DailyDigest()
     limits: TickLimits = TickLimits()
     alert_after_missed: int = Field(default=48, ge=0, le=100_000)
-
-    @field_validator("active_hours_start", "active_hours_end", mode="before")
-    @classmethod
-    def _quoted(cls, value: Any) -> Any:
-        return _not_a_number(value)
-
-    @field_validator("active_hours_start")
-    @classmethod
-    def _starts(cls, value: str) -> str:
-        return _start_of(value)
-
-    @field_validator("active_hours_end")
-    @classmethod
-    def _ends(cls, value: str) -> str:
-        if value != "24:00" and _TIME.fullmatch(value) is None:
-            raise ValueError(f'must be a time from "00:00" to "24:00", not {value!r}')
-        return value
 
     @field_validator("timezone")
     @classmethod
@@ -196,20 +201,6 @@ def split_target(text: str) -> tuple[str, str]:
             "(of several accounts, the name of one instead of matrix or email)"
         )
     return channel, place
-
-
-def _not_a_number(value: Any) -> Any:
-    """YAML reads 22:00 without quotes as the number 1320."""
-    if isinstance(value, int) and not isinstance(value, bool):
-        message = 'must be in quotes, such as "22:00"; without them YAML reads a number'
-        raise ValueError(message)  # noqa: TRY004 - pydantic makes an error of the file of this one only
-    return value
-
-
-def _start_of(value: str) -> str:
-    if _TIME.fullmatch(value) is None:
-        raise ValueError(f'must be a time from "00:00" to "23:59", not {value!r}')
-    return value
 
 
 def _minute(value: str) -> int:

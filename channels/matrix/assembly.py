@@ -48,13 +48,7 @@ def open_crypto(
         if state.row_store is not None:
             fetch = nio_fetcher(state.local, state.row_store)
         return EncryptionEngine(
-            homeserver,
-            login,
-            state,
-            opened,
-            clock,
-            signed_only=config.trust_devices == "signed",
-            fetch=fetch,
+            homeserver, login, state, opened, clock, signed_only=config.trust_devices == "signed", fetch=fetch
         )
     except OSError as error:
         raise ChannelUnavailable(f"the keys of the account cannot be read or created: {error}") from error

@@ -22,8 +22,8 @@ from gateway.store.states import OutboxState
 from gateway.store.stores import Queue
 
 if TYPE_CHECKING:
+    from agent_core.media.media_config import SpeakSettings
     from agent_core.media.speech import SpeechPort
-    from agent_core.media.voice_config import SpeakSettings
 
 _OPEN = (OutboxState.PENDING, OutboxState.SENDING, OutboxState.UNCERTAIN)
 

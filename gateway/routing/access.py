@@ -15,7 +15,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from agent_core.messages import InboundMessage, SessionKey
-from gateway.plugins import channel_kinds
+from gateway.plugins import channel_kinds, normal_form
 from gateway.routing.household import Household, PersonRules
 from gateway.store.shared import SHARED
 
@@ -26,6 +26,7 @@ LOCAL_CHANNELS = frozenset({"terminal", "heartbeat"})
 """Channels that only somebody with access to this machine can speak on: the sender is the owner."""
 LOCAL_ADDRESS = "local"
 """As whom the owner speaks on this machine."""
+normalise = normal_form
 _LAST = 1000
 """After every kind that says a rank."""
 
@@ -270,13 +271,6 @@ def kinds_of(address: str) -> list[str]:
 def kind_of(address: str) -> str | None:
     """The first kind of channel that has addresses of this form; None if there is none."""
     return next(iter(kinds_of(address)), None)
-
-
-def normalise(address: str) -> str:
-    """The form in which addresses are compared; total, and the same when applied twice."""
-    address = address.strip()
-    found = (plugin.addresses.parse(address) for plugin in channel_kinds().values())
-    return next((each for each in found if each is not None), address)
 
 
 def contact_rank(kind: str) -> int:

@@ -72,7 +72,7 @@ class AttachmentSettings(_Strict):
     @field_validator("store")
     @classmethod
     def _is_place(cls, value: str) -> str:
-        from channels.attachments.storage_choice import place_problem  # noqa: PLC0415 - not for most settings
+        from channels.attachments.file_storage import place_problem  # noqa: PLC0415 - not for most settings
 
         problem = place_problem(value) if value else None
         if problem is not None:
@@ -81,7 +81,7 @@ class AttachmentSettings(_Strict):
 
     def storage(self, home_root: Path) -> Storage:
         """The storage of the files; nothing is touched yet."""
-        from channels.attachments.storage_choice import storage_at  # noqa: PLC0415 - not for every command
+        from channels.attachments.file_storage import storage_at  # noqa: PLC0415 - not for every command
 
         return storage_at(home_root, self.store, self.s3.options())
 

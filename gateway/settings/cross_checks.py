@@ -15,8 +15,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from agent_core.llm.model_config import LLMSpec, ModelSpec, ProviderSpec, check_references
-from agent_core.media.image_config import check_image
-from agent_core.media.voice_config import check_voice
+from agent_core.media.media_config import check_image, check_voice
 from channels.heartbeat.config import split_target
 from gateway.plugins import channel_kinds, tool_families
 from gateway.routing.access import kind_of, kinds_of, normalise

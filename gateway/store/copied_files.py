@@ -25,8 +25,7 @@ from agent_core.storage.history_lines import (
 from agent_core.storage.history_paging import Numbering, PageMark, lines_forwards
 from agent_core.storage.layout import Layout
 from agent_core.storage.memory_files import DocumentFile, Version
-from agent_core.storage.session_files import SessionFiles
-from agent_core.storage.session_record import Record, session_of
+from agent_core.storage.session_files import Record, SessionFiles, session_of
 
 _BEFORE, _AFTER = '{"bytes_of_a_broken_line":"', '"}'
 

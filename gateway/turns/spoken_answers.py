@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, replace
 
-from agent_core.media.voice_config import SpeakSettings
+from agent_core.media.media_config import SpeakSettings
 from agent_core.messages import InboundMessage, OutboundKind, Speech
 from agent_core.tools.policy import is_available
 from channels.base import Channel

@@ -22,7 +22,7 @@ from channels.attachments import (
     StorageUnreachable,
     StoredFile,
 )
-from channels.attachments.storage_choice import place_problem, storage_at
+from channels.attachments.file_storage import place_problem, storage_at
 from tests.contract.attachment_places import KINDS, any_storage, path_of, put, read, storage_maker  # noqa: F401
 from tests.doubles.object_server import KEYS
 

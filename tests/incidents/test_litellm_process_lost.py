@@ -17,10 +17,10 @@ import anyio
 import pytest
 from structlog.testing import capture_logs
 
+from agent_core.agent.loop import ask
 from agent_core.children import service as child_process
 from agent_core.children.service import CallFailed
 from agent_core.errors import ModelUnavailable, ModelUnreadable
-from agent_core.llm.completion import ask
 from agent_core.llm.litellm.litellm_client import LiteLLMClient, LiteLLMProcess
 from agent_core.llm.pools import ModelPool
 from agent_core.llm.streaming import AnswerLimits

@@ -17,8 +17,8 @@ from typing import Any
 import anyio
 import pytest
 
+from agent_core.agent.loop import ask
 from agent_core.errors import ModelError, ModelUnavailable, ModelUnreadable
-from agent_core.llm.completion import ask
 from agent_core.llm.factory import build_models
 from agent_core.llm.model_config import LLMSpec
 from agent_core.llm.openai_client import OpenAIClient

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from channels.matrix.crypto.cross_signing import Identities
-from channels.matrix.crypto.fair_shares import excess_items
+from channels.matrix.crypto.key_types import excess_items
 from tests.incidents.test_thousands_of_devices import BOT, OWNER, ROOM, Person, private_olm, signed
 
 private_identities = import_module("channels.matrix.crypto.cross_signing")

@@ -8,8 +8,8 @@ from agent_core.errors import ModelAuthFailed, ModelError, ModelUnavailable
 from agent_core.llm.litellm.litellm_client import LiteLLMProcess
 from agent_core.llm.model_config import LLMSpec, ProviderSpec
 from agent_core.media.media_client import ProviderTranscription, build_transcriber
+from agent_core.media.media_config import TranscribeSettings
 from agent_core.media.transcript import Clip
-from agent_core.media.voice_config import TranscribeSettings
 from devservers.transcription import Reply, TranscriptionServer
 from gateway.system.clock import SystemClock
 from tests.sounds import wav

@@ -12,9 +12,9 @@ from functools import partial
 import pytest
 
 from agent_core.media.local_engines import LocalTranscription, engine_command
+from agent_core.media.media_config import TranscribeSettings
 from agent_core.media.sound_file import opus_in
 from agent_core.media.transcript import Clip
-from agent_core.media.voice_config import TranscribeSettings
 from channels.matrix.events.media_events import FileDecryption, media_in
 from gateway.system.clock import SystemClock
 from tests.daemon import Daemon, matrix_settings

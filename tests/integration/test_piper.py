@@ -10,7 +10,7 @@ import pytest
 
 from agent_core.errors import ModelError
 from agent_core.media.local_engines import LocalSpeech, engine_command
-from agent_core.media.voice_config import SpeakSettings
+from agent_core.media.media_config import SpeakSettings
 from gateway.system.clock import SystemClock
 from tests.integration.speech_engines import decoded, piper_engine
 

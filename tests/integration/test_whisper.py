@@ -9,9 +9,9 @@ import pytest
 
 from agent_core.errors import ModelError
 from agent_core.media.local_engines import LocalTranscription, engine_command
+from agent_core.media.media_config import TranscribeSettings
 from agent_core.media.sound_file import sound_file_of
 from agent_core.media.transcript import Clip
-from agent_core.media.voice_config import TranscribeSettings
 from gateway.cli.check.voice_checks import silence
 from gateway.system.clock import SystemClock
 from tests.integration.speech_engines import spoken_by_espeak, whisper_engine

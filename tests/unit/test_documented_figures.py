@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from agent_core.children.rights import Ceilings as SandboxLimits
-from agent_core.media.image_config import ImageSettings
-from agent_core.media.voice_config import SpeakSettings, TranscribeSettings
+from agent_core.media.media_config import ImageSettings, SpeakSettings, TranscribeSettings
 from agent_core.tools import deferred
 from agent_core.tools.files import journaled_files
 from agent_core.tools.mcp import definitions, mcp_tool, server_connection

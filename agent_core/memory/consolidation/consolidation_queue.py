@@ -55,11 +55,7 @@ class ConsolidationQueue:
     """Consolidates sessions after their turns; ``session_tasks`` run before."""
 
     def __init__(
-        self,
-        manager: Consolidates,
-        clock: Clock,
-        *,
-        session_tasks: Sequence[SessionTask] = (),
+        self, manager: Consolidates, clock: Clock, *, session_tasks: Sequence[SessionTask] = ()
     ) -> None:
         self._manager = manager
         self._clock = clock

@@ -79,7 +79,4 @@ def meta_messages(summary: str, sentences: int) -> list[Message]:
 
 
 def _asked(system: str, material: str, task: str) -> list[Message]:
-    return [
-        Message(role="system", content=system),
-        Message(role="user", content=f"{material}\n\n{task}"),
-    ]
+    return [Message(role="system", content=system), Message(role="user", content=f"{material}\n\n{task}")]

@@ -46,7 +46,7 @@ from agent_core.storage.search_index.ranking import (
 from agent_core.storage.search_index.vector_rows import IndexVectors, prepare_vectors, similar_lines
 from agent_core.storage.search_index.vectors import Nearest, Vectors
 from agent_core.storage.search_index.word_splitting import Filters, Query, Term, fold, parse_query
-from agent_core.storage.session_record import session_of
+from agent_core.storage.session_files import session_of
 
 _BATCH_LINES = 100
 _READ_ONLY = O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC

@@ -15,7 +15,7 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 from agent_core.errors import ToolFailed, ToolRetry
-from agent_core.models import Session, ToolResult
+from agent_core.models import Session, ToolResult, tool_parameters
 from agent_core.ports import Clock
 from agent_core.prompt import fence
 from agent_core.provenance import Origins, untrusted_origin
@@ -27,7 +27,6 @@ from agent_core.tools.web.urls import host_of
 
 _MAX_SHOWN = 60
 CHANGED_SINCE = "It has changed since it was approved, so nothing was done. Look at it again."
-_TEXT = {"type": "string"}
 
 
 class _DavTool:
@@ -170,26 +169,23 @@ class CalendarTool(_DavTool):
         "start; change and cancel need the id of a line, and occurrence (its start) for one of a series. "
         "Times such as '2026-12-01 09:30'; days such as '2026-12-01' are all day, end is the last day."
     )
-    parameters: Mapping[str, Any] = {
-        "type": "object",
-        "properties": {
-            "action": {"type": "string", "enum": ["list", "search", "free", "create", "change", "cancel"]},
-            "from": _TEXT,
-            "to": _TEXT,
-            "words": _TEXT,
-            "id": _TEXT,
-            "occurrence": _TEXT,
-            "summary": _TEXT,
-            "start": _TEXT,
-            "end": _TEXT,
-            "minutes": {"type": "number", "description": "How long, or how long to be free"},
-            "location": _TEXT,
-            "notes": _TEXT,
-            "repeat": {"type": "string", "description": "Such as FREQ=WEEKLY;BYDAY=MO"},
-            "calendar": {"type": "string", "description": "Its name, if not the usual one"},
-        },
-        "required": ["action"],
-    }
+    parameters = tool_parameters(
+        "action",
+        action={"type": "string", "enum": ["list", "search", "free", "create", "change", "cancel"]},
+        **{"from": "string"},
+        to="string",
+        words="string",
+        id="string",
+        occurrence="string",
+        summary="string",
+        start="string",
+        end="string",
+        minutes={"type": "number", "description": "How long, or how long to be free"},
+        location="string",
+        notes="string",
+        repeat={"type": "string", "description": "Such as FREQ=WEEKLY;BYDAY=MO"},
+        calendar={"type": "string", "description": "Its name, if not the usual one"},
+    )
 
     async def execute(self, **arguments: Any) -> ToolResult:
         """Do what ``action`` says."""
@@ -250,18 +246,15 @@ class TasksTool(_DavTool):
     deferred = True
     writes = frozenset({"add", "done"})
     description = "The owner's tasks (to-do list): list the open ones, add one, mark one as done by its id."
-    parameters: Mapping[str, Any] = {
-        "type": "object",
-        "properties": {
-            "action": {"type": "string", "enum": ["list", "add", "done"]},
-            "id": _TEXT,
-            "summary": _TEXT,
-            "due": {"type": "string", "description": "'2026-12-01' or '2026-12-01 09:30'"},
-            "notes": _TEXT,
-            "calendar": {"type": "string", "description": "The list, if not the usual one"},
-        },
-        "required": ["action"],
-    }
+    parameters = tool_parameters(
+        "action",
+        action={"type": "string", "enum": ["list", "add", "done"]},
+        id="string",
+        summary="string",
+        due={"type": "string", "description": "'2026-12-01' or '2026-12-01 09:30'"},
+        notes="string",
+        calendar={"type": "string", "description": "The list, if not the usual one"},
+    )
 
     async def execute(self, **arguments: Any) -> ToolResult:
         """Do what ``action`` says."""
@@ -289,11 +282,7 @@ class ContactsTool(_DavTool):
     kind = "VCARD"
     deferred = True
     description = "Find mail addresses and phone numbers of people in the owner's address book by name."
-    parameters: Mapping[str, Any] = {
-        "type": "object",
-        "properties": {"name": _TEXT},
-        "required": ["name"],
-    }
+    parameters = tool_parameters("name", name="string")
 
     async def execute(self, **arguments: Any) -> ToolResult:
         """The contacts with that name."""

@@ -288,12 +288,7 @@ def change_event(
     same = target.to_ical() == before[0]
     if not same:
         _stamp(target, now)
-    return {
-        "data": serialise(calendar),
-        "before": before[1],
-        "after": _in_words(target, zone),
-        "same": same,
-    }
+    return {"data": serialise(calendar), "before": before[1], "after": _in_words(target, zone), "same": same}
 
 
 def _apply(target: Component, fields: Mapping[str, Any], zone: ZoneInfo, *, moves_series: bool) -> None:

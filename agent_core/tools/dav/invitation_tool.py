@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from agent_core.errors import ToolFailed, ToolRetry
-from agent_core.models import ToolResult
+from agent_core.models import ToolResult, tool_parameters
 from agent_core.provenance import Origins, join_origins, origins_of_call
 from agent_core.tools.dav.dav_client import DavClient, OutcomeUnknown, StoredObject
 from agent_core.tools.dav.dav_tools import CHANGED_SINCE, state_of
@@ -88,14 +88,12 @@ class InvitationTool:
         "owner's calendar and mails the organizer the reply. Also takes over an update or a cancellation "
         "(answer: accept). The owner is asked first."
     )
-    parameters: Mapping[str, Any] = {
-        "type": "object",
-        "properties": {
-            "file": {"type": "string", "description": "The attachment's id"},
-            "answer": {"type": "string", "enum": list(_WORDS)},
-        },
-        "required": ["file", "answer"],
-    }
+    parameters = tool_parameters(
+        "file",
+        "answer",
+        file={"type": "string", "description": "The attachment's id"},
+        answer={"type": "string", "enum": list(_WORDS)},
+    )
 
     def __init__(self, client: Callable[[], DavClient], received: Received, mail: InvitationMailPort) -> None:
         self._make_client = client

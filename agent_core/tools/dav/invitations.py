@@ -49,14 +49,7 @@ def find_by_uid(objects: Iterable[Mapping[str, str]], uid: str) -> str:
 
 
 def answer_invitation(
-    data: str,
-    stored: str,
-    answer: str,
-    *,
-    mine: Sequence[str],
-    sent_by: str,
-    zone: ZoneInfo,
-    now: datetime,
+    data: str, stored: str, answer: str, *, mine: Sequence[str], sent_by: str, zone: ZoneInfo, now: datetime
 ) -> dict[str, Any]:
     """
     Answer an invitation, or take over an update or a cancellation of it.
@@ -83,7 +76,8 @@ def answer_invitation(
     _check(events, there)
     organizer = _who(events[0].get("ORGANIZER"))
     others = () if organizer in mine else mine  # nobody replies to themselves
-    attendee = next((who for who in others if _is_among(events, who)), "")
+    invited = {_who(each) for event in events for each in attendees_of(event)}
+    attendee = next((who for who in others if who in invited), "")
     was = None if there is None else _gist(there, attendee)
     told = {
         "before": "\n".join(in_words(each, zone) for each in _shown(there, events)),
@@ -140,10 +134,6 @@ def _check(events: Sequence[Component], there: Calendar | None) -> None:
 def _who(person: Any) -> str:
     """An organizer or attendee as it is compared; an address of mail without ``mailto:``."""
     return str(person or "").strip().casefold().removeprefix("mailto:")
-
-
-def _is_among(events: Sequence[Component], who: str) -> bool:
-    return any(_who(each) == who for event in events for each in attendees_of(event))
 
 
 def _at(event: Component) -> str:

@@ -4,7 +4,7 @@ The file tools: for the workspace, and for further folders that the owner names.
 is used. Below: ``roots.py`` (where, and what is out of reach), ``journaled_files.py`` (reading and changing,
 exactly once), ``change_journal.py`` (changes and earlier versions), ``file_reading.py`` (lines, text),
 ``file_search.py`` with ``file_search_child.py`` (a process that searches). ``workspace_contents.py``,
-``command_origins.py``, ``origin_labels.py`` and ``command_basis.py`` know whose words stand behind a command
+``command_origins.py`` and ``command_basis.py`` know whose words stand behind a command
 of the shell, and what was approved of it.
 """
 

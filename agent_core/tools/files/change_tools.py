@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import anyio.to_thread
 
 from agent_core.errors import ToolFailed, ToolRetry
-from agent_core.models import ToolResult
+from agent_core.models import ToolResult, tool_parameters
 from agent_core.provenance import Origins, join_origins
 from agent_core.tools.effects import Effect, Review
-from agent_core.tools.files.file_run import TEXT, FileRun, FileTool
+from agent_core.tools.files.file_run import FileRun, FileTool
 
 if TYPE_CHECKING:
     from agent_core.tools.files.journaled_files import FileState
@@ -81,11 +81,7 @@ class WriteFileTool(_Changing):
 
     name = "write_file"
     description = "Write a file whole: content, or an attachment (id). Read one that exists first."
-    parameters: Mapping[str, Any] = {
-        "type": "object",
-        "properties": {"path": TEXT, "content": TEXT, "attachment": TEXT},
-        "required": ["path"],
-    }
+    parameters = tool_parameters("path", path="string", content="string", attachment="string")
 
     def __init__(self, run: FileRun, received: Received | None = None) -> None:
         super().__init__(run)
@@ -153,11 +149,9 @@ class EditFileTool(_Changing):
     name = "edit_file"
     deferred = True
     description = "Replace exact text in a file; old must occur once, unless all is true."
-    parameters: Mapping[str, Any] = {
-        "type": "object",
-        "properties": {"path": TEXT, "old": TEXT, "new": TEXT, "all": {"type": "boolean"}},
-        "required": ["path", "old", "new"],
-    }
+    parameters = tool_parameters(
+        "path", "old", "new", path="string", old="string", new="string", all="boolean"
+    )
 
     async def execute(self, **arguments: Any) -> ToolResult:
         """Replace ``old`` by ``new`` in ``path``."""
@@ -205,11 +199,7 @@ class MoveFileTool(FileTool):
     name = "move_file"
     deferred = True
     description = "Move or rename a file; the new name must be free."
-    parameters: Mapping[str, Any] = {
-        "type": "object",
-        "properties": {"path": TEXT, "to": TEXT},
-        "required": ["path", "to"],
-    }
+    parameters = tool_parameters("path", "to", path="string", to="string")
 
     def effect_of(self, arguments: Mapping[str, Any]) -> Effect:
         """Return the lasting effect if either name is a prompt file."""
@@ -260,7 +250,7 @@ class DeleteFileTool(_Changing):
     name = "delete_file"
     deferred = True
     description = "Delete a file; an earlier version is kept for a while."
-    parameters: Mapping[str, Any] = {"type": "object", "properties": {"path": TEXT}, "required": ["path"]}
+    parameters = tool_parameters("path", path="string")
 
     async def execute(self, **arguments: Any) -> ToolResult:
         """Delete ``path``."""

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from agent_core.tools.files.journaled_files import ChangeAuthor, JournaledFiles
     from agent_core.tools.files.roots import RootedPath
 
-TEXT: Mapping[str, Any] = {"type": "string"}
 """The schema of a text that its name explains."""
 
 

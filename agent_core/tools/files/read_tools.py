@@ -6,7 +6,7 @@ import hashlib
 import os
 import stat
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from io import BytesIO
@@ -16,11 +16,11 @@ import anyio.to_thread
 
 from agent_core.errors import ToolFailed, ToolRetry
 from agent_core.messages import Attachment
-from agent_core.models import ToolResult
+from agent_core.models import ToolResult, tool_parameters
 from agent_core.prompt import fence
 from agent_core.provenance import Origins, join_origins, untrusted_origin
 from agent_core.tools.effects import Effect
-from agent_core.tools.files.file_run import TEXT, FileRun, FileTool
+from agent_core.tools.files.file_run import FileRun, FileTool
 from agent_core.workspace import PROMPT_NAMES, is_of_prompt
 
 if TYPE_CHECKING:
@@ -61,15 +61,7 @@ class ReadFileTool(FileTool):
 
     name = "read_file"
     effect = Effect.PRIVATE_READ
-    parameters: Mapping[str, Any] = {
-        "type": "object",
-        "properties": {
-            "path": TEXT,
-            "offset": {"type": "integer"},
-            "limit": {"type": "integer"},
-        },
-        "required": ["path"],
-    }
+    parameters = tool_parameters("path", path="string", offset="integer", limit="integer")
 
     def __init__(self, run: FileRun, roots: str = "", look: PictureViewer | None = None) -> None:
         super().__init__(run)
@@ -191,7 +183,7 @@ class ListFilesTool(FileTool):
     effect = Effect.PRIVATE_READ
     deferred = True
     description = "List a folder of the workspace."
-    parameters: Mapping[str, Any] = {"type": "object", "properties": {"path": TEXT}}
+    parameters = tool_parameters(path="string")
 
     async def execute(self, **arguments: Any) -> ToolResult:
         """Show what the folder ``path`` holds."""
@@ -255,15 +247,7 @@ class SearchFilesTool(FileTool):
     name = "search_files"
     effect = Effect.PRIVATE_READ
     description = "Find files by glob (**/*.md), newest first, or lines by regex."
-    parameters: Mapping[str, Any] = {
-        "type": "object",
-        "properties": {
-            "pattern": {"type": "string"},
-            "glob": {"type": "string"},
-            "path": {"type": "string"},
-            "ignore_case": {"type": "boolean"},
-        },
-    }
+    parameters = tool_parameters(pattern="string", glob="string", path="string", ignore_case="boolean")
 
     async def execute(self, **arguments: Any) -> ToolResult:
         """Search below the folder ``path``."""

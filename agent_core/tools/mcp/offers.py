@@ -16,16 +16,13 @@ from mcp.client.session import ClientSession
 from mcp.shared.exceptions import MCPError
 from pydantic import TypeAdapter, ValidationError
 
+from agent_core.models import tool_parameters
 from agent_core.text import one_line
-from agent_core.tools.mcp.definitions import Definition, Kind, definition_from
+from agent_core.tools.mcp.definitions import Definition, Kind, definition_from, is_usable_name
 
 _MOST = 200
-_URI = {"type": "object", "properties": {"uri": {"type": "string"}}, "required": ["uri"]}
-_PROMPT = {
-    "type": "object",
-    "properties": {"name": {"type": "string"}, "arguments": {"type": "object"}},
-    "required": ["name"],
-}
+_URI = tool_parameters("uri", uri="string")
+_PROMPT = tool_parameters("name", name="string", arguments="object")
 _NOT_SAID_BY_SERVERS = ("Server returned an error response", "Unexpected content type")
 """What the SDK makes of answers at an address that are no messages, such as HTTP 502."""
 RESULTS: Mapping[Kind, TypeAdapter[Any]] = {
@@ -133,3 +130,50 @@ def _arguments(prompt: types.Prompt) -> str:
 def _line(what: str, name: str | None, description: str | None) -> str:
     told = " ".join(part for part in (what, name if name != what else "") if part)
     return one_line(f"{told}: {description}" if description else told, 300)
+
+
+_LISTS = {
+    "tools": ("tool", "name"),
+    "resources": ("resource", "uri"),
+    "resourceTemplates": ("address template", "uriTemplate"),
+    "prompts": ("prompt", "name"),
+}
+
+
+def fit_lists(result: dict[str, Any]) -> list[str]:
+    """
+    Make the lists in a server's answer fit the protocol, in place; return what was left out.
+
+    An odd entry costs itself and no other.
+    """
+    left_out: list[str] = []
+    for key, (what, name) in _LISTS.items():
+        entries = result.get(key)
+        if not isinstance(entries, list) or "content" in result:
+            continue
+        result[key] = fit = []
+        for number, entry in enumerate(entries, start=1):
+            if isinstance(entry, dict) and is_usable_name(entry.get(name)):
+                fit.append(_fit_entry(key, name, entry))
+            else:
+                left_out.append(f"{what} {number} of the list: it has no usable {name}")
+    return left_out
+
+
+def _fit_entry(key: str, name: str, entry: Mapping[str, Any]) -> dict[str, Any]:
+    fit = {name: entry[name]}
+    if isinstance(entry.get("description"), str):
+        fit["description"] = entry["description"]
+    if key == "tools":
+        schema = entry.get("inputSchema")
+        fit["inputSchema"] = {**(schema if isinstance(schema, dict) else {}), "type": "object"}
+    elif key == "prompts":
+        arguments = entry.get("arguments")
+        fit["arguments"] = [
+            {"name": each["name"], "required": each.get("required") is True}
+            for each in (arguments if isinstance(arguments, list) else ())
+            if isinstance(each, dict) and isinstance(each.get("name"), str)
+        ]
+    else:
+        fit["name"] = entry["name"] if isinstance(entry.get("name"), str) else entry[name]
+    return fit

@@ -44,11 +44,18 @@ from agent_core.tools.mcp.definitions import (
     check_message,
     definition_from,
 )
-from agent_core.tools.mcp.fitting import fit_lists
 from agent_core.tools.mcp.guarded_http import End, GuardedTransport
 from agent_core.tools.mcp.mcp_logins import Bearer
-from agent_core.tools.mcp.offers import RESULTS, all_pages, is_lost, list_offers, request_for, text_of
-from agent_core.tools.mcp.server_calls import Calls, McpCall
+from agent_core.tools.mcp.offers import (
+    RESULTS,
+    all_pages,
+    fit_lists,
+    is_lost,
+    list_offers,
+    request_for,
+    text_of,
+)
+from agent_core.tools.mcp.server_calls import Calls, McpCall, subscribe
 from agent_core.tools.mcp.server_connection import (
     Ask,
     Link,
@@ -59,7 +66,6 @@ from agent_core.tools.mcp.server_connection import (
     ServerUnavailable,
     Stderr,
 )
-from agent_core.tools.mcp.subscription import subscribe
 
 _PIECE = 65536
 _CONNECT_LIMIT_S = 10.0
@@ -127,10 +133,7 @@ async def _session(reading: Any, writing: Any, end: End) -> AsyncIterator[Link]:
             news.set()
 
     async with ClientSession(
-        reading,
-        writing,
-        elicitation_callback=calls.elicit,
-        message_handler=handle_message,
+        reading, writing, elicitation_callback=calls.elicit, message_handler=handle_message
     ) as session:
         await _begin(session)
         async with subscribe(session, news.set):
@@ -189,12 +192,7 @@ async def _begin(session: ClientSession) -> None:
 
 class _SdkLink:
     def __init__(
-        self,
-        session: ClientSession,
-        end: End,
-        calls: Calls,
-        news: asyncio.Event,
-        left_out: list[str],
+        self, session: ClientSession, end: End, calls: Calls, news: asyncio.Event, left_out: list[str]
     ) -> None:
         self._left_out = left_out
         self._news = news
@@ -231,11 +229,7 @@ class _SdkLink:
         self._news.clear()
 
     async def call(
-        self,
-        tool: str,
-        arguments: Mapping[str, Any],
-        ask: Ask | None = None,
-        kind: Kind = "tool",
+        self, tool: str, arguments: Mapping[str, Any], ask: Ask | None = None, kind: Kind = "tool"
     ) -> ServerAnswer:
         with self._calls.track_call(ask) as call:
             if kind == "resources":

@@ -107,11 +107,7 @@ class Link(Protocol):
         ...
 
     async def call(
-        self,
-        tool: str,
-        arguments: Mapping[str, Any],
-        ask: Ask | None = None,
-        kind: Kind = "tool",
+        self, tool: str, arguments: Mapping[str, Any], ask: Ask | None = None, kind: Kind = "tool"
     ) -> ServerAnswer:
         """Call a tool; without ``ask`` its questions are declined. Raises ServerError or ServerLost."""
         ...

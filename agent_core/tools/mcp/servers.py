@@ -157,10 +157,7 @@ class McpServer:
         await self.connection.ask(work, seconds=_LISTING_S)
 
     async def call(
-        self,
-        tool: str,
-        arguments: Mapping[str, Any],
-        asking: Elicitation | None = None,
+        self, tool: str, arguments: Mapping[str, Any], asking: Elicitation | None = None
     ) -> ServerAnswer:
         """Call an approved tool. Raises ServerUnavailable (not done), ServerLost or ServerError."""
 
@@ -318,14 +315,7 @@ class McpServers:
     ) -> None:
         self._clock = clock
         self.by_name = {
-            name: McpServer(
-                name,
-                each,
-                folder=folder,
-                clock=clock,
-                on_changes=on_changes,
-                on_login=on_login,
-            )
+            name: McpServer(name, each, folder=folder, clock=clock, on_changes=on_changes, on_login=on_login)
             for name, each in settings.servers.items()
         }
 

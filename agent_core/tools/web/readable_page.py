@@ -15,10 +15,7 @@ _TEXT = re.compile(
     r"|application/(?:x-)?(?:yaml|toml|javascript|ndjson|sh|httpd-php))"
 )
 PDF_TYPES = ("application/pdf", "application/x-pdf")
-OFFICE_TYPES = (
-    "application/vnd.openxmlformats-officedocument.",
-    "application/vnd.oasis.opendocument.",
-)
+OFFICE_TYPES = ("application/vnd.openxmlformats-officedocument.", "application/vnd.oasis.opendocument.")
 _UNKNOWN = ("", "application/octet-stream", "binary/octet-stream", "application/unknown", "unknown/unknown")
 _CHARSET = re.compile(r"""charset\s{0,5}=\s{0,5}["']?([a-zA-Z0-9_:.-]{1,40})""", re.IGNORECASE)
 # The codecs of old web pages. Python knows more, some of them neither linear nor of text.

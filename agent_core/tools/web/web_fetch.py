@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio.to_thread
 
-from agent_core.models import ToolResult
+from agent_core.models import ToolResult, tool_parameters
 from agent_core.ports import Clock
 from agent_core.prompt import fence
 from agent_core.provenance import Trust, origins_of_call, trust_of, untrusted_origin
@@ -42,14 +42,7 @@ class WebFetchTool:
     effect = Effect.NETWORK_GET
     repeatable = True
     description = "Read a web page or text file."
-    parameters: Mapping[str, Any] = {
-        "type": "object",
-        "properties": {
-            "url": {"type": "string"},
-            "offset": {"type": "integer"},
-        },
-        "required": ["url"],
-    }
+    parameters = tool_parameters("url", url="string", offset="integer")
 
     def __init__(self, client: Callable[[], WebClient], clock: Clock) -> None:
         self._client = client

@@ -145,14 +145,12 @@ def _is_notice(message: OutboundMessage) -> bool:
 
 def _recipient(message: OutboundMessage) -> str:
     asked = message.context.reply_to or recipient_of(message.session)
+    if not asked:
+        raise DeliveryFailed("there is no recipient: neither a mail to answer nor a person in the session")
     try:
-        return normalise(asked) if asked else _no_recipients()
+        return normalise(asked)
     except AddressInvalid as exc:
         raise DeliveryFailed(f"mail cannot be sent to this address: {exc}") from exc
-
-
-def _no_recipients() -> str:
-    raise DeliveryFailed("there is no recipient: neither a mail to answer nor a person in the session")
 
 
 def _cc(message: OutboundMessage, known: set[str]) -> tuple[str, ...]:

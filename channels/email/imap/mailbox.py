@@ -17,8 +17,9 @@ from math import inf
 from typing import Self
 
 import anyio
+import anyio.to_thread
 
-from channels.base import ChannelAuthFailed, ChannelUnavailable
+from channels.base import ChannelAuthFailed, ChannelMisconfigured, ChannelUnavailable
 from channels.email.config import EmailConfig, ImapServer
 from channels.email.imap.folders import SENT, WantedFolder
 from channels.email.imap.imap_connect import Timing, connect, introduce, log_in, secure
@@ -33,7 +34,7 @@ from channels.email.imap.imap_syntax import (
     response_code,
     uid_set,
 )
-from channels.email.mail_credentials import Credentials, PasswordCredentials, tls_error
+from channels.email.mail_credentials import Credentials, PasswordCredentials, tls_error, verifying_context
 from channels.email.parse.mail_threads import OWN_ID_FIELD
 
 DATES_AT_ONCE = 500
@@ -66,8 +67,10 @@ class Mailbox:
         self._protocol = protocol
         self._server = server
         self._timing = timing
-        self._takes_keywords = False
-        self._read_only = False
+        self.takes_keywords = False
+        """The open folder can store new keywords (a star in its PERMANENTFLAGS)."""
+        self.read_only = False
+        """The server allows no change in the open folder."""
 
     @classmethod
     @asynccontextmanager
@@ -138,8 +141,8 @@ class Mailbox:
                 folder, read_only=read_only, timeout_s=self._timing.command_s
             )
         codes = (response_code(line[0], "PERMANENTFLAGS") for line in reply.untagged)
-        self._takes_keywords = "\\*" in next((code for code in codes if code), "")
-        self._read_only = response_code(reply.text, "READ-ONLY") is not None
+        self.takes_keywords = "\\*" in next((code for code in codes if code), "")
+        self.read_only = response_code(reply.text, "READ-ONLY") is not None
         uidvalidity = _number_in(reply, "UIDVALIDITY")
         uidnext = _number_in(reply, "UIDNEXT")
         if uidvalidity is None:
@@ -294,16 +297,6 @@ class Mailbox:
             await self._simple("SUBSCRIBE", quote(new))
         return new
 
-    @property
-    def takes_keywords(self) -> bool:
-        """Return True if the open folder can store new keywords (a star in its PERMANENTFLAGS)."""
-        return self._takes_keywords
-
-    @property
-    def read_only(self) -> bool:
-        """Return True if the server allows no change in the open folder."""
-        return self._read_only
-
     def start_watching(self) -> None:
         """Announce that the caller is about to look: `wait` then returns for later events only."""
         self._protocol.pushed.clear()
@@ -373,3 +366,43 @@ def translate_errors(server: ImapServer, doing: str, abort: Callable[[], None]) 
         if isinstance(cause, ImapRefused):
             raise ChannelUnavailable(f"the mail server {where} closes the session: {cause.text}") from exc
         raise ChannelUnavailable(f"no connection to the mail server {where} ({doing}): {exc}") from exc
+
+
+class Connections:
+    """Opens connections to one mailbox."""
+
+    def __init__(self, config: EmailConfig, credentials: Credentials) -> None:
+        self._config = config
+        self.timing = Timing()
+        self._credentials = credentials
+        self._context: ssl.SSLContext | None = None
+        self._context_lock = anyio.Lock()
+
+    async def tls(self) -> ssl.SSLContext | None:
+        """The TLS context; None if neither server uses TLS."""
+        if self._config.imap.security == "none" and self._config.smtp.security == "none":
+            return None
+        async with self._context_lock:
+            if self._context is None:
+                self._context = await anyio.to_thread.run_sync(verifying_context, self._config.tls_ca_file)
+            return self._context
+
+    @asynccontextmanager
+    async def open_mailbox(self) -> AsyncIterator[Mailbox]:
+        """A logged-in connection. Raises `ChannelError`: there is none; it says why, in plain words."""
+        context = await self.tls()
+        async with Mailbox.open(self._config, context, self.timing, self._credentials) as mailbox:
+            yield mailbox
+
+    async def find_copy(self, message_id: str) -> bool:
+        """Search a mail of ours, INBOX first: filing moves it to Sent. Raises ChannelUnavailable."""
+        own = self._config.address
+        try:
+            async with self.open_mailbox() as mailbox:
+                await mailbox.select("INBOX", read_only=True)
+                if await mailbox.find(message_id, own):
+                    return True
+                await mailbox.select(await mailbox.sent_folder(), read_only=True)
+                return bool(await mailbox.find(message_id, own))
+        except (ChannelAuthFailed, ChannelMisconfigured) as exc:
+            raise ChannelUnavailable(f"cannot look for the copy: {exc}") from exc

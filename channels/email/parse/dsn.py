@@ -92,9 +92,7 @@ def in_words(report: BounceReport) -> str:
     """Describe a report for the owner; its texts are in code marks, since anybody can write one."""
     whom, why = (_in_marks(text) for text in (report.recipient, report.why))
     return _(
-        "My mail to {whom} did not arrive: {why}",
-        whom=whom or _("somebody"),
-        why=why or _("no reason given"),
+        "My mail to {whom} did not arrive: {why}", whom=whom or _("somebody"), why=why or _("no reason given")
     )
 
 

@@ -32,11 +32,7 @@ from channels.email.compose.outbound_mail import subject_of, texts_of
 from channels.email.config import EmailConfig, MailAnswerLimits
 from channels.email.mail_route import MailRoute, route_of
 from channels.email.parse.inbound_mail import ParsedMail, parse_mail
-from channels.email.parse.mail_addresses import (
-    find_in_order,
-    mailboxes_or_none,
-    without_tag,
-)
+from channels.email.parse.mail_addresses import find_in_order, mailboxes_or_none, without_tag
 from channels.email.parse.mail_threads import (
     SEND_COPY_TAG,
     is_own_id,
@@ -46,12 +42,7 @@ from channels.email.parse.mail_threads import (
     tag_of_address,
     thread_tag,
 )
-from channels.email.parse.mime import (
-    Headers,
-    Unreadable,
-    ambiguous_header,
-    ambiguous_recipients,
-)
+from channels.email.parse.mime import Headers, Unreadable, ambiguous_header, ambiguous_recipients
 from channels.email.parse.unreadable import SENT_BY_A_PROGRAM, TOO_LARGE, apology_of, headers_of
 from channels.email.receive.intake_text import (
     MAX_BACKGROUND,

@@ -180,11 +180,7 @@ def _where(given: Given, same: EmailConfig | None, address: str) -> MailGuess:
         imap = imap or ProviderServer(same.imap.host, same.imap.port, same.imap.security)
         smtp = smtp or ProviderServer(same.smtp.host, same.smtp.port, same.smtp.security)
     found = guess(address, imap)
-    return replace(
-        found,
-        imap=(imap,) if imap else found.imap,
-        smtp=(smtp,) if smtp else found.smtp,
-    )
+    return replace(found, imap=(imap,) if imap else found.imap, smtp=(smtp,) if smtp else found.smtp)
 
 
 def parse_server_option(text: str, kind: str) -> ProviderServer:

@@ -10,7 +10,6 @@ import ssl
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -85,39 +84,31 @@ def probe_mailbox(
     Raises:
         ChannelError, ValueError: It cannot be done; why, in plain words.
     """
-    return anyio.run(partial(_look_into, login, guess, trusted=trusted, search=search, say=say, now=now))
 
-
-async def _look_into(
-    login: MailboxLogin,
-    guess: MailGuess,
-    *,
-    trusted: str | None,
-    search: bool,
-    say: Say,
-    now: Callable[[], datetime],
-) -> MailboxFacts:
-    ca_file = Path(login.tls_ca_file).expanduser() if login.tls_ca_file else None
-    context = await anyio.to_thread.run_sync(verifying_context, ca_file)
-    try:
-        with anyio.fail_after(_LIMIT_S):
-            facts: MailboxFacts = await _first(
-                guess.imap, lambda place: _read(login, guess, place, context), say
-            )
-            smtp: ProviderServer = await _first(
-                guess.smtp, lambda place: _may_send(login, facts.imap, place, context), say
-            )
-            facts = replace(facts, smtp=smtp)
-            if trusted:
-                return replace(
-                    facts, authserv_ids=(trusted.lower(),), headerless=False, proven_by="given by you"
+    async def probe() -> MailboxFacts:
+        ca_file = Path(login.tls_ca_file).expanduser() if login.tls_ca_file else None
+        context = await anyio.to_thread.run_sync(verifying_context, ca_file)
+        try:
+            with anyio.fail_after(_LIMIT_S):
+                facts: MailboxFacts = await _first(
+                    guess.imap, lambda place: _read(login, guess, place, context), say
                 )
-            if facts.authserv_ids or facts.headerless or not search:
-                return facts
-            say("  the mails there do not show which server verifies senders; sending a mail to myself …")
-            return await _by_own_mail(login, facts, context, now())
-    except TimeoutError as error:
-        raise ChannelUnavailable(f"the mail servers did not answer within {_LIMIT_S:.0f} s") from error
+                smtp: ProviderServer = await _first(
+                    guess.smtp, lambda place: _may_send(login, facts.imap, place, context), say
+                )
+                facts = replace(facts, smtp=smtp)
+                if trusted:
+                    return replace(
+                        facts, authserv_ids=(trusted.lower(),), headerless=False, proven_by="given by you"
+                    )
+                if facts.authserv_ids or facts.headerless or not search:
+                    return facts
+                say("  the mails there do not show which server verifies senders; sending a mail to myself …")
+                return await _by_own_mail(login, facts, context, now())
+        except TimeoutError as error:
+            raise ChannelUnavailable(f"the mail servers did not answer within {_LIMIT_S:.0f} s") from error
+
+    return anyio.run(probe)
 
 
 async def _first(

@@ -41,7 +41,7 @@ class SentMails:
         known = (self._sent_to[each][0] for each in message_ids if each in self._sent_to)
         return next(known, "")
 
-    def accept_report(self, report: BounceReport, *, outside: bool, verified: str) -> frozenset[str]:
+    def accept_report(self, report: BounceReport, outside: bool, verified: str) -> frozenset[str]:  # noqa: FBT001 - a callback
         """Return the mails proven undelivered; ``outside``: our provider examined the ``verified`` sender."""
         evident: set[str] = set()
         if report.fate is not DeliveryStatus.FAILED:

@@ -110,11 +110,7 @@ class _Authentication:
 
 
 def inspect(
-    headers: Headers,
-    own: OwnIdentity,
-    *,
-    claims: Sequence[SignatureClaim] = (),
-    verification: str = "",
+    headers: Headers, own: OwnIdentity, *, claims: Sequence[SignatureClaim] = (), verification: str = ""
 ) -> SenderVerdict:
     """Judge a mail's sender by its header and further ``verification`` (`open_question`)."""
     sender = _single_sender(headers)
@@ -284,7 +280,7 @@ def _robot(headers: Headers) -> MailRefused | None:
 
 def _says_automatic(headers: Headers) -> bool:
     def words(name: str) -> set[str]:
-        return {_first_word(value) for value in headers.all(name)}
+        return {re.split(r"[\s;,(]", value.strip().lower(), maxsplit=1)[0] for value in headers.all(name)}
 
     return bool(words("auto-submitted") - {"", "no"} or words("precedence") & _PRECEDENCE)
 
@@ -325,7 +321,3 @@ def _reply_target(headers: Headers, sender: str, own: OwnIdentity) -> str:
     own_mailbox = without_tag(asked) == without_tag(sender)
     theirs = own_mailbox or own.listed(asked) or (same_domain and own.names_colleagues(sender))
     return asked if theirs and without_tag(asked) != without_tag(own.address) else sender
-
-
-def _first_word(value: str) -> str:
-    return re.split(r"[\s;,(]", value.strip().lower(), maxsplit=1)[0]

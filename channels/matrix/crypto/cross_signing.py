@@ -23,7 +23,7 @@ from channels.base import ChannelUnavailable
 from channels.matrix.client.homeserver import CLIENT, Homeserver, channel_error
 from channels.matrix.client.json_access import JsonObject, object_of, text_of
 from channels.matrix.client.matrix_login import ApprovalNeeded, MatrixLogin
-from channels.matrix.crypto.fair_shares import excess_items
+from channels.matrix.crypto.key_types import excess_items
 
 if TYPE_CHECKING:
     from channels.matrix.crypto.olm_machine import OlmMachine

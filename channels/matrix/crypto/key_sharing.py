@@ -16,8 +16,7 @@ import structlog
 
 from channels.base import ChannelClock
 from channels.matrix.crypto.devices import AT_ONCE, RETRY_S, DeviceLists, KeyRequests, group_by_server
-from channels.matrix.crypto.fair_shares import server_of
-from channels.matrix.crypto.key_types import Device
+from channels.matrix.crypto.key_types import Device, server_of
 
 if TYPE_CHECKING:
     from channels.matrix.crypto.olm_machine import OlmMachine

@@ -1,8 +1,9 @@
-"""The types that the parts of encryption exchange. Imports no library."""
+"""What the parts of encryption share: their types, and which entries of strangers are dropped first. Pure."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple, TypeVar
 
 
 class Device(NamedTuple):
@@ -38,3 +39,38 @@ class ForeignKey(NoKey, NotReadable):
 
 class MustBeUnencrypted(NotReadable):
     """Something has no meaning when it is encrypted, such as a redaction; the text is its type."""
+
+
+_Item = TypeVar("_Item")
+
+
+def server_of(user_id: str) -> str:
+    """The server of an account."""
+    return user_id.partition(":")[2]
+
+
+def excess_items(
+    items: Sequence[tuple[_Item, str]],
+    at_most: int,
+    groups: Sequence[Callable[[str], str]] = (server_of, str),
+) -> list[tuple[_Item, str]]:
+    """Return the items, given oldest first, that must go so that ``at_most`` remain in fair shares."""
+    if len(items) <= at_most:
+        return []
+    parts: dict[str, list[tuple[_Item, str]]] = {}
+    for item in items if groups else ():
+        parts.setdefault(groups[0](item[1]), []).append(item)
+    share = _share(map(len, parts.values()), at_most)
+    if share == 0:  # more of them than there is room for
+        return list(items[: len(items) - at_most])
+    return [item for part in parts.values() for item in excess_items(part, share, groups[1:])]
+
+
+def _share(counts: Iterable[int], room: int) -> int:
+    """Return the most that each may have so that all together fit."""
+    left = sorted(counts)
+    for place, count in enumerate(left):
+        if count * (len(left) - place) > room:
+            return room // (len(left) - place)
+        room -= count
+    return max(left, default=0)

@@ -25,9 +25,8 @@ from nio.store import MatrixStore
 from peewee import DatabaseError, OperationalError  # type: ignore[import-untyped] # it has no types
 
 from agent_core.state_folder import RowStore, StateUnreachable
-from channels.matrix.crypto.fair_shares import excess_items
 from channels.matrix.crypto.key_store_copy import KeyStoreReplica
-from channels.matrix.crypto.key_types import StoreBroken
+from channels.matrix.crypto.key_types import StoreBroken, excess_items
 
 UNUSED_DAYS = 30
 MAX_OF_A_DEVICE = 5000

@@ -21,7 +21,7 @@ from channels.matrix.client.json_access import JsonObject, events_of, object_of,
 from channels.matrix.client.matrix_login import MatrixLogin
 from channels.matrix.crypto.devices import KeyTokenRefused
 from channels.matrix.crypto.encryption_engine import EncryptionEngine
-from channels.matrix.crypto.key_types import MustBeUnencrypted, NoKey, NotReadable
+from channels.matrix.crypto.key_types import MustBeUnencrypted, NoKey, NotReadable, server_of
 from channels.matrix.crypto.undecryptable import WAITING, Reference, UndecryptableEvents
 from channels.matrix.crypto.verification import Verifications, is_verification
 from channels.matrix.events.room_policy import RoomRules
@@ -131,7 +131,7 @@ class Decryption:
             sender
             for sender in sorted(senders - {self._user_id})
             if self._rules.admits(sender)
-            and (self._is_owner(sender) or _server_of(sender) not in self._silent)
+            and (self._is_owner(sender) or server_of(sender) not in self._silent)
         ]
         if not wanted:
             return
@@ -146,8 +146,8 @@ class Decryption:
         if anyio.current_time() - begun < _HUNG_AFTER_S:
             return  # nobody hung: whose devices are not known has none
         for sender in wanted:
-            if not self._crypto.is_known(sender) and _server_of(sender) != _server_of(self._user_id):
-                self._silent[_server_of(sender)] = self._now() + _SILENT_S
+            if not self._crypto.is_known(sender) and server_of(sender) != server_of(self._user_id):
+                self._silent[server_of(sender)] = self._now() + _SILENT_S
 
     def decrypt(self, room_id: str, event: JsonObject) -> JsonObject | None:
         """The decrypted event; None if it cannot be decrypted now. Other events pass through."""
@@ -269,7 +269,7 @@ class Decryption:
         Synapse says of whoever speaks that their devices have changed. People on other servers are left to
         the sending, which has a limit of time for each of them.
         """
-        if _server_of(sender) == _server_of(self._user_id) and len(self._expected) < _EXPECTED:
+        if server_of(sender) == server_of(self._user_id) and len(self._expected) < _EXPECTED:
             self._expected.update((sender, self._user_id))
             self._questions.set()
 
@@ -344,7 +344,3 @@ class Decryption:
 
     def _now(self) -> float:
         return self._clock.now().timestamp()
-
-
-def _server_of(user_id: str) -> str:
-    return user_id.partition(":")[2]

@@ -32,17 +32,9 @@ _PAGE, _SMALL_PAGE = 100, 20
 _SOMEBODY = {"type": "m.room.member", "state_key": "", "content": {"membership": "join"}}
 """A member of whom more is told than can be read; they count, and are nobody in particular."""
 _TYPES = [
-    "m.room.message",
-    "m.room.encrypted",
-    "m.sticker",
-    "m.room.redaction",
-    "m.reaction",
-    "m.room.member",
-    "m.room.encryption",
-    "m.poll.start",
-    "org.matrix.msc3381.poll.start",
-    "m.poll.end",
-    "org.matrix.msc3381.poll.end",
+    *("m.room.message", "m.room.encrypted", "m.sticker", "m.room.redaction", "m.reaction"),
+    *("m.room.member", "m.room.encryption", "m.poll.start", "org.matrix.msc3381.poll.start"),
+    *("m.poll.end", "org.matrix.msc3381.poll.end"),
 ]
 _DOORS = ("m.room.join_rules", "m.room.history_visibility")
 _FILTER = json.dumps({"types": _TYPES, "lazy_load_members": True})

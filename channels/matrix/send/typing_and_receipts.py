@@ -107,7 +107,9 @@ class TypingAndReceipts:
                     if room_id in self._typing:
                         await self._send_typing(room_id, on=self._typing.pop(room_id))
                     if room_id in self._read:
-                        await self._send_read(room_id, self._read.pop(room_id))
+                        event = quote_path(self._read.pop(room_id))
+                        path = f"{CLIENT}/rooms/{quote_path(room_id)}/receipt/m.read/{event}"
+                        await self._send("POST", path, {})
         finally:
             busy.discard(room_id)
 
@@ -118,11 +120,6 @@ class TypingAndReceipts:
         body: dict[str, object] = {"typing": True, "timeout": _TYPING_MS} if on else {"typing": False}
         await self._send(
             "PUT", f"{CLIENT}/rooms/{quote_path(room_id)}/typing/{quote_path(self._user_id)}", body
-        )
-
-    async def _send_read(self, room_id: str, event_id: str) -> None:
-        await self._send(
-            "POST", f"{CLIENT}/rooms/{quote_path(room_id)}/receipt/m.read/{quote_path(event_id)}", {}
         )
 
     async def _send(self, method: str, path: str, body: dict[str, object]) -> None:

@@ -14,7 +14,7 @@ from gateway.cli.check.check_report import CheckReport
 if TYPE_CHECKING:
     from agent_core.llm.litellm.litellm_client import LiteLLMProcess
     from agent_core.llm.model_config import LLMSpec
-    from agent_core.media.voice_config import SpeakSettings, TranscribeSettings
+    from agent_core.media.media_config import SpeakSettings, TranscribeSettings
     from agent_core.ports import Clock
     from gateway.settings import Settings
     from gateway.supervision.gateway import Gateway

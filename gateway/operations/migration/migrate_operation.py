@@ -23,7 +23,7 @@ from agent_core.models import MemoryScope, ScopeKind
 from agent_core.ports import Clock
 from agent_core.storage.history_paging import PageMark
 from agent_core.storage.layout import Layout
-from agent_core.storage.session_record import parse_record
+from agent_core.storage.session_files import parse_record
 from gateway.errors import ConfigInvalid, GatewayError
 from gateway.operations.backup.restore import finish_restore, move_into_home
 from gateway.operations.migration.moving_accounts import HomeAccounts, write_accounts

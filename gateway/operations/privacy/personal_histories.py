@@ -23,8 +23,7 @@ from agent_core.storage import durable_files, storage_integrity
 from agent_core.storage.history_lines import MAX_LINE_BYTES, as_object, encode_object
 from agent_core.storage.history_paging import lines_forwards
 from agent_core.storage.layout import Layout
-from agent_core.storage.session_files import named_files
-from agent_core.storage.session_record import Record, RecordFile
+from agent_core.storage.session_files import Record, RecordFile, named_files
 from gateway.store.opening import open_postgres
 from gateway.store.place import QueuePlace
 

@@ -15,7 +15,7 @@ from gateway import plugins
 from gateway.cli.check.all_checks import _report_plugins
 from gateway.cli.check.check_report import CheckReport
 from gateway.errors import ConfigInvalid
-from gateway.routing.access import Access, Alias, Role, kinds_of
+from gateway.routing.access import Access, Alias, Role, kinds_of, normalise
 from gateway.settings import load_settings
 from tests.clock import ManualClock
 
@@ -29,6 +29,7 @@ class PagerConfig(AccountConfig):
 class Numbers(AddressRules):
     example = "+4912345"
     def parse(self, text):
+        text = text.replace(" ", "")
         return text if text.startswith("+") and text[1:].isdigit() else None
 
 class Pager(ChannelPlugin):
@@ -78,6 +79,7 @@ def installed(tmp_path, monkeypatch):
     monkeypatch.setattr(plugins, "_families", {})
     yield site
     sys.modules.pop("pager_plugin", None)
+    plugins.normal_form.cache_clear()
 
 
 def load(tmp_path, enabled, **more):
@@ -93,6 +95,13 @@ def test_an_installed_package_adds_nothing_by_itself(tmp_path):
     assert "pager_plugin" not in sys.modules
     with pytest.raises(ConfigInvalid, match="unknown key"):
         load(tmp_path, [], channels={"pager": {"number": "+49"}})
+
+
+def test_an_address_is_read_again_when_a_plugin_brings_its_kind(tmp_path):
+    """The form of an address is kept, and what was kept before does not outlive the kinds of then."""
+    assert normalise("+49 1") == "+49 1"
+    load(tmp_path, ["pager"], channels={"pager": {"number": "+3"}})
+    assert normalise("+49 1") == "+491"
 
 
 def test_an_enabled_plugin_has_settings_and_addresses_like_ours(tmp_path):

@@ -8,7 +8,7 @@ from agent_core.messages import SessionKey
 from agent_core.storage.history_lines import as_object, from_object
 from agent_core.storage.memory_files import Version
 from agent_core.storage.search_index.indexed_files import searched_line
-from agent_core.storage.session_record import parse_record
+from agent_core.storage.session_files import parse_record
 from gateway.store.postgres.histories import history_rows
 from gateway.store.postgres.histories.database_search import IndexedText
 from gateway.store.postgres.histories.personal_lines import KeptTables

@@ -10,7 +10,7 @@ from agent_core.messages import SessionKey
 from agent_core.provenance import Origins, to_json
 from agent_core.storage.history_lines import encode_object
 from agent_core.storage.history_paging import PageMark
-from agent_core.storage.session_record import Record, parse_record
+from agent_core.storage.session_files import Record, parse_record
 from gateway.store.sql.engine import ConnectionPort
 
 

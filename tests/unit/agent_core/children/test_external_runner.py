@@ -17,7 +17,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from agent_core.children import bubblewrap, control_groups
+from agent_core.children import bubblewrap, process_tree
 from agent_core.children.command_sandbox import _GROUPS, CommandSandbox, SandboxFolders
 from agent_core.children.order import landlock_version
 
@@ -43,13 +43,13 @@ APART = ["bwrap", "--unshare-net", "--dev-bind", "/", "/", "--"]
 async def service_manager(path, words):
     """Starts ``words`` for each connection, which is their standard input and output; root's have a TasksMax=."""
     running = []
-    group = control_groups.make_group(list(_GROUPS), 48) if os.getuid() == 0 else ""
+    group = process_tree.make_group(list(_GROUPS), 48) if os.getuid() == 0 else ""
     if not group and os.getuid() == 0:
         pytest.skip("no control group for processes can be made")
 
     def enter():
         if group:
-            control_groups.enter_group(group)
+            process_tree.enter_group(group)
 
     def started(given):
         running.append(
@@ -69,7 +69,7 @@ async def service_manager(path, words):
             loop.remove_reader(waiting)
             for one in running:
                 one.wait(20)
-            assert not group or control_groups.remove_group(group)
+            assert not group or process_tree.remove_group(group)
 
 
 def sandbox_at(home, path):

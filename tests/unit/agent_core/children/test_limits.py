@@ -47,7 +47,7 @@ UNBOUNDED = """
 import sys
 sys.path.append(sys.argv[1])
 from agent_core.children import confined_child as child
-child.control_groups.enter_group = lambda _: None
+child.enter_group = lambda _: None
 child.main()
 """
 

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
+from agent_core.agent.loop import ask
 from agent_core.errors import ModelRefused, ModelUnavailable, ModelUnreadable, StreamBroken
-from agent_core.llm.completion import ask
 from agent_core.llm.openai_client import OpenAIClient
 from agent_core.llm.openai_format import request_body
 from agent_core.llm.tool_schemas import complete_schema, restore_names

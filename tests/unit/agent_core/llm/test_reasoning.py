@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_core.llm.completion import ask
+from agent_core.agent.loop import ask
 from agent_core.llm.factory import build_models
 from agent_core.llm.model_config import LLMSpec
 from agent_core.llm.openai_client import OpenAIClient

@@ -12,7 +12,7 @@ import pytest
 
 from agent_core.llm.factory import build_models
 from agent_core.llm.model_config import LLMSpec, ModelSpec, ProviderSpec
-from agent_core.llm.scaling import ScaledPictures
+from agent_core.llm.prompt_pictures import ScaledPictures
 from agent_core.messages import Attachment
 from tests.clock import LoopClock
 from tests.pictures import png

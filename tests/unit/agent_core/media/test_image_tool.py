@@ -8,8 +8,8 @@ import anyio
 import pytest
 
 from agent_core.errors import ModelUnavailable, ModelUnreadable, ToolFailed
-from agent_core.media.image_config import ImageSettings, check_image
 from agent_core.media.image_tool import ImageTool
+from agent_core.media.media_config import ImageSettings, check_image
 from agent_core.media.pictures import GeneratedPicture, pictures_in
 from agent_core.messages import Attachment
 from devservers.images import png_of

@@ -14,8 +14,8 @@ from agent_core.llm.model_config import LLMSpec, ProviderSpec
 from agent_core.media import local_engines
 from agent_core.media.local_engines import LocalSpeech, OpusSpeech
 from agent_core.media.media_client import MAX_SPEECH_BYTES, ProviderSpeech, build_speaker
+from agent_core.media.media_config import SpeakSettings
 from agent_core.media.speech import SpeechPort
-from agent_core.media.voice_config import SpeakSettings
 from devservers.provider import Trouble
 from devservers.speech import SpeechServer, opus_of, wav_of
 from gateway.routing import delivery

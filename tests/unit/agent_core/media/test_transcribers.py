@@ -8,8 +8,8 @@ from agent_core.llm.litellm.litellm_client import LiteLLMProcess
 from agent_core.llm.model_config import LLMSpec, ProviderSpec
 from agent_core.llm.openai_format import Piece
 from agent_core.media.media_client import build_transcriber
+from agent_core.media.media_config import TranscribeSettings
 from agent_core.media.transcript import Clip
-from agent_core.media.voice_config import TranscribeSettings
 from devservers.transcription import TranscriptionServer
 from tests.clock import ManualClock
 from tests.sounds import wav

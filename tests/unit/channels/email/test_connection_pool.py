@@ -6,8 +6,8 @@ import anyio
 import pytest
 
 from channels.email.compose.outbound_mail import Envelope
-from channels.email.smtp import smtp_connections
-from channels.email.smtp.smtp_connections import ConnectionPool
+from channels.email.smtp import submission
+from channels.email.smtp.submission import ConnectionPool
 from tests.unit.channels.email.test_submission import HANG_UP, Post, submitter
 
 pytestmark = pytest.mark.virtual_time
@@ -96,8 +96,8 @@ class TestRelay:
     async def test_places_and_their_ends(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Two at once; the third gets the link of whoever is done, or its right to open one."""
         closed: list[str] = []
-        monkeypatch.setattr(smtp_connections, "AT_ONCE", 2)
-        monkeypatch.setattr(smtp_connections, "MAILS_EACH", 3)
+        monkeypatch.setattr(submission, "AT_ONCE", 2)
+        monkeypatch.setattr(submission, "MAILS_EACH", 3)
         relay: ConnectionPool[str] = ConnectionPool(closed.append)
         first, second = await relay.take(), await relay.take()
         assert (first.link, second.link) == (None, None)
@@ -120,8 +120,8 @@ class TestRelay:
 
     async def test_so_many_mails_and_no_more(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """A link that has taken its share is not handed on, although somebody waits."""
-        monkeypatch.setattr(smtp_connections, "AT_ONCE", 1)
-        monkeypatch.setattr(smtp_connections, "MAILS_EACH", 2)
+        monkeypatch.setattr(submission, "AT_ONCE", 1)
+        monkeypatch.setattr(submission, "MAILS_EACH", 2)
         relay: ConnectionPool[str] = ConnectionPool(lambda _: None)
         place = await relay.take()
         links: list[str | None] = []
@@ -140,7 +140,7 @@ class TestRelay:
 
     async def test_nobody_waits_for_ever(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """After a while there is one connection more."""
-        monkeypatch.setattr(smtp_connections, "AT_ONCE", 1)
+        monkeypatch.setattr(submission, "AT_ONCE", 1)
         relay: ConnectionPool[str] = ConnectionPool(lambda _: None)
         await relay.take()
         begun = anyio.current_time()
@@ -153,7 +153,7 @@ class TestRelay:
     async def test_who_is_cancelled_leaves_nothing_open(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Not while waiting, and not in the moment in which a link comes."""
         closed: list[str] = []
-        monkeypatch.setattr(smtp_connections, "AT_ONCE", 1)
+        monkeypatch.setattr(submission, "AT_ONCE", 1)
         relay: ConnectionPool[str] = ConnectionPool(closed.append)
         place = await relay.take()
         with anyio.move_on_after(0.1):

@@ -173,7 +173,7 @@ class TestSafety:
             **more: Any,
         ) -> bool:
             known = {"outside": False, "verified": ""} | more
-            return safety.undelivered_mails(BounceReport((message_id,), fate, who, "550"), **known) == {
+            return safety.mails.accept_report(BounceReport((message_id,), fate, who, "550"), **known) == {
                 message_id
             }
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from agent_core.media.voice_config import SpeakSettings
+from agent_core.media.media_config import SpeakSettings
 from agent_core.messages import (
     Attachment,
     Audience,

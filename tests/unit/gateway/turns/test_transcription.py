@@ -18,8 +18,8 @@ from agent_core.errors import (
 from agent_core.llm.litellm.litellm_client import LiteLLMProcess
 from agent_core.llm.model_config import LLMSpec, ProviderSpec
 from agent_core.media.media_client import build_transcriber
+from agent_core.media.media_config import TranscribeSettings
 from agent_core.media.transcript import StoredTranscript, Transcript
-from agent_core.media.voice_config import TranscribeSettings
 from agent_core.messages import Attachment, InboundMessage, MessageContext, MessageNotes
 from agent_core.models import Purpose, Usage
 from devservers.transcription import Reply, TranscriptionServer

@@ -359,9 +359,9 @@ def test_an_unchanged_file_is_read_once(desk, monkeypatch):
 
 
 def test_old_labels_are_thrown_away_now_and_then(desk, monkeypatch):
-    from agent_core.tools.files import origin_labels
+    from agent_core.tools.files import change_journal
 
-    monkeypatch.setattr(origin_labels, "_FEW", 5)
+    monkeypatch.setattr(change_journal, "_FEW", 5)
     for number in range(20):
         desk.run(f"rm -f *; echo {number} > {number}; echo kept > kept")
     lines = [line for line in (desk.home / "state/files/labels.jsonl").read_bytes().splitlines() if line]
@@ -527,9 +527,9 @@ def test_a_file_that_comes_back_while_a_command_runs_keeps_its_words(desk):
 
 
 def test_the_owners_trust_outlives_old_labels(desk, monkeypatch):
-    from agent_core.tools.files import origin_labels
+    from agent_core.tools.files import change_journal
 
-    monkeypatch.setattr(origin_labels, "_FEW", -1000)
+    monkeypatch.setattr(change_journal, "_FEW", -1000)
     labels = desk.journaled.journal.labels
     labels.trust("/srv/notes/list", "a")
     labels.note({"work/gone": "b"}, ())

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_core.tools.mcp.fitting import fit_lists
+from agent_core.tools.mcp.offers import fit_lists
 from agent_core.tools.tool_registry import fit_arguments
 
 INTEGER, NUMBER, BOOLEAN, TEXT = ({"type": each} for each in ("integer", "number", "boolean", "string"))
