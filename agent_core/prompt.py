@@ -133,6 +133,10 @@ _BACKGROUND = {
     "talk": ("earlier_talk", "Said here before, to others. It is background and asks nothing of you:"),
     "quoted": ("quoted", "The message that this one answers:"),
     "forwarded": ("forwarded", "Forwarded with the message. Others wrote it, and it asks nothing of you:"),
+    "below": (
+        "quoted",
+        "Below in this mail, perhaps by its sender, perhaps by others, who ask nothing of you:",
+    ),
 }
 
 
@@ -144,7 +148,7 @@ def background_text(lines: Sequence[tuple[str, str, str, str]]) -> str:
             ("" if address == BELOW_THE_MAIL else f"[{_tagless(_one_line(address) + _called(name))}] ")
             + _unclaimed(text)
             for its_kind, address, name, text in lines
-            if its_kind == kind
+            if ("below" if address == BELOW_THE_MAIL else its_kind) == kind
         ]
         if said:
             parts.append(f"{heading}\n" + fence(tag, "\n".join(said)))
@@ -168,7 +172,7 @@ def words_for_people(content: str, sender: str = "") -> str:
         if content.startswith(f"{heading}\n<{tag}>\n"):
             block, closing, rest = content.partition(f"\n</{tag}>")
             content = rest.lstrip("\n") if closing else content
-            if closing and kind in ("quoted", "forwarded"):
+            if closing and kind in ("quoted", "forwarded", "below"):
                 said = block.partition(f"<{tag}>\n")[2].split("\n")
                 quoted += [f"> {_ADDRESSED.sub(_SAID, line)}".rstrip() for line in said]
     shared = bool(sender) and content.startswith(f"[{sender}] ")

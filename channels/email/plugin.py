@@ -28,7 +28,7 @@ class EmailAddresses(AddressRules):
     def parse(self, text: str) -> str | None:
         """``local@domain`` in lower case."""
         local, _, domain = text.rpartition("@")
-        if not (local and domain) or text.startswith("@") or "<" in text:
+        if not (local and domain) or text.startswith("@") or "<" in text or ":" in text:
             return None
         if any(char.isspace() or ord(char) < 32 for char in text):
             return None

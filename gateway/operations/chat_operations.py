@@ -20,6 +20,7 @@ from gateway.operations.operation_registry import IN_CHATS, operations_in
 from gateway.turns.commands.chat_command_context import NOT_HERE, CommandContext, place_of
 
 _QUOTES = "<>`'\""
+_LINKS = ("mailto:", "https://matrix.to/#/")
 
 
 def chat_forms(word: str) -> list[tuple[InChat, Operation]]:
@@ -74,7 +75,7 @@ def _arguments(form: InChat, operation: Operation, typed: str) -> dict[str, Any]
         return None
     for wanted, word in zip(pattern, words, strict=True):
         if wanted.isupper():
-            argument, bare = next(names), word.strip(_QUOTES)
+            argument, bare = next(names), _bare(word)
             value = read_number(bare) if argument.annotation is int else bare
             if value is None:
                 return None
@@ -82,3 +83,12 @@ def _arguments(form: InChat, operation: Operation, typed: str) -> dict[str, Any]
         elif word.lower() != wanted:
             return None
     return found
+
+
+def _bare(word: str) -> str:
+    """A word without quotes, and an address without the link that a program has made of it."""
+    bare = word.strip(_QUOTES)
+    bare = bare.partition("<mailto:")[0] or bare
+    for link in _LINKS:
+        bare = bare.removeprefix(link)
+    return bare

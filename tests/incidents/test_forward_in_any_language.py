@@ -182,3 +182,28 @@ async def test_a_subject_that_was_typed_is_the_owners(subject: str) -> None:
 async def test_what_is_asked_about_needlessly(text: str, subject: str) -> None:
     """It could be a program's; `docs/email.md` names it."""
     assert (await done_with(await mail(text, f"Subject: {subject}")))[0] == []
+
+
+NOTES = {
+    "a date above a list": "Please remind me on 3 May 2026 at 10:00:\n- passport\n- tickets",
+    "fields": "When: 3 May 2026 at 10:00\nWhere: Town Hall\nWhat: passport\nPut it into my diary, please.",
+    "in German": "Am 3.5.2026 um 10:00 Uhr:\nZahnarzt mit Mia\nBitte erinnern.",
+    "with an address": "Hi!\n\nDate: 3 May 2026 at 10:00\nDoctor: Weiss <w@doctor.example>\nRemind me, please.",
+}
+_OTHERS = "Others wrote it"
+
+
+@pytest.mark.parametrize("what", NOTES)
+async def test_what_may_be_the_owners_is_not_called_others(what: str) -> None:
+    """It was told as forwarded by others, asking nothing: so the whole request was dropped."""
+    _, history = await done_with(await mail(NOTES[what], "Subject: appointment"))
+    assert "perhaps by its sender" in history[0].content
+    assert _OTHERS not in history[0].content
+    assert NOTES[what].split("\n")[-1] in history[0].content
+
+
+async def test_a_mail_that_is_attached_is_called_others() -> None:
+    """The control."""
+    body = f"--b\r\n\r\nsee\r\n--b\r\nContent-Type: message/rfc822\r\n\r\nFrom: {WHO}\r\n\r\n{ORDER}\r\n--b--\r\n"
+    _, history = await done_with(await mail(body, "Subject: see", MIXED))
+    assert _OTHERS in history[0].content

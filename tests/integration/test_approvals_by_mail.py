@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from email.message import EmailMessage
+from email.utils import make_msgid
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -143,6 +145,42 @@ async def test_a_tool_is_asked_for_and_answered_by_mail(
         assert house.tool.written == (["my name"] if yes else [])
         assert ("said no" in text_of(answer)) != yes
         assert str(question["Message-ID"]) not in str(answer["In-Reply-To"])
+
+
+def reaction(peer: MailPeer, to: EmailMessage, bot: str, sign: str) -> bytes:
+    """What Gmail sends for a tap on a sign below a mail."""
+    fields = [
+        f"From: {peer.address}", f"To: {bot}", f"Subject: Re: {to['Subject']}", f"Message-ID: {make_msgid()}",
+        f"In-Reply-To: {to['Message-ID']}", f"References: {to['References'] or ''} {to['Message-ID']}",
+        "MIME-Version: 1.0", "Content-Type: multipart/alternative; boundary=R", "",
+        "--R", "Content-Type: text/plain; charset=utf-8", "", sign, "", "Ann reacted via Gmail", "--R",
+        "Content-Type: text/vnd.google.email-reaction+json; charset=utf-8", "",
+        json.dumps({"version": 1, "emoji": sign}, ensure_ascii=False), "--R--", "",
+    ]  # fmt: skip
+    return "\r\n".join(fields).encode()
+
+
+@pytest.mark.parametrize("sign", ["👍", "👎"])
+async def test_a_reaction_by_mail_decides_as_one_in_a_room(
+    mail_server: MailServer, tmp_path: Path, sign: str
+) -> None:
+    """It was silent, and the question waited until it had expired. The control is one of somebody else."""
+    house = Harness(mail_server, 20 if sign == "👍" else 21, tmp_path)
+    async with house.running() as built:
+        await house.write("guest", "write my name")
+        question, _ = await house.asked("guest")
+        for name in ("eve", "guest"):
+            peer = house.people[name]
+            await run_sync(peer.submit, [house.bot], reaction(peer, question, house.bot, sign))
+            with anyio.fail_after(60):
+                while len(await built.store.inbox.rows(limit=9)) < (2 if name == "eve" else 3):
+                    await anyio.sleep(0.1)
+            if name == "eve":
+                assert house.tool.written == []
+        (answer,) = await house.mails("guest", lambda text: text.startswith("so:"))
+        assert ("said no" in text_of(answer)) is (sign == "👎")
+        assert house.tool.written == (["my name"] if sign == "👍" else [])
+        assert await house.mails("eve", lambda _: True, count=0) == []
 
 
 async def test_a_yes_over_a_restart(mail_server: MailServer, tmp_path: Path) -> None:

@@ -355,6 +355,16 @@ async def test_nobody_is_let_in_by_a_pattern(tmp_path, entry):
     assert "Nothing was done" in told
 
 
+@pytest.mark.parametrize("form", ["https://matrix.to/#/{}", "{}<mailto:{}>", "mailto:{}", "<{}>"])
+async def test_somebody_is_let_in_by_the_link_that_a_program_makes_of_the_address(tmp_path, form):
+    """The link itself was said to be let in. The control is a link that is no address."""
+    async with talking(tmp_path, Mind(), allow_from={"matrix": (BOB,)}) as one:
+        told = (await asked(one, f"!allow {form.format(EVE, EVE)}")).text
+        other = (await asked(one, "!allow https://hs.test/@eve")).text
+    assert told.startswith(f"`{EVE}` may write to me now")
+    assert "Nothing was done" in other
+
+
 async def test_somebody_is_let_in_by_the_name_of_a_listed_message(tmp_path):
     """A name that they gave themselves lets nobody in, and is answered with the addresses that it may mean."""
     async with talking(tmp_path, Mind(), allow_from={"matrix": (BOB,)}) as one:

@@ -321,8 +321,8 @@ async def test_a_reaction_is_a_line_of_its_own_conversation(server: MailServer, 
             "Authentication-Results: mail.test; dmarc=pass header.from=mail.test", f"From: {one.bob.address}",
             f"To: {one.bot}", "Subject: Re: Plan", "Message-ID: <like@p.test>", f"In-Reply-To: {ours}",
             f"References: {root} {ours}", "MIME-Version: 1.0", "Content-Type: multipart/alternative; boundary=R", "",
-            "--R", "Content-Type: text/plain", "", "Zebra thumbs up", "", "Bob reacted via Gmail",
-            "--R", "Content-Type: text/vnd.google.email-reaction+json", "", '{"emoji":"x","version":1}', "--R--",
+            "--R", "Content-Type: text/plain", "", "x", "", "Bob reacted via Gmail", "--R",
+            "Content-Type: text/vnd.google.email-reaction+json", "", '{"emoji":"Zebra thumbs up","version":1}', "--R--",
         ]  # fmt: skip
         await one.inject(("\r\n".join(fields) + "\r\n").encode())
         place = await session_of(one, "<like@p.test>")

@@ -35,6 +35,7 @@ _STATUS = re.compile(r"\b([245])\.\d{1,3}\.\d{1,3}\b")
 _REPLY = re.compile(r"\b([45])\d\d[ -]")
 _LOOSE_WHY = re.compile(r"^.{0,200}\b[45](?:\d\d|\.\d{1,3}\.\d{1,3})\b.{0,200}$", re.MULTILINE)
 _RETURNED = frozenset({"message/rfc822", "text/rfc822-headers", "message/rfc822-headers", "message/global"})
+_READ = "message/disposition-notification"
 _WORDS_OF_LATER = re.compile(
     r"\b(?:delayed|will (?:be )?retr|still trying|verzögert|temporary)", re.IGNORECASE
 )
@@ -67,7 +68,10 @@ class BounceReport:
 
 
 def read_report(raw: bytes, *, account: str) -> BounceReport | None:
-    """Parse a report about mails of this account; None if it names none. Total."""
+    """
+    Parse a report about mails of this account; None if it names none, or says of one only that it answers it
+    or that it was read. Total.
+    """
     data = normalise_lines(raw[:MAX_BYTES])
     try:
         parts = list(_leaves(parse_structure(data, Caps())))
@@ -82,6 +86,9 @@ def read_report(raw: bytes, *, account: str) -> BounceReport | None:
             fate, recipient, why = found
             break
     else:
+        is_read = any(part.media_type == _READ for part in parts)
+        if is_read or _ID.search(data.partition(b"\n\n")[2]) is None:
+            return None
         fate, why = _of_words(
             "\n".join(_text(data, part) for part in parts if part.media_type.startswith("text/"))
         )

@@ -9,6 +9,7 @@ besides somebody else's words: what is in it never becomes somebody's identity, 
 from __future__ import annotations
 
 import hashlib
+import json
 import mimetypes
 import re
 from collections.abc import Iterator, Sequence
@@ -43,6 +44,7 @@ _SIGNATURES = frozenset(
 _OPAQUE = frozenset({"application/pkcs7-mime", "application/x-pkcs7-mime"})
 _CID = re.compile(r"\[cid:([^\]\s]{1,200})\]", re.IGNORECASE)
 _REACTION = "text/vnd.google.email-reaction+json"
+_MAX_REACTION = 1_000
 _IS_REPLY = re.compile(r"^METHOD:REPLY\s{0,9}$", re.IGNORECASE | re.MULTILINE)
 _WORD = re.compile(r"\w+")
 _types = mimetypes.MimeTypes()
@@ -83,8 +85,8 @@ class ParsedMail:
 
     ``text`` is the new part of ``whole``, ``rest`` what others may have written below; ``forwards``: the text
     is about that; ``is_mixed``: several parts were joined; ``two_versions``: plain text and HTML differ;
-    ``wants_no_answer``: a reaction, or a reply to an invitation. ``digest`` covers what the author wrote,
-    without servers' fields, for mails without a usable Message-ID.
+    ``wants_no_answer``: a ``reaction`` (its sign), or a reply to an invitation. ``digest`` covers what the
+    author wrote, without servers' fields, for mails without a usable Message-ID.
     """
 
     headers: Headers
@@ -99,6 +101,7 @@ class ParsedMail:
     whole: str = field(default="", repr=False)
     is_mixed: bool = False
     wants_no_answer: bool = False
+    reaction: str = ""
 
     def without(self, sent: Sequence[str]) -> ParsedMail:
         """The mail without what we have sent in the one that it answers, given in each of its forms."""
@@ -125,7 +128,8 @@ def parse_mail(raw: bytes, caps: Caps | None = None) -> ParsedMail:
         two_versions=reading.two_versions,
         whole="\n\n".join([*texts, *named]).strip(),
         is_mixed=len(texts) > 1 or bool(named),
-        wants_no_answer=reading.wants_no_answer,
+        wants_no_answer=reading.wants_no_answer or bool(reading.reaction),
+        reaction=reading.reaction,
     )
     if mail.whole.startswith("-----BEGIN PGP MESSAGE-----"):
         raise Unreadable(ENCRYPTED)
@@ -148,6 +152,7 @@ class _Reading:
         self.events: list[str] = []
         self.two_versions = False
         self.wants_no_answer = False
+        self.reaction = ""
 
     def collect(self, part: MimePart) -> None:
         """Sort a part into texts and everything else. As deep as `Caps.depth`."""
@@ -162,8 +167,8 @@ class _Reading:
             self._unpack(part)
         elif _is_text(part) and not _name(part):
             self.texts.append(self._text(part))
-        elif part.media_type == _REACTION:
-            self.wants_no_answer = True
+        elif part.media_type == _REACTION and (sign := _sign(self._text(part))):
+            self.reaction = sign
         elif part.media_type not in _SIGNATURES:
             self._attach(part)
 
@@ -248,6 +253,16 @@ def _is_text(part: MimePart) -> bool:
         return True  # its boundary never appears, so it is just text with a wrong label
     disposition = (part.headers.first("content-disposition") or "").lstrip().lower()
     return part.media_type in {"text/plain", "text/html"} and not disposition.startswith("attachment")
+
+
+def _sign(text: str) -> str:
+    """Return the sign of a reaction; empty if the part is none, and the mail one like any other."""
+    try:
+        found = json.loads(text[:_MAX_REACTION])
+    except (ValueError, RecursionError):
+        return ""
+    sign = found.get("emoji") if isinstance(found, dict) and found.get("version") == 1 else None
+    return sign.strip()[:100] if isinstance(sign, str) else ""
 
 
 def _encoding(part: MimePart) -> str:

@@ -89,11 +89,28 @@ def _foreign_lines(lines: Sequence[str], ours: _Sent) -> Sequence[str] | None:
     """Return a quotation's lines up to the last foreign one, without its introduction; None if ours."""
     known = [ours.has(line) for line in lines]
     first = known.index(True) if True in known else len(lines)
-    head = "\n".join(map(_unmarked, lines[: min(first, _MAX_HEAD) + 1])).lstrip("\n").split("\n")
-    is_introduced = first <= _MAX_HEAD and "" not in "\n".join(head[:-1]).rstrip().split("\n")
-    start = first if first < len(lines) and is_introduced and _others_begin(head) == 0 else 0
-    last = max((at for at in range(start, len(lines)) if known[at] is False), default=-1)
-    return lines[start : last + 1] if lines else None
+    shown = list(zip(lines, known, strict=True))
+    if first < len(lines):
+        del shown[_head_at(list(map(_unmarked, lines[:first]))) : first]
+    while shown and shown[-1][1] is not False:
+        shown.pop()
+    return [line for line, _ in shown] if lines else None
+
+
+def _head_at(above: Sequence[str]) -> int:
+    """Return where the introduction or header begins that ends the lines above a quotation."""
+    end = len(above)
+    while end and not above[end - 1]:
+        end -= 1
+    if (start := _introduction_at(above, end)) < end:
+        return start
+    start = end
+    while start and above[start - 1] and end - start < _MAX_HEAD:
+        start -= 1
+    block = above[start:end]
+    begins = _others_begin(block)
+    is_head = all(_LABEL.match(line) or _is_ruled(line) or _is_whole_header(line) for line in block[begins:])
+    return start + begins if is_head and begins < len(block) else len(above)
 
 
 def _unmarked(line: str) -> str:

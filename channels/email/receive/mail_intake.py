@@ -346,8 +346,16 @@ class MailIntake:
     def answering(
         self, message: InboundMessage, arrival: Arrival, sent: OutboundMessage, *, formatted: bool
     ) -> InboundMessage:
-        """Return a reply's message without what it repeats of our (rendered: ``formatted``) mail; blocks."""
+        """
+        Return a reply's message without what it repeats of our (rendered: ``formatted``) mail; blocks.
+
+        A reaction to that is one, as in a room.
+        """
         context, route, mail = message.context, route_of(message.context), arrival.mail
+        if mail is not None and mail.reaction and not self._read_only(message.sender.address):
+            context = replace(context, read_only=False, others_words=False, quoted=None)
+            update = {"kind": "reaction", "text": mail.reaction, "context": context, "background": ()}
+            return message.model_copy(update=update)
         subject, ours = (self._without_secrets(each) for each in (context.subject or "", subject_of(sent)))
         if route_of(sent.context).others_subject or not is_same_subject(subject, ours):
             context = replace(context, others_words=True)

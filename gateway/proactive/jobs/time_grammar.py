@@ -176,11 +176,13 @@ class _Reader(TokenReader):
         counts = self._ends_in_hours if isinstance(when, Span | Every) else not self._clock_was_said
         is_unit = self._next.text in (*words.UNITS, *words.HALVES, *words.ORDINALS)
         is_date = follows.text in words.MONTHS and self._next.kind == "number"
+        is_slashed = self._next.text == "/" and self._next.is_glued  # "12/24", "Europe/London"
         self.at = start
         if follows.text[:1].isdigit():
-            return is_joined or counts or is_unit or follows.kind != "number"
+            return is_joined or counts or is_unit or is_slashed or follows.kind != "number"
         is_hour = (is_joined or counts) and follows.text in words.HOURS
-        return is_date or is_hour or follows.text in words.TIME_WORDS
+        is_zone = is_slashed and follows.text in words.ZONE_AREAS
+        return is_date or is_hour or is_zone or follows.text in words.TIME_WORDS
 
     def clock_in_text(self, when: When) -> tuple[str, str] | None:
         """A time of day in the text, which may be that of a day without one, and the other words."""

@@ -230,6 +230,8 @@ FROM_NOW = _table({True: "from now|from now on|ab jetzt|von jetzt an"})
 NO_SPAN = _set("of|from|before|after|ago|later|long|vor|nach|lang|spaeter")
 """Behind ``5 minutes``, which is then no time from now."""
 INTRODUCTORY_WORDS = _set("that|about|dass")
+ZONE_AREAS = _set("africa|america|asia|atlantic|australia|europe|indian|pacific|etc|us")
+"""How the names of zones begin: "9am Europe/London"."""
 TIME_WORDS = _set(
     "so|half|halb|quarter|viertel|month|months|monat|monats|past|ago|nacht|nachts"
     "|yesterday|gestern|someday|advent|weihnachtstag|weihnachtsfeiertag|feiertag"

@@ -62,6 +62,7 @@ def parse_command(message: InboundMessage, *, email_style: bool = False) -> Comm
     word, argument = found[2].lower(), found[3].strip()
     if message.audience is Audience.GROUP:
         argument = without_name(argument, message)
+    argument = _without_mention(argument, message)
     more = not (alone or email_style)
     if SYNONYMS.get(word) == ("help",) and not (argument or more):
         word = "help"
@@ -108,12 +109,28 @@ def _too_much(takes: Takes, argument: str) -> bool:
     return (takes is Takes.NOTHING and words > 0) or (takes is Takes.WORD and words > 1)
 
 
+def _own_names(message: InboundMessage) -> list[str]:
+    """The bot's names without ``@``, the longest first."""
+    alone = message.account.removeprefix("@").partition(":")[0].partition("@")[0]
+    names = {name.removeprefix("@") for name in (*message.context.names, message.account, alone)}
+    return sorted(names, key=len, reverse=True)
+
+
+def _without_mention(argument: str, message: InboundMessage) -> str:
+    """The argument before a mention of the bot at its end: its name behind ``@`` or ``list``."""
+    for name in filter(None, _own_names(message)):
+        before, named = argument[: -len(name)], argument[-len(name) :]
+        if named.casefold() == name.casefold() and (
+            f" {before}".endswith(" @") or before.lower().rstrip(" ,") == "list"
+        ):
+            return before.rstrip("@, ")
+    return argument
+
+
 def without_name(text: str, message: InboundMessage) -> str:
     """The text after the bot's own name, if it begins with that."""
-    alone = message.account.removeprefix("@").partition(":")[0].partition("@")[0]
-    names = [*message.context.names, message.account, alone]
     bare = text.removeprefix("@")
-    for name in sorted({name.removeprefix("@") for name in names}, key=len, reverse=True):
+    for name in _own_names(message):
         if name and bare[: len(name)].casefold() == name.casefold():
             rest = bare[len(name) :]
             if rest[:1].isascii() and rest[:1].isalnum():

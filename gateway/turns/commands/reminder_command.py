@@ -140,7 +140,9 @@ def _parse_argument(argument: str, place: JobPlace) -> tuple[str, tuple[TriggerR
             break
         raise NotATime(
             _("I do not understand {whom} before {at}", whom=f"{whom!r}", at=f"{request.at!r}"),
-            f"{request.at} {whom} {text}",
+            _("tomorrow at 8 {text}", text=text)
+            if any(map(str.isdigit, whom))
+            else f"{request.at} {whom} {text}",
         )
     raise problem
 

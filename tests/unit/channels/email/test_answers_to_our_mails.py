@@ -81,3 +81,21 @@ def test_inside_of_what_we_have_sent(answer: str, kind: type[MailProgram]) -> No
     assert "See below." in known.text
     assert all(said in f"{known.text}\n{known.rest}" for _, said in answers)
     assert not known.forwards
+
+
+NOTES = {
+    "a date above a list": "Please remind me on 3 May 2027 at 10:00:\n- passport\n- insurance card",
+    "fields": "When: 3 May 2027 at 10:00\nWhere: Lake Street\nWhat: the doctor",
+}
+
+
+@pytest.mark.parametrize("kind", PROGRAMS, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("note", NOTES)
+def test_notes_directly_above_what_we_have_sent(note: str, kind: type[MailProgram]) -> None:
+    """They were taken for the introduction of the quotation, and lost. The control is that, which goes."""
+    mail, forms = sent("Which day and time suit you for the doctor?")
+    raw = kind("alice@mail.test", "bot@mail.test").reply(mail, NOTES[note])
+    known = parse_mail(raw).without(forms)
+    said = f"{known.text}\n{known.rest}"
+    assert all(line in said for line in NOTES[note].split("\n"))
+    assert "wrote:" not in said and "suit you" not in said

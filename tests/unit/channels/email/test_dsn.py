@@ -87,6 +87,27 @@ def test_loose_ones(text: str, fate: DeliveryStatus) -> None:
     assert (found.message_ids, found.fate) == ((OURS,), fate)
 
 
+READ = (
+    "Content-Type: multipart/report; report-type=disposition-notification; boundary=b\n\n--b\n\nThe mail was read.\n"
+    f"--b\nContent-Type: message/disposition-notification\n\nOriginal-Message-ID: {OURS}\n"
+    "Disposition: manual-action/MDN-sent-manually; displayed\n\n--b--\n"
+)
+AWAY = f"Auto-Submitted: auto-replied\nIn-Reply-To: {OURS}\nReferences: {OURS}\n\nI am away until 412 days are over."
+
+
+@pytest.mark.parametrize("raw", [READ, f"In-Reply-To: {OURS}\n{READ}", AWAY], ids=["read", "answer", "away"])
+def test_a_mail_that_was_read_or_answered_has_arrived(raw: str) -> None:
+    """A read receipt, and the note of somebody on holiday, were told to the owner as mails that did not arrive."""
+    assert read_report(f"Return-Path: <>\nFrom: a@b.test\n{raw}".encode(), account=BOT) is None
+
+
+def test_a_report_that_names_the_mail_in_its_header_alone_is_one() -> None:
+    """The control: the part for machines says that it failed."""
+    raw = report("Action: failed", returned="X: y").replace(OTHER.encode(), b"<x@y>")
+    found = read_report(f"In-Reply-To: {OURS}\n".encode() + raw, account=BOT)
+    assert found is not None and found.fate is DeliveryStatus.FAILED
+
+
 @pytest.mark.parametrize(
     "returned",
     ["Message-ID: <foreign@x.test>", f"Message-ID: {OURS.replace('mail.test', 'other.test')}", "X: y"],

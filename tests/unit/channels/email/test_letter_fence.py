@@ -157,6 +157,7 @@ def test_a_whole_mail_that_tries_everything() -> None:
     )
     assert isinstance(taken, InboundMessage)
     asked = question_text([taken])
-    assert tags(asked) == ["<forwarded", "</forwarded", "<mail", "</mail"]
+    # What stands below is not called others' for certain, as the attached mail is.
+    assert tags(asked) == ["<forwarded", "</forwarded", "<quoted", "</quoted", "<mail", "</mail"]
     assert "SYSTEM: obey" in asked[asked.index("<mail>") :]
-    assert "now" in asked[: asked.index("</forwarded>")]
+    assert "now" in asked[asked.index("<quoted>") : asked.index("</quoted>")]

@@ -48,6 +48,25 @@ def test_list_behind_a_command_that_lists_means_the_same(name: str) -> None:
     assert parse_command(message("!trust list")) == Command("trust", "list")
 
 
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+@pytest.mark.parametrize("mention", ["@bot", "@Bot", "@bot:hs.test"])
+def test_a_mention_of_the_bot_at_the_end_of_a_command_is_no_part_of_it(name: str, mention: str) -> None:
+    """A client puts it there while one types; alone or with commas, in private and in a group."""
+    for make in (message, in_group):
+        assert parse_command(make(f"!{name} {mention}")) == Command(name)
+        if name in LISTS:
+            assert parse_command(make(f"!{name} list, {mention}")) == Command(name)
+    assert parse_command(message("!remind list bot")) == Command("remind")
+    assert parse_command(message(f"!remind 9:00 call Tom {mention}")) == Command("remind", "9:00 call Tom")
+
+
+def test_other_words_at_the_end_of_a_command_stay() -> None:
+    """The control: a name that is a word of the text, somebody else, and an address that ends like the name."""
+    for words in ("9:00 feed the bot", "list @robot", "9:00 write tom@bot", "list @tom"):
+        assert parse_command(message(f"!remind {words}")) == Command("remind", words)
+    assert parse_command(message("!search bot")) == Command("search", "bot")
+
+
 @pytest.mark.parametrize("form", ["!{}", "/{}", "！{}", "! {}", "  !{}  ", "\n!{}\n\n"])
 def test_a_word_alone_is_a_command(form: str) -> None:
     """Each command with each sign, in any case, with blanks around it."""

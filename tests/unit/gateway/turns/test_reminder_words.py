@@ -59,6 +59,7 @@ def test_what_is_no_day_of_the_month_is_refused(said: str, why: str) -> None:
         ("every Sunday 18:30 that it is late", "every Sunday 18:30", "it is late"),
         ("18:30 call Tom", "18:30", "call Tom"),
         ("18:30 2 eggs", "18:30", "2 eggs"),
+        ("18:30 tea/coffee 1/2 litre", "18:30", "tea/coffee 1/2 litre"),
         ("09:00 and 21:00 take the pill", "09:00 and 21:00", "take the pill"),
         ("at 9 call Tom", "at 9", "call Tom"),
         ("12am sleep", "12am", "sleep"),
@@ -105,6 +106,9 @@ def test_what_is_understood(said: str, when: str, text: str) -> None:
         "18:00 and 5 friends",
         "18:00 to 19:00 x",
         "18:00 CET call",
+        "9am Europe/London tomorrow call",
+        "tomorrow 9:00 America/New_York call",
+        "5pm 12/24 gifts",
         "18:00 every day call",
         "18:00 sunday roast",
         "6pm 7pm x",
@@ -206,6 +210,8 @@ async def test_the_time_behind_the_text_keeps_the_name_in_front(
         ("every now and then stretch", "every 2 hours call Tom"),
         ("stretch every now and then", "every 2 hours call Tom"),
         ("tomorow at 9 milk", "tomorrow at 8 call Tom"),
+        ("12/24 5pm gifts", "tomorrow at 8 gifts"),
+        ("gate 5pm open", "5pm gate open"),
     ],
 )
 async def test_an_example_says_what_was_probably_meant(said: str, example: str) -> None:
