@@ -160,20 +160,18 @@ class SearchIndex:
             for number, (line, beside) in rated.items()
             if not line.is_in(undone)
         }
-        rater = Rater(query, statistics)
-        ranked = rank(rater, candidates, alike=similar, least=asked.least)
+        ranked = rank(rater := Rater(query, statistics), candidates, alike=similar, least=asked.least)
         sentences = BestSentences(rater, similar.values())
 
         def around(number: int) -> Found | None:
             if number not in lines and rows is not None:
-                first = ranked.index(number)  # the next ones are asked for, too
-                lines.update(rows.around(ranked[first : first + asked.max_results], scope))
+                next_ones = ranked[ranked.index(number) :][: asked.max_results]
+                lines.update(rows.around(next_ones, scope))
             return lines.get(number)
 
         sound: dict[str, bool] = {}
         hits, used = chosen(self._sound(ranked, around, undone, sound), asked.max_results, sentences)
-        complete = not budget.cut and all(sound.values())
-        return SearchAnswer(hits, complete=complete, more=len(ranked) - used)
+        return SearchAnswer(hits, complete=not budget.cut and all(sound.values()), more=len(ranked) - used)
 
     def _sound(
         self,
