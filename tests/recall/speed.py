@@ -26,8 +26,8 @@ from agent_core.storage.history_lines import to_line
 from agent_core.storage.layout import Layout
 from agent_core.storage.search_index import SearchIndex
 from agent_core.storage.search_index.index_rows import Rows, SearchLine
-from agent_core.storage.search_index.indexed_files import answer_in, candidate_of
-from agent_core.storage.search_index.ranking import BestSentences, rank
+from agent_core.storage.search_index.indexed_files import candidate_of
+from agent_core.storage.search_index.ranking import BestSentences, Rater, rank
 from agent_core.storage.search_index.word_splitting import Filters, fold, parse_query
 from gateway.app import Overrides, build
 from gateway.observability.logs import configure_logs
@@ -77,11 +77,7 @@ def measure_speed(count: int) -> str:
         def search(query: str) -> None:
             asked = parse_query(query)
             found, statistics = rows.candidates(asked, "owner", Filters())
-            rank(
-                asked,
-                statistics,
-                {row: candidate_of(lines[at], answer_in(lines, at)) for row, (_, lines, at) in found.items()},
-            )
+            rank(Rater(asked, statistics), {row: candidate_of(*each) for row, each in found.items()})
 
         def search_plain(query: str) -> None:
             words = " OR ".join(f'"{word}"' for word in fold(query).split())

@@ -1,8 +1,8 @@
 """
 The tables of the search index, and the statements on them. Blocks. ``lines`` holds texts, ``words`` (FTS5,
-contentless) folded words, the ends of long ones and a mark of the scope; row numbers are seconds and a
-counter, so that time ranges need no sorting and the index stays small. ``sessions`` says how far each file
-was read. The file is a cache: unsynced, rebuilt when damaged.
+contentless) folded words and the ends of long ones; row numbers are the scope, seconds and a counter, so
+that a search reads the rows of one scope and time alone, in order, and the index stays small. ``sessions``
+says how far each file was read. The file is a cache: unsynced, rebuilt when damaged or of another version.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ from agent_core.storage.search_index.ranking import (
 )
 from agent_core.storage.search_index.word_splitting import TAIL, Filters, Query, Term, fold, index_words
 
-_VERSION = 6
+_VERSION = 7
 _IN_A_SECOND = 16  # rows; further ones take the numbers of the next seconds
+_SCOPE_BITS = 42  # of a row number stand below its scope: enough for the year 9999
 _MAX_TEXT = 20_000
 _SENDER = "@@"
 _BUSY_MS = 2000
@@ -51,15 +52,23 @@ CREATE VIRTUAL TABLE words USING fts5(text, content='', columnsize=0,
 """
 
 
-# Lines, each with the one before it and the one after it in its session and scope.
+# Lines, each with the one before it and the one after it in its session and scope; and, to rate them, each
+# with the answer to it or its question, where that may be beside it.
 _COLUMNS = ("position", "ms", "answers", "sender", "text", "origins", "turn", "msg_id")
-_NEXT = "SELECT id FROM lines WHERE session = l.session AND scope = l.scope AND position"
-_WITH_NEIGHBOURS = (
-    f"SELECT l.id, s.name, {', '.join(f'{line}.{name}' for line in 'bla' for name in _COLUMNS)} FROM lines l"  # noqa: S608 - of our own constants
-    " JOIN sessions s ON s.id = l.session"
-    f" LEFT JOIN lines b ON b.id = ({_NEXT} < l.position ORDER BY position DESC LIMIT 1)"
-    f" LEFT JOIN lines a ON a.id = ({_NEXT} > l.position ORDER BY position LIMIT 1)"
+_NEXT = f"SELECT id FROM lines WHERE session = l.session AND id >> {_SCOPE_BITS} = l.scope AND position"  # noqa: S608 - of our own constants
+_BEFORE = f"({_NEXT} < l.position ORDER BY position DESC LIMIT 1)"
+_AFTER = f"({_NEXT} > l.position ORDER BY position LIMIT 1)"
+_OF_A_SCOPE = (
     " WHERE l.id IN (SELECT value FROM json_each(?)) AND l.scope = (SELECT id FROM scopes WHERE name = ?)"
+)
+_WITH_NEIGHBOURS = (
+    f"SELECT l.id, s.name, {', '.join(f'{line}.{name}' for line in 'bla' for name in _COLUMNS)} FROM lines l"  # noqa: S608 - as above
+    " JOIN sessions s ON s.id = l.session"
+    f" LEFT JOIN lines b ON b.id = {_BEFORE} LEFT JOIN lines a ON a.id = {_AFTER}{_OF_A_SCOPE}"
+)
+_WITH_ANSWER = (
+    f"SELECT l.id, {', '.join(f'{line}.{name}' for line in 'lo' for name in _COLUMNS)} FROM lines l"  # noqa: S608 - as above
+    f" LEFT JOIN lines o ON o.id = CASE WHEN l.answers THEN {_BEFORE} ELSE {_AFTER} END{_OF_A_SCOPE}"
 )
 
 
@@ -108,6 +117,8 @@ class SearchLine(NamedTuple):
 
 Found = tuple[str, list[SearchLine], int]
 """The session of a hit, the lines to show, and which of them it is."""
+Rated = tuple[SearchLine, SearchLine | None]
+"""A line and the answer to it or its question."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,17 +150,22 @@ class Rows:
             self._db.execute("PRAGMA synchronous = OFF")
             self._db.execute("PRAGMA secure_delete = ON")  # what a history no longer says is overwritten
             self._db.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
+            self._check_version()
             if writable:
                 self._prepare()
         except BaseException:
             self._db.close()
             raise
 
-    def _prepare(self) -> None:
-        version = self._db.execute("PRAGMA user_version").fetchone()[0]
-        if version not in (0, _VERSION):
+    def _version(self) -> int:
+        return int(self._db.execute("PRAGMA user_version").fetchone()[0])
+
+    def _check_version(self) -> None:
+        if (version := self._version()) not in (0, _VERSION):
             raise sqlite3.DatabaseError(f"an index of version {version}")
-        if version == 0:
+
+    def _prepare(self) -> None:
+        if self._version() == 0:
             self._db.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version = {_VERSION}; COMMIT;")
 
     def close(self) -> None:
@@ -192,9 +208,9 @@ class Rows:
                     self._delete(self._undone(mark.session, line.undoes))
                     continue
                 last_ms = line.ms or last_ms  # a line without a time is as old as the one before it
-                number = self._free_number(last_ms)
                 scope = scopes.get(line.scope) or self._new_scope(line.scope)
                 scopes[line.scope] = scope
+                number = self._free_number(scope, last_ms)
                 added = self._db.execute(
                     "INSERT OR IGNORE INTO lines"
                     " (id, ms, session, position, scope, answers, sender, text, origins, turn, msg_id)"
@@ -217,7 +233,7 @@ class Rows:
                     self._db.execute("UPDATE scopes SET lines = lines + 1 WHERE id = ?", (scope,))
                     self._db.execute(
                         "INSERT INTO words (rowid, text) VALUES (?, ?)",
-                        (number, _indexed(line.text[:_MAX_TEXT], scope, mark.session, line.sender)),
+                        (number, _indexed(line.text[:_MAX_TEXT], mark.session, line.sender)),
                     )
             self._db.execute(
                 "UPDATE sessions SET position = ?, byte = ?, last_ms = ? WHERE id = ?",
@@ -252,7 +268,7 @@ class Rows:
         for number, text, scope, session, sender in lines:
             self._db.execute(
                 "INSERT INTO words (words, rowid, text) VALUES ('delete', ?, ?)",
-                (number, _indexed(text, scope, session, sender)),
+                (number, _indexed(text, session, sender)),
             )
             self._db.execute("DELETE FROM lines WHERE id = ?", (number,))
             self._db.execute("UPDATE scopes SET lines = lines - 1 WHERE id = ?", (scope,))
@@ -267,13 +283,13 @@ class Rows:
         sessions = self._db.execute("SELECT count(*) FROM sessions").fetchone()[0]
         return sessions, self._db.execute("SELECT count(*) FROM lines").fetchone()[0]
 
-    def _free_number(self, ms: int) -> int:
+    def _free_number(self, scope: int, ms: int) -> int:
         """
         Return the number of a row of this time: one behind the last of the first span that is not full.
 
         Each span is twice as long as the one before, so few are looked at where many lines have one time.
         """
-        first, size = _first_number(ms), _IN_A_SECOND
+        first, size = _first_number(scope, ms), _IN_A_SECOND
         while row := self._db.execute(
             "SELECT id FROM lines WHERE id >= ? AND id < ? ORDER BY id DESC LIMIT 1", (first, first + size)
         ).fetchone():
@@ -313,7 +329,7 @@ class Rows:
         finally:
             self._db.execute("COMMIT")
 
-    def candidates(self, query: Query, scope: str, filters: Filters) -> tuple[dict[int, Found], Statistics]:
+    def candidates(self, query: Query, scope: str, filters: Filters) -> tuple[dict[int, Rated], Statistics]:
         """Return the possible hits of a scope by row, and statistics."""
         number = self._scope_or_none(scope)
         places = "" if filters.sessions is None else self._session_labels(filters)
@@ -321,14 +337,12 @@ class Rows:
             return {}, Statistics()
         since_ms = filters.since_ms
         said_by = [f'"{_SENDER}{word}"*' for word in filters.person]
-        # Where there is one scope, its mark is in each row, and walking along it takes most of the time.
-        (scopes,) = self._db.execute("SELECT count(*) FROM scopes").fetchone()
-        label = [f'"{_label(number)}"'] if scopes > 1 else []
-        mine = [*label, *said_by, *filter(None, [places])]
+        rows = _first_number(number, since_ms), _first_number(number + 1, 0)
+        mine = [*said_by, *filter(None, [places])]
         must = [f'"{term.words}"' for term in query.terms if term.quoted]
 
         def matching(wanted: str) -> list[int]:
-            return self._matching(" AND ".join([*mine, *must, wanted]), since_ms, MAX_POSTINGS)
+            return self._matching(" AND ".join([*mine, *must, wanted]), rows, MAX_POSTINGS)
 
         found: dict[Term, list[int]] = {}
         as_said: dict[Term, list[int]] = {}
@@ -354,20 +368,31 @@ class Rows:
         if all(len(ids) == MAX_POSTINGS for ids in found.values()):  # else those of the rarest have them all
             every = " AND ".join(f'"{term.words}"' for term in found)
             weighed.append((sum(weight for weight, _ in weighed), matching(every)))
-        lines = self.around(choose_candidates(weighed), scope)
-        return {row: each for row, each in lines.items() if each[1][each[2]].ms >= since_ms}, statistics
+        lines = self._rated(choose_candidates(weighed), scope)
+        return {row: each for row, each in lines.items() if each[0].ms >= since_ms}, statistics
 
     def _session_labels(self, filters: Filters) -> str | None:
         """Return the expression for the rows of the accepted sessions; None if there are none."""
         marks = [mark for name, mark in self.marks().items() if filters.accepts(name)]
         return f"({' OR '.join(_session_label(mark.session) for mark in marks)})" if marks else None
 
-    def _matching(self, expression: str, since_ms: int, limit: int) -> list[int]:
-        rows = self._db.execute(
-            "SELECT rowid FROM words WHERE words MATCH ? AND rowid >= ? ORDER BY rowid DESC LIMIT ?",
-            (expression, _first_number(since_ms), limit),
+    def _matching(self, expression: str, rows: tuple[int, int], limit: int) -> list[int]:
+        found = self._db.execute(
+            "SELECT rowid FROM words WHERE words MATCH ? AND rowid >= ? AND rowid < ?"
+            " ORDER BY rowid DESC LIMIT ?",
+            (expression, *rows, limit),
         )
-        return list(chain.from_iterable(rows.fetchall()))
+        return list(chain.from_iterable(found.fetchall()))
+
+    def _rated(self, numbers: Sequence[int], scope: str) -> dict[int, Rated]:
+        """Return of rows of a scope the line with the answer to it, or its question."""
+        found = {}
+        width = len(_COLUMNS)
+        for number, *columns in self._db.execute(_WITH_ANSWER, (json.dumps(numbers), scope)).fetchall():
+            line = _line(columns[:width], scope)
+            beside = None if columns[width] is None else _line(columns[width:], scope)
+            found[number] = line, beside if beside is not None and line.is_turn_with(beside) else None
+        return found
 
     def around(self, numbers: Sequence[int], scope: str) -> dict[int, Found]:
         """Return of rows of a scope the session, the line with its neighbours, and which of them it is."""
@@ -394,8 +419,8 @@ def _short_id(turn: str | None, msg_id: str | None) -> str | None:
     return msg_id[len(turn) :] if turn and msg_id and msg_id.startswith(f"{turn}.") else msg_id
 
 
-def _first_number(ms: int) -> int:
-    return ms // 1000 * _IN_A_SECOND
+def _first_number(scope: int, ms: int) -> int:
+    return (scope << _SCOPE_BITS) + ms // 1000 * _IN_A_SECOND
 
 
 def _expression(term: Term) -> str:
@@ -410,16 +435,12 @@ def _alike(begin: str, end: str) -> str:
     return f'("{begin}"* OR "{TAIL}{end[::-1]}"*)'
 
 
-def _label(scope: int) -> str:
-    """Return the word that marks the rows of a scope; no word of a text contains such a character."""
-    return f"@{scope}"
-
-
 def _session_label(session: int) -> str:
+    """Return the word that marks the rows of a session; no word of a text contains such a character."""
     return f'"@s{session}"'
 
 
-def _indexed(text: str, scope: int, session: int, sender: str | None) -> str:
+def _indexed(text: str, session: int, sender: str | None) -> str:
     """Return what is indexed of a line: the same for each call, because a row is removed by its words."""
     said_by = (_SENDER + word for word in fold(sender or "").split())
-    return " ".join((_label(scope), f"@s{session}", *said_by, *index_words(fold(text))))
+    return " ".join((f"@s{session}", *said_by, *index_words(fold(text))))

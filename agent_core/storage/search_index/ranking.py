@@ -17,7 +17,7 @@ from types import MappingProxyType
 from typing import TypeVar
 
 from agent_core.storage.search_index.stems import stems
-from agent_core.storage.search_index.word_splitting import Query, Term, fold, is_mistyped, sentences
+from agent_core.storage.search_index.word_splitting import Query, Term, folded_words, is_mistyped, sentences
 
 MAX_POSTINGS = 1_000
 """The number of newest lines with a word that are counted; a word of more lines is a common one."""
@@ -68,8 +68,8 @@ def choose_candidates(postings: Sequence[tuple[float, Iterable[_Id]]]) -> list[_
     enough = False
     for number, (weight, ids) in enumerate(heaviest):
         # Lines with nothing but words that are left cannot be among the best if enough others have more.
-        left = sum(lighter for lighter, _ in heaviest[number:])
-        enough = enough or sum(each > left for each in weights.values()) >= MAX_CANDIDATES
+        left = float(sum(lighter for lighter, _ in heaviest[number:]))
+        enough = enough or sum(map(left.__lt__, weights.values())) >= MAX_CANDIDATES
         for each in weights.keys() & ids if enough else ids:
             weights[each] = weights.get(each, 0.0) + weight
     best = nlargest(MAX_CANDIDATES, zip(weights.values(), weights, strict=True))
@@ -96,8 +96,7 @@ class Similarity:
 
 
 def rank(
-    query: Query,
-    statistics: Statistics,
+    rater: Rater,
     candidates: Mapping[_Id, Candidate],
     *,
     alike: Mapping[_Id, Similarity] = MappingProxyType({}),
@@ -109,7 +108,6 @@ def rank(
     Points are the share of the query's words, 1 if all stand in a row, plus what ``alike`` says of a line.
     """
     newest = max((each.ms for each in candidates.values()), default=0)
-    rater = _Rater(query, statistics)
     rated: dict[_Id, tuple[bool, float, int]] = {each: (False, alike[each].degree, 0) for each in alike}
     for number, each in candidates.items():
         rating: tuple[bool, float] | None = rater.rate(each, age_ms=newest - each.ms)
@@ -124,8 +122,8 @@ def rank(
 class BestSentences:
     """Finds in lines the sentence that is worth most, rated as a line is."""
 
-    def __init__(self, query: Query, statistics: Statistics, alike: Iterable[Similarity]) -> None:
-        self._rater = _Rater(query, statistics)
+    def __init__(self, rater: Rater, alike: Iterable[Similarity]) -> None:
+        self._rater = rater
         self._alike = {(each.session, each.position): each for each in alike}
 
     def best(self, session: str, position: int, text: str) -> str:
@@ -180,8 +178,8 @@ class _Likenesses(dict[str, list[tuple[int, float]]]):
         return found
 
 
-class _Rater:
-    """Rates candidates for one query."""
+class Rater:
+    """Rates candidates and sentences of them for one query."""
 
     def __init__(self, query: Query, statistics: Statistics) -> None:
         self._terms = [(term.words.split(), statistics.rarity(term)) for term in query.terms]
@@ -218,7 +216,7 @@ class _Rater:
         """Return the number of words of a text and what it has of the terms; the answer to one is another."""
         if text in self._texts:
             return self._texts[text]
-        words = fold(text).split()
+        words = folded_words(text)
         found: dict[int, _Occurrences] = {}
         self._texts[text] = len(words), found
         like = self._like
@@ -239,6 +237,8 @@ class _Rater:
 
 def _best_window(places: list[tuple[int, int, float]]) -> float:
     """Return the largest sum of the weights of different terms that stand close together."""
+    if len(places) == 1:
+        return places[0][2]
     best, first, weight = 0.0, 0, 0.0
     inside = dict.fromkeys((number for _, number, _ in places), 0)
     places.sort()

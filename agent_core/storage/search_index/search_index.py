@@ -26,7 +26,7 @@ from agent_core.memory_ports import SearchRequest
 from agent_core.messages import SessionKey
 from agent_core.models import SearchAnswer
 from agent_core.storage.layout import Layout
-from agent_core.storage.search_index.index_rows import Found, Mark, Rows, SearchLine, line_time
+from agent_core.storage.search_index.index_rows import Found, Mark, Rated, Rows, SearchLine, line_time
 from agent_core.storage.search_index.indexed_files import (
     Budget,
     Unread,
@@ -39,6 +39,7 @@ from agent_core.storage.search_index.indexed_files import (
 from agent_core.storage.search_index.ranking import (
     MAX_CANDIDATES,
     BestSentences,
+    Rater,
     Similarity,
     Statistics,
     rank,
@@ -122,11 +123,11 @@ class SearchIndex:
     ) -> SearchAnswer:
         """Search in ``rows`` and in what is not indexed of the histories that are ``behind`` (None: all)."""
         scope = str(asked.scope)
-        lines: dict[int, Found] = {}
+        rated: dict[int, Rated] = {}
         similar: dict[int, Similarity] = {}
         statistics = Statistics()
         if rows is not None:
-            lines, statistics = rows.candidates(query, scope, filters)
+            rated, statistics = rows.candidates(query, scope, filters)
             similar = similar_lines(rows.connection, alike, scope, filters) if alike else {}
         budget = Budget()
         read: list[tuple[list[Term], Found]] = []
@@ -152,25 +153,25 @@ class SearchIndex:
             return sum(map(statistics.rarity, terms)), near[at].ms
 
         scanned = [found for _, found in nlargest(MAX_CANDIDATES, read, key=weight)]
-        lines |= {-1 - number: found for number, found in enumerate(scanned)}
+        lines = {-1 - number: found for number, found in enumerate(scanned)}
+        rated |= {number: (near[at], answer_in(near, at)) for number, (_, near, at) in lines.items()}
         candidates = {
-            number: candidate_of(near[at], None if beside is None or beside.is_in(undone) else beside)
-            for number, (_, near, at) in lines.items()
-            if not near[at].is_in(undone)
-            for beside in (answer_in(near, at),)
+            number: candidate_of(line, None if beside is None or beside.is_in(undone) else beside)
+            for number, (line, beside) in rated.items()
+            if not line.is_in(undone)
         }
-        ranked = rank(query, statistics, candidates, alike=similar, least=asked.least)
-        sentences = BestSentences(query, statistics, similar.values())
+        ranked = rank(rater := Rater(query, statistics), candidates, alike=similar, least=asked.least)
+        sentences = BestSentences(rater, similar.values())
 
         def around(number: int) -> Found | None:
             if number not in lines and rows is not None:
-                lines.update(rows.around([number], scope))
+                next_ones = ranked[ranked.index(number) :][: asked.max_results]
+                lines.update(rows.around(next_ones, scope))
             return lines.get(number)
 
         sound: dict[str, bool] = {}
         hits, used = chosen(self._sound(ranked, around, undone, sound), asked.max_results, sentences)
-        complete = not budget.cut and all(sound.values())
-        return SearchAnswer(hits, complete=complete, more=len(ranked) - used)
+        return SearchAnswer(hits, complete=not budget.cut and all(sound.values()), more=len(ranked) - used)
 
     def _sound(
         self,

@@ -59,7 +59,12 @@ _FOLDED = _Folded()
 
 def fold(text: str) -> str:
     """The folded words of a text, with one space between them; only the beginning of a very long text."""
-    return " ".join(text[:20_000].translate(_FOLDED).split())
+    return " ".join(folded_words(text))
+
+
+def folded_words(text: str) -> list[str]:
+    """The words of a folded text."""
+    return text[:20_000].translate(_FOLDED).split()
 
 
 _STOP = tuple(frozenset(fold(word) for word in words) for words in STOP_WORDS)

@@ -18,7 +18,7 @@ from agent_core.provenance import Origins
 from agent_core.storage.history_paging import Entry, newest, oldest
 from agent_core.storage.search_index.index_rows import line_time
 from agent_core.storage.search_index.indexed_files import chosen
-from agent_core.storage.search_index.ranking import BestSentences, rank
+from agent_core.storage.search_index.ranking import BestSentences, Rater, rank
 from agent_core.storage.search_index.vectors import Nearest, Vectors
 from agent_core.storage.search_index.word_splitting import Filters, fold, parse_query
 from gateway.store.postgres.histories import database_search as search
@@ -292,11 +292,12 @@ class PostgresSearch(_Tables):
             searched = search.ScopeSearch(db, self._home, str(asked.scope), filters)
             found, statistics = searched.candidates(query)
             near = searched.rows_of(alike) if alike else {}
-            ranked = rank(query, statistics, found, alike=near, least=asked.least)
+            rater = Rater(query, statistics)
+            ranked = rank(rater, found, alike=near, least=asked.least)
             hits, used = chosen(
                 map(searched.around, ranked),
                 asked.max_results,
-                BestSentences(query, statistics, near.values()),
+                BestSentences(rater, near.values()),
             )
             return SearchAnswer(hits, more=len(ranked) - used)
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from agent_core.storage.search_index.ranking import (
     BestSentences,
     Candidate,
+    Rater,
     Similarity,
     Statistics,
     choose_candidates,
@@ -40,7 +41,7 @@ def ranked(question: str, *, alike: dict[int, float], least: float = 0.0) -> lis
         len(SAID),
     )
     likeness = {number: Similarity("", number, degree, 0) for number, degree in alike.items()}
-    return rank(query, statistics, found, alike=likeness, least=least)
+    return rank(Rater(query, statistics), found, alike=likeness, least=least)
 
 
 def test_what_has_the_words_and_means_the_same_stands_first() -> None:
@@ -74,7 +75,7 @@ def best_of(text: str, question: str, alike: Similarity | None = None) -> str:
     """The sentence that is shown of a line."""
     query = parse_query(question)
     statistics = Statistics(1, Counter(query.terms))
-    return BestSentences(query, statistics, [alike] if alike else []).best("s", 7, text)
+    return BestSentences(Rater(query, statistics), [alike] if alike else []).best("s", 7, text)
 
 
 LINE = "I bought bread. We drove into the mountains. The bus was late."
