@@ -171,8 +171,8 @@ class ModelPool:
         self._clock = clock
         self.on_credit_spent: Callable[[ModelError], None] = lambda _: None
         """Called each time that a member refuses because its account has nothing left."""
-        self.on_credit: Callable[[str], None] = lambda _: None
-        """Called with the name of such a member when it answers again."""
+        self.on_recovery: Callable[[ModelError], None] = lambda _: None
+        """Called when a member answers again, with the error that it had before."""
 
     async def chat(
         self, messages: Sequence[Message], tools: Sequence[ToolDefinition], *, stream: bool = True
@@ -218,10 +218,10 @@ class ModelPool:
                     raise
                 errors[member.name] = error
                 continue
-            had_none = isinstance(member.error, CreditSpent)
+            ended = member.error if member.failures else None
             member.note_answer()
-            if had_none:
-                self.on_credit(member.name)
+            if ended is not None:
+                self.on_recovery(ended)
             return
         raise self._all_failed(errors)
 

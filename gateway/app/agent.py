@@ -190,7 +190,7 @@ def _build_models(env: Environment, attachments: AttachmentStore) -> Models:
     )
     for pool in built.pools.values():
         pool.on_credit_spent = lambda error: wakeups.alert.fire(credit_alert(error, clock.now()))
-        pool.on_credit = wakeups.credit.fire
+        pool.on_recovery = wakeups.recovery.fire
         for model in pool.models:
             if isinstance(model, ModelClient):
                 model.on_cut = lambda about, text: wakeups.alert.fire(prompt_cut(about, text, clock.now()))

@@ -16,6 +16,8 @@ from typing import Any
 
 BUDGET = "budget"
 """The wait for another day, or for a changed budget."""
+MODEL = "model"
+"""The wait for a model that answers again."""
 PLACE = "place"
 """The wait for the later place that its channel assigned."""
 QUARANTINE_S = 30 * 86_400.0

@@ -13,6 +13,7 @@ from typing import Any, Generic, TypeVar
 
 import structlog
 
+from agent_core.errors import ModelError
 from agent_core.messages import SessionKey
 from channels.status import ChannelStatus
 from gateway.store.model import StoppedTurn
@@ -96,8 +97,8 @@ class Wakeups:
         """A running turn has lost its messages."""
         self.outbox = Signal[str]()
         """The channel of this name may have something to send."""
-        self.credit = Signal[str]()
-        """A model whose account had nothing left has answered; the value is its name."""
+        self.recovery = Signal[ModelError]()
+        """A model that had failed with this error has answered."""
         self.drafts = Signal[str]()
         """The outbox of this channel has a draft that waits for a person's approval."""
         self.history = Signal[SessionKey]()

@@ -30,7 +30,7 @@ from gateway.proactive.jobs.job_permissions import PlaceUnknown
 from gateway.proactive.owner_alerts import credit_alert
 from gateway.routing.access import Access, Role
 from gateway.routing.crash_isolation import CRASH_APOLOGY, CrashIsolation
-from gateway.store.states import BUDGET, PLACE, QUARANTINE_S, link_wait
+from gateway.store.states import BUDGET, MODEL, PLACE, QUARANTINE_S, link_wait
 from gateway.store.stores import InboxRow, NewOutbound, Queue, StoreUnavailable, Turn
 from gateway.store.wakeups import Wakeups
 from gateway.turns.commit import TurnCommit
@@ -151,7 +151,7 @@ class Deferral:
                 once = f"away {turn.place}", day if capabilities.email_style else head.native_id
                 # In this order, as above.
                 await self.commit.retry_until_stored(lambda: self._store.outbox.post(notice, once=once))
-        await self.commit.defer(turn, failure.error, delay_s)
+        await self.commit.defer(turn, failure.error, delay_s, waits_for=MODEL)
 
 
 class TurnFailure:
@@ -334,13 +334,13 @@ class DeferralWakeups:
         self._wakeups = wakeups
         self._up: set[tuple[str, bool]] = set()
         self._came_up: set[str] = set()
-        self._has_credit = False
+        self._ended: set[str] = set()
         self._seen = clock.now()
         self._news = anyio.Event()
         wakeups.channel.connect(
             lambda status: self.link(status.name, up=status.can_send, caught_up=status.state is LinkState.UP)
         )
-        wakeups.credit.connect(lambda _: self._credit())
+        wakeups.recovery.connect(self._recovered)
 
     def link(self, channel: str, *, up: bool, caught_up: bool = False) -> None:
         """Note a channel's link, without waiting; ``caught_up`` also ends waits of some channels."""
@@ -351,8 +351,8 @@ class DeferralWakeups:
             self._came_up.add(channel)
             self._news.set()
 
-    def _credit(self) -> None:
-        self._has_credit = True
+    def _recovered(self, error: ModelError) -> None:
+        self._ended.add(BUDGET if isinstance(error, CreditSpent) else MODEL)
         self._news.set()
 
     async def run(self) -> None:
@@ -378,9 +378,11 @@ class DeferralWakeups:
             self._came_up.discard(channel)
             self._wakeups.link.fire(channel)
         now = self._clock.now()
-        if self._has_credit or _another_day(self._seen, now, self._zone):
-            await self._store.maintenance.due_now(BUDGET)
-            self._has_credit = False
+        if _another_day(self._seen, now, self._zone):
+            self._ended.add(BUDGET)
+        for ended in sorted(self._ended):
+            await self._store.maintenance.due_now(ended)
+            self._ended.discard(ended)
         self._seen = now
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import anyio
 import pytest
 
+from agent_core.backoff import BackoffPolicy
 from agent_core.errors import ModelUnavailable
 from agent_core.llm.demo.demo_model import EchoModel
 from agent_core.messages import OutboundKind, SessionKey
@@ -21,6 +22,7 @@ from agent_core.models import Message, ModelChunk, ToolDefinition
 from agent_core.storage import JsonlMemory
 from gateway.store.stores import Completion, NewOutbound, StoreUnavailable
 from gateway.system.clock import SystemClock
+from gateway.turns import failure_and_deferral
 from gateway.turns.turn_kinds import TurnPolicy
 from tests.doubles.queue import wrapping
 from tests.integration.gateway_world import world
@@ -105,6 +107,38 @@ async def test_a_deferred_head_keeps_its_place(tmp_path: Path) -> None:
 
         assert "It works again" in answers[0].text
         assert "second" in answers[1].text
+
+
+class AwayForAWhile(EchoModel):
+    """A model that cannot be reached until it is said to be back."""
+
+    back = False
+
+    async def chat(
+        self, messages: Sequence[Message], tools: Sequence[ToolDefinition], *, stream: bool = True
+    ) -> AsyncIterator[ModelChunk]:
+        if self.back:
+            return await super().chat(messages, tools, stream=stream)
+        raise ModelUnavailable("connection refused", model="away")
+
+
+async def test_an_answer_to_somebody_ends_the_wait_of_everybody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A model that answers one conversation again is asked for the others at once."""
+    monkeypatch.setattr(failure_and_deferral, "_MODEL_RETRY", BackoffPolicy(first_s=300.0, cap_s=300.0))
+    model = AwayForAWhile()
+    async with world(tmp_path, models={"demo": model}) as there:
+        there.server.say("ann", "hello")
+        while (await there.inbox()) != {"ready": 1} or not (await there.built.store.inbox.rows(limit=1))[
+            0
+        ].error:
+            await anyio.sleep(0.02)
+        model.back = True
+        assert "hi" in (await there.asked("hi", person="bob")).text
+        notice, told = await there.server.answers(2, conversation="dm-ann", within_s=60)
+        assert notice.kind is OutboundKind.NOTICE
+        assert "hello" in told.text
 
 
 # ── the turn ──

@@ -194,13 +194,26 @@ class TestCoolDown:
         first, second = ScriptedModel("a", error), ScriptedModel("b")
         pool, told = pool_of(clock, first, second), []
         pool.on_credit_spent = told.append
-        pool.on_credit = told.append
+        pool.on_recovery = told.append
 
         assert [await ask(pool) for _ in range(2)] == [["b"]] * 2
         assert told == [error]
         clock.advance(301)
         assert [await ask(pool) for _ in range(2)] == [["a"]] * 2
-        assert len(told) == 2
+        assert told == [error, error]
+
+    async def test_a_recovery_is_reported_once(self, clock):
+        """An error that is not the model's fault is none that it recovers from."""
+        error = ModelUnavailable("503")
+        pool, told = pool_of(clock, ScriptedModel("a", ContextTooLong("x"), error)), []
+        pool.on_recovery = told.append
+        for _ in range(2):
+            with pytest.raises((ContextTooLong, ModelUnavailable)):
+                await ask(pool)
+        assert told == []
+        clock.advance(301)
+        assert [await ask(pool) for _ in range(2)] == [["a"]] * 2
+        assert told == [error]
 
     @pytest.mark.parametrize("error", [ContextTooLong("x"), ModelRefused("x"), ModelRefused("x", empty=True)])
     async def test_what_is_not_its_fault_cools_nothing(self, clock, error):

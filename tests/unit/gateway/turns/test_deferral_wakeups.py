@@ -8,9 +8,10 @@ from types import SimpleNamespace
 import anyio
 import pytest
 
+from agent_core.errors import CreditSpent, ModelUnavailable
 from channels.base import LinkState
 from channels.status import ChannelStatus
-from gateway.store.states import BUDGET, link_wait
+from gateway.store.states import BUDGET, MODEL, link_wait
 from gateway.store.wakeups import Wakeups
 from gateway.turns.failure_and_deferral import DeferralWakeups
 from tests.clock import EPOCH, LoopClock
@@ -38,7 +39,8 @@ async def ended_by(*states: LinkState) -> list[str]:
     return due
 
 
-async def test_what_waits_for_credit_is_due_when_a_model_has_some_again() -> None:
+@pytest.mark.parametrize(("error", "ended"), [(CreditSpent("402"), BUDGET), (ModelUnavailable("503"), MODEL)])
+async def test_what_waits_for_a_model_or_its_credit_is_due_when_it_answers(error, ended) -> None:
     wakeups, due = Wakeups(), []
 
     async def due_now(waits_for: str) -> None:
@@ -47,10 +49,10 @@ async def test_what_waits_for_credit_is_due_when_a_model_has_some_again() -> Non
     store = SimpleNamespace(maintenance=SimpleNamespace(due_now=due_now))
     deferrals = DeferralWakeups(store, clock=LoopClock(), zone=UTC, wakeups=wakeups)  # type: ignore[arg-type]
     await deferrals.wake_due()
-    wakeups.credit.fire("clever")
+    wakeups.recovery.fire(error)
     await deferrals.wake_due()
     await deferrals.wake_due()
-    assert due == [BUDGET]
+    assert due == [ended]
 
 
 @pytest.mark.parametrize(
