@@ -50,11 +50,13 @@ def is_left(path, run):
 @pytest.mark.parametrize("mark", ["slow", "integration", "kill"])
 def test_a_file_is_read_where_it_has_something(file, mark):
     """By its folder, or by the marks that it names; a run of everything reads everything."""
-    plain, marked = file(PLAIN), file(MARKED.format(mark))
+    plain, one = file(PLAIN), file(f"@pytest.mark.{mark}\n{PLAIN}")
+    whole, but_one = file(MARKED.format(mark)), file(f"{MARKED.format(mark)}\n{SMOKE}")
     real, smoke = file(PLAIN, slow=True), file(SMOKE, slow=True)
-    assert [is_left(path, "slow") for path in (plain, marked, real, smoke)] == [True, None, None, None]
-    assert [is_left(path, "not slow") for path in (plain, marked, real, smoke)] == [None, None, True, None]
-    assert [is_left(path, "") for path in (plain, marked, real, smoke)] == [None] * 4
+    paths = (plain, one, whole, but_one, real, smoke)
+    assert [is_left(path, "slow") for path in paths] == [True, None, None, None, None, None]
+    assert [is_left(path, "not slow") for path in paths] == [None, None, True, None, True, None]
+    assert [is_left(path, "") for path in paths] == [None] * 6
 
 
 @pytest.mark.parametrize(("slow_folder", "mark"), [(False, "kill"), (False, "slow"), (True, "smoke")])

@@ -20,8 +20,27 @@ from tests.clock import LoopClock
 
 pytestmark = pytest.mark.virtual_time
 NOW = 1_800_000_000.0
-PRIVATE = RSA.generate(1024)
-SMALL = RSA.generate(1024)  # stands for a key of another owner
+
+
+def _rsa_key(*primes: str) -> RSA.RsaKey:
+    """A key of known primes: to find new ones takes a quarter of a second each time that this is imported."""
+    p, q = (int(prime, 16) for prime in primes)
+    return RSA.construct((p * q, 65537, pow(65537, -1, (p - 1) * (q - 1)), p, q), consistency_check=False)
+
+
+PRIVATE = _rsa_key(
+    "da574258f5107257098656ae150fed03e809f7e7fd5abb9e5a267c769670de8a"
+    "66a0523a60ed9121bf2c05c023fb24a36d7993483280973d2bf6cdb93dccabd3",
+    "c82e16dd573f657ba6ec032e43f4c201747eb9ba6f40635d41520714ac698472"
+    "e15e787f0489aecf4f4d4185fe6dd1a551d6691b3db139b0f7526e88da94793f",
+)
+SMALL = _rsa_key(  # stands for a key of another owner
+    "ee2645f3b215b99e20f3d5dc2cf5de9b6449393eb56eeea173badd1246c079be"
+    "68e8384ec39fcf235267fdc267d4b6a25f48c1843143c572b98c8e22bfe6f679",
+    "f418767c8e5c72c267e6e2499ccfec9e35ae83e7ebceba6b05a616506374eb4f"
+    "1fb171951a7b633e48cb487d13804350c1dab2b9635a1cc1c3cc20b0b630cd2d",
+)
+
 ED = SigningKey(b"7" * 32)
 MAIL = (
     b"From: Alice <alice@mail.test>\r\nTo: bot@mail.test\r\nSubject: Hello   there\r\n"
