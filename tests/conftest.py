@@ -53,9 +53,9 @@ SHORTEST_LIMIT_S = 300
 NO_TIME = "no time is left for it on this machine"
 LAST_COMMITS, DAYS = 30, 4
 
-# How long a machine takes to draw an example says how busy it is.
+# How long a machine takes to draw or to try an example says how busy it is.
 BUSY = [hypothesis.HealthCheck.too_slow]
-hypothesis.settings.register_profile("same", derandomize=True, suppress_health_check=BUSY)
+hypothesis.settings.register_profile("same", derandomize=True, deadline=None, suppress_health_check=BUSY)
 hypothesis.settings.register_profile("explore", max_examples=1000)
 hypothesis.settings.load_profile("explore" if os.environ.get("SQUIDBOT_EXPLORE") else "same")
 

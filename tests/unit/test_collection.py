@@ -11,6 +11,7 @@ import pytest
 
 from tests import conftest
 from tests.kill import conftest as kill_conftest
+from tests.rows import rows
 
 CONFIG = {name: SimpleNamespace(option=SimpleNamespace(markexpr=name)) for name in ("", "slow", "not slow")}
 PLAIN, MARKED, SMOKE = "def test(): ...", "pytestmark = pytest.mark.{}", "@pytest.mark.smoke"
@@ -134,3 +135,30 @@ def test_of_a_sweep_of_kills_each_state_is_left_once():
     kept = [case.nodeid for case in sweep if case.nodeid not in left_out]
     assert kept == ["sweep[a.after-1]", "sweep[b.before-2]", "sweep[taken-1]"]
     assert left_out < {case.nodeid for case in sweep}
+
+
+def test_rows_in_one_test_are_all_tried_and_those_that_fail_are_named():
+    """The control has none that fails. Tables stand above each other as those of pytest do."""
+    seen = []
+
+    @rows("more", [0, pytest.param(10, id="ten")])
+    @rows(("one", "two"), [(1, 1), (1, 2), (2, 3)])
+    def table(one, two, more):
+        seen.append((one, two, more))
+        assert one + more >= two
+        if (one, more) == (2, 10):
+            pytest.fail("no")
+
+    with pytest.raises(BaseExceptionGroup) as failed:
+        table()
+    assert len(seen) == 6
+    notes = [
+        (error.__notes__, [inner.__notes__ for inner in error.exceptions])
+        for error in failed.value.exceptions
+    ]
+    row = "in the row {'one': %d, 'two': %d}"
+    assert notes == [
+        (["in the row {'more': 0}"], [[row % (1, 2)], [row % (2, 3)]]),
+        (["in the row {'more': 10}"], [[row % (2, 3)]]),
+    ]
+    rows("one", [1, 2])(lambda one: None)()

@@ -17,6 +17,7 @@ from channels.email.trust.dkim import DkimInvalid, find_signatures, parse_key, p
 from channels.email.trust.dkim_alignment import SenderVerifier
 from channels.email.trust.dns import MAX_TEXTS, NamesUnavailable, NoSuchName, TextRecords
 from tests.clock import LoopClock
+from tests.rows import rows
 
 pytestmark = pytest.mark.virtual_time
 NOW = 1_800_000_000.0
@@ -95,14 +96,14 @@ def other_says(raw: bytes, text: str | None = None) -> bool:
 FORMS = [(a, b) for a in (b"simple", b"relaxed") for b in (b"simple", b"relaxed")]
 
 
-@pytest.mark.parametrize("canon", FORMS)
+@rows("canon", FORMS)
 def test_all_four_canonicalisations(canon: tuple[bytes, bytes]) -> None:
     """What another program has signed is verified, in each form."""
     assert believed(signed(canon=canon))
 
 
-@pytest.mark.parametrize("body", [b"", b"\r\n", b"\r\n\r\n", b"x", b" \t\r\n", b"a\t\tb \r\n \r\n\r\n"])
-@pytest.mark.parametrize("canon", FORMS)
+@rows("body", [b"", b"\r\n", b"\r\n\r\n", b"x", b" \t\r\n", b"a\t\tb \r\n \r\n\r\n"])
+@rows("canon", FORMS)
 def test_odd_bodies(body: bytes, canon: tuple[bytes, bytes]) -> None:
     """Empty ones, blank lines at the end, white space, no line end."""
     raw = signed(MAIL.partition(b"\r\n\r\n")[0] + b"\r\n\r\n" + body, canon=canon)
@@ -134,7 +135,7 @@ def _altered(raw: bytes, before: bytes, after: bytes) -> bytes:
     return raw.replace(before, after, 1)
 
 
-@pytest.mark.parametrize(
+@rows(
     ("before", "after"),
     [
         (b"Hello  bot", b"Hello cat"),
@@ -171,7 +172,7 @@ def test_a_text_that_is_signed_in_part_is_not_believed() -> None:
     assert not believed(raw)
 
 
-@pytest.mark.parametrize("left_out", [b"subject", b"date", b"message-id"])
+@rows("left_out", [b"subject", b"date", b"message-id"])
 def test_what_acts_must_be_signed(left_out: bytes) -> None:
     """Without it a copy with another subject or id would be as good as the mail."""
     raw = signed(include=[name for name in INCLUDED if name != left_out])
@@ -198,7 +199,7 @@ def test_times() -> None:
     assert with_tags(b"x=soon;") == []
 
 
-@pytest.mark.parametrize(
+@rows(
     ("text", "why"),
     [
         ("v=DKIM1; p=", "revoked"),
