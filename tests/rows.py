@@ -13,13 +13,14 @@ import pytest
 from _pytest.mark import ParameterSet
 
 _Test = Callable[..., None]
+_OUTCOMES = (pytest.fail.Exception, pytest.skip.Exception)
 
 
 def rows(names: str | tuple[str, ...], values: Iterable[Any], ids: object = None) -> Callable[[_Test], _Test]:
     """
     Return a decorator that runs a test with each of ``values``; it is written as `pytest.mark.parametrize` is.
 
-    All rows are tried. Those that fail are raised together, each with a note that says which it was.
+    All rows are tried. Those that fail are raised together, each with a note that says which it was; no row is skipped.
     """
     keys = names if isinstance(names, tuple) else tuple(name.strip() for name in names.split(","))
     table = [ParameterSet.extract_from(row, force_tuple=len(keys) == 1) for row in values]
@@ -32,7 +33,7 @@ def rows(names: str | tuple[str, ...], values: Iterable[Any], ids: object = None
                 given = dict(zip(keys, row.values, strict=True))
                 try:
                     test(*instance, **others, **given)
-                except (Exception, pytest.fail.Exception, BaseExceptionGroup) as error:
+                except (Exception, BaseExceptionGroup, *_OUTCOMES) as error:
                     error.add_note(f"in the row {given!r}")
                     failed.append(error)
             if failed:

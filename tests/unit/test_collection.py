@@ -162,3 +162,5 @@ def test_rows_in_one_test_are_all_tried_and_those_that_fail_are_named():
         (["in the row {'more': 10}"], [[row % (2, 3)]]),
     ]
     rows("one", [1, 2])(lambda one: None)()
+    with pytest.raises(BaseExceptionGroup, match="1 of 2 rows"):
+        rows("one", [1, 2])(lambda one: one == 1 or pytest.skip("not here"))()

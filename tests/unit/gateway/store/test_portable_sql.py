@@ -14,11 +14,10 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
-import pytest
-
 from gateway.store import sql
 from gateway.store.sql import erasure_statements
 from gateway.store.sql.tables import TABLES
+from tests.rows import rows
 
 RETIRED = {
     "JSON is read in Python: a payload may hold NUL, which jsonb refuses": r"\bjson_\w+|->",
@@ -85,7 +84,7 @@ def test_of_a_person_every_column_is_found():
             assert set(columns.split(", ")) == there, table
 
 
-@pytest.mark.parametrize(
+@rows(
     "text",
     [
         "SELECT json_extract(payload, '$.kind') FROM outbox",
@@ -116,7 +115,7 @@ def test_a_retired_form_is_noticed(text):
     assert wrong
 
 
-@pytest.mark.parametrize(
+@rows(
     "text",
     [
         "SELECT MIN(COALESCE(next_at, 0)) FROM outbox WHERE error IS NOT NULL AND id IN (1, 2)",
