@@ -41,6 +41,7 @@ WAITING = (
 )
 """What waits for servers and processes of its own."""
 SLOW_WORDS = re.compile(r"\bmark\.(?:slow|integration|kill)\b")
+WHOLLY_SLOW = re.compile(rf"^pytestmark = .*{SLOW_WORDS.pattern}", re.MULTILINE)
 SMOKE_WORD = re.compile(r"\bmark\.smoke\b")
 TOGETHER = {
     "tests/integration/": "real servers",
@@ -52,11 +53,16 @@ SHORTEST_LIMIT_S = 300
 NO_TIME = "no time is left for it on this machine"
 LAST_COMMITS, DAYS = 30, 4
 
-# How long a machine takes to draw an example says how busy it is.
+# How long a machine takes to draw or to try an example says how busy it is.
 BUSY = [hypothesis.HealthCheck.too_slow]
-hypothesis.settings.register_profile("same", derandomize=True, suppress_health_check=BUSY)
+hypothesis.settings.register_profile("same", derandomize=True, deadline=None, suppress_health_check=BUSY)
 hypothesis.settings.register_profile("explore", max_examples=1000)
 hypothesis.settings.load_profile("explore" if os.environ.get("SQUIDBOT_EXPLORE") else "same")
+
+# What rich draws around an error that is logged takes 50 ms, and the daemon does without it, too.
+for processor in structlog.get_config()["processors"]:
+    if isinstance(processor, structlog.dev.ConsoleRenderer):
+        processor.exception_formatter = structlog.dev.plain_traceback
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -64,10 +70,12 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     if not collection_path.match("test_*.py") or config.option.markexpr not in {"slow", "not slow"}:
         return None
     in_slow_folder = _is_in(collection_path, SLOW)
-    if in_slow_folder == (config.option.markexpr == "slow"):
+    if in_slow_folder and config.option.markexpr == "slow":
         return None
-    words = SMOKE_WORD if in_slow_folder else SLOW_WORDS
-    return None if words.search(collection_path.read_text(encoding="utf-8")) else True
+    text = collection_path.read_text(encoding="utf-8")
+    if in_slow_folder or (config.option.markexpr == "not slow" and WHOLLY_SLOW.search(text)):
+        return None if SMOKE_WORD.search(text) else True
+    return None if config.option.markexpr == "not slow" or SLOW_WORDS.search(text) else True
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -8,11 +8,10 @@ from __future__ import annotations
 import hashlib
 from datetime import UTC, datetime
 
-import pytest
-
 from agent_core.models import ToolCall
 from channels.markup import to_html, to_text
 from gateway.turns.questions.question_text import asking_text, attached_text, quote, safe_line, visible
+from tests.rows import rows
 
 UNTIL = datetime(2026, 1, 2, tzinfo=UTC)
 
@@ -22,7 +21,7 @@ def question(**arguments):
     return asking_text("a3f2c9", call, UNTIL, zone=UTC, email_style=False)
 
 
-@pytest.mark.parametrize(
+@rows(
     "char",
     [
         *"\u202a\u202b\u202d\u202e\u2066\u2067\u2069\u200e\u200f\u061c",  # order
@@ -43,9 +42,7 @@ def test_every_character_is_seen(char):
     assert char not in safe_line(f"a{char}b")
 
 
-@pytest.mark.parametrize(
-    "text", ["naïve café", "日本語", "می‌خواهم", "👩‍👩‍👧 ❤️", "عربي", "क्ष", "a\nb", "x" * 1500, "e\u0301"]
-)
+@rows("text", ["naïve café", "日本語", "می‌خواهم", "👩‍👩‍👧 ❤️", "عربي", "क्ष", "a\nb", "x" * 1500, "e\u0301"])
 def test_what_people_write_stays(text):
     """The control: scripts and emoji that need joiners are shown as they are."""
     assert visible(text) == text

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import codecs
 
-import pytest
-
 from channels.email.parse.inbound_mail import parse_mail
 from channels.email.parse.mime import decode_text, decoded_header
+from tests.rows import rows
 
 SLOW = {"punycode", "idna", "unicode-escape", "raw-unicode-escape", "undefined"}
 SPELLINGS = [
@@ -27,7 +26,7 @@ SPELLINGS += ["unicode_escape", "raw-unicode-escape", "raw unicode__escape", "un
 DATA = b"Caf\\u00e9 caf-dma"
 
 
-@pytest.mark.parametrize("label", SPELLINGS)
+@rows("label", SPELLINGS)
 def test_no_spelling_gets_through(label: str) -> None:
     """What the text says is read as it stands, in the text and in a header."""
     assert codecs.lookup(label).name in SLOW, "the control: Python takes it"
@@ -38,7 +37,7 @@ def test_no_spelling_gets_through(label: str) -> None:
         assert decoded_header(f"=?{label}?q?caf-dma?=") == "caf-dma"
 
 
-@pytest.mark.parametrize(
+@rows(
     ("label", "data", "text"),
     [
         ("KOI8-R", "привет".encode("koi8-r"), "привет"),

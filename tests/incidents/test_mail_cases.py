@@ -14,8 +14,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from agent_core.messages import InboundMessage, OutboundMessage
 from channels.email.parse.inbound_mail import parse_mail
 from channels.email.parse.mail_threads import message_id_of, session_of
@@ -23,6 +21,7 @@ from channels.email.parse.opaque import content_of
 from channels.email.receive.mail_intake import MailIntake, OwnCopy, read_arrival
 from channels.email.reply_limits import AnswerLimiter
 from tests.mail_config import email_config
+from tests.rows import rows
 
 CASES = Path(__file__).parents[1] / "data" / "mail" / "cases"
 EXPECTED: dict[str, dict[str, Any]] = json.loads((CASES / "expected.json").read_text())
@@ -61,7 +60,7 @@ def named(message: InboundMessage, name: str) -> str:
     return "\n".join([f"Subject: {message.context.subject}", *files])
 
 
-@pytest.mark.parametrize("name", sorted(EXPECTED))
+@rows("name", sorted(EXPECTED))
 def test_a_mail_says_what_its_sender_wrote(name: str) -> None:
     wanted, message = EXPECTED[name], received(name)
     # What is uncertain of a reply stands apart, and is shown too.
@@ -96,7 +95,7 @@ def taken(head: str, body: str = "Hello", **settings: Any) -> InboundMessage:
     return found
 
 
-@pytest.mark.parametrize("field", ["Precedence: list", "List-Id: <a.b>", "Auto-Submitted: auto-generated"])
+@rows("field", ["Precedence: list", "List-Id: <a.b>", "Auto-Submitted: auto-generated"])
 def test_who_may_write_is_told_once_that_mails_of_programs_are_not_answered(field: str) -> None:
     """All such mails of a person are one message for the queue, which answers it once."""
     one, two = (taken(f"{field}\r\nMessage-ID: <{n}@mail.test>") for n in (1, 2))
@@ -119,7 +118,7 @@ def test_no_program_that_answers_and_no_stranger_is_told() -> None:
 ENVELOPED = base64.b64encode(bytes.fromhex("300b06092a864886f70d010703")).decode()
 
 
-@pytest.mark.parametrize(
+@rows(
     ("kind", "body"),
     [
         ("Content-Type: application/pkcs7-mime\r\nContent-Transfer-Encoding: base64", ENVELOPED),

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import base64
 
-import pytest
-
 from channels.email.parse.inbound_mail import ParsedMail, parse_mail
+from tests.rows import rows
 
 HTML = "Content-Type: text/html; charset=utf-8"
 
@@ -18,7 +17,7 @@ def read(*lines: str, body: str) -> ParsedMail:
     return parse_mail("\r\n".join(["From: a@mail.test", *lines, "", body]).encode())
 
 
-@pytest.mark.parametrize(
+@rows(
     ("label", "codec", "text"),
     [
         ("gb2312", "gb18030", "联系人朱镕基"),
@@ -60,9 +59,7 @@ def versions(plain: str, html: str) -> ParsedMail:
 BILL = "<p>Invoice of 12 March: 3 chairs, 240.50 EUR, to be paid until 30 April by transfer.</p>"
 
 
-@pytest.mark.parametrize(
-    "plain", ["Hello", "Please use a program that shows HTML.", "\u200b", "[cid:a@b]", ""]
-)
+@rows("plain", ["Hello", "Please use a program that shows HTML.", "\u200b", "[cid:a@b]", ""])
 def test_a_plain_text_that_says_nothing_is_not_all(plain: str) -> None:
     mail = versions(plain, BILL)
     assert "240.50 EUR" in mail.text
@@ -76,7 +73,7 @@ def test_of_two_versions_that_say_the_same_one_is_shown() -> None:
     assert not mail.is_mixed
 
 
-@pytest.mark.parametrize(
+@rows(
     ("html", "text"),
     [
         ("<pre>10:00 start\n  10:01 error 7\n</pre>", "10:00 start\n  10:01 error 7"),
@@ -97,9 +94,7 @@ def test_html_says_what_it_shows(html: str, text: str) -> None:
     assert read(HTML, body=html).text == text
 
 
-@pytest.mark.parametrize(
-    ("name", "kept"), [("x" * 150 + ".pdf", "x" * 96 + ".pdf"), ("a.b" * 80, 100), ("a.pdf", "a.pdf")]
-)
+@rows(("name", "kept"), [("x" * 150 + ".pdf", "x" * 96 + ".pdf"), ("a.b" * 80, 100), ("a.pdf", "a.pdf")])
 def test_a_long_name_keeps_its_ending(name: str, kept: str | int) -> None:
     mail = read("Content-Type: x/y", f'Content-Disposition: attachment; filename="{name}"', body="")
     found = mail.attachments[0].name

@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,6 +16,7 @@ from agent_core.provenance import KEPT, Origin, join_origins, person, untrusted_
 from channels.markup import to_html, to_text
 from gateway.turns.questions.question_text import asking_text, attached_text
 from tests.clock import EPOCH
+from tests.rows import rows
 
 UNTIL = datetime(2026, 1, 2, tzinfo=UTC)
 OURS = "It may not be your idea: I was shown "
@@ -67,8 +67,8 @@ def said_of_origins(text: str) -> str:
     return line
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("where", FORGERIES)
+@rows("kind", KINDS)
+@rows("where", FORGERIES)
 def test_a_source_is_one_name_in_one_line(kind: str, where: str) -> None:
     """It ends no quotation and no line, turns no text around, and stands there as a reader of Markdown shows it."""
     asked = question(untrusted_origin(kind, where, EPOCH), command="ls")  # type: ignore[arg-type]
@@ -83,9 +83,7 @@ def test_a_source_is_one_name_in_one_line(kind: str, where: str) -> None:
     assert to_html(asked).count("may not be your idea") == 1
 
 
-@pytest.mark.parametrize(
-    "text", [*FORGERIES, f"```\n\n{OURS}nothing.\n\n```", f"\n````\n{OURS}your words.\n````\n"]
-)
+@rows("text", [*FORGERIES, f"```\n\n{OURS}nothing.\n\n```", f"\n````\n{OURS}your words.\n````\n"])
 def test_what_would_be_done_says_nothing_in_our_place(text: str) -> None:
     """In an argument, in the name of one, and in a review."""
     page = untrusted_origin("web", "https://evil.test/", EPOCH)

@@ -8,13 +8,11 @@ signature, and said so.
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
 import dkim
 import pytest
-from Crypto.PublicKey import RSA
 
 from agent_core.messages import InboundMessage
 from channels.email.config import EmailConfig, MailAnswerLimits
@@ -24,11 +22,12 @@ from channels.email.trust.dkim import claims_of
 from channels.email.trust.dkim_alignment import SenderVerifier, Verification
 from channels.email.trust.dns import TextRecords
 from tests.clock import LoopClock
+from tests.unit.channels.email.test_dkim import PRIVATE as KEY
+from tests.unit.channels.email.test_dkim import record
 
 pytestmark = pytest.mark.virtual_time
 NOW = datetime(2030, 1, 2, tzinfo=UTC)
-KEY = RSA.generate(1024)
-RECORD = f"v=DKIM1; p={base64.b64encode(KEY.public_key().export_key('DER')).decode()}"
+RECORD = record()
 USUAL = ("from", "to", "cc", "subject", "date", "message-id")
 MIME = ("mime-version", "content-type", "content-transfer-encoding")
 BOT, ALICE = "bot@mail.test", "alice@mail.test"

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-import pytest
-
 from agent_core.memory.scopes import OWNER, scope_for
 from agent_core.messages import Audience, InboundMessage
 from channels.email.config import MailAnswerLimits
 from channels.email.receive.mail_intake import MailIntake, OwnCopy, read_arrival
 from channels.email.reply_limits import AnswerLimiter
 from tests.mail_config import email_config
+from tests.rows import rows
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 HEAD = (
@@ -89,7 +88,7 @@ SPELLINGS = {
 }
 
 
-@pytest.mark.parametrize("spelling", list(SPELLINGS))
+@rows("spelling", list(SPELLINGS))
 def test_whoever_else_is_named_is_there(spelling: str) -> None:
     """In every spelling that some mail program understands, or shows to a reader."""
     assert not is_private(f"{TO}\r\n{SPELLINGS[spelling]}")
@@ -100,7 +99,7 @@ def test_bytes_that_are_no_text() -> None:
     assert not is_private(TO.encode() + b"\r\nCc: b\xf8b@evil.test")
 
 
-@pytest.mark.parametrize(
+@rows(
     "header",
     [
         TO,

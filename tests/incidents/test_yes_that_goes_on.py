@@ -12,6 +12,7 @@ from gateway.turns.commands.written_answer import read_written_answer
 from gateway.turns.questions.review_questions import CommandReply, ReviewQuestions
 from gateway.turns.questions.yes_and_no import Sign, yes_or_no
 from tests.inbound import inbound
+from tests.rows import rows
 
 
 def heard(text: str, channel: str, *files: Attachment) -> Sign | None:
@@ -29,18 +30,16 @@ def heard(text: str, channel: str, *files: Attachment) -> Sign | None:
     return None if said is None else said.sign
 
 
-@pytest.mark.parametrize("channel", ["matrix", "email"])
-@pytest.mark.parametrize("between", [" " * 40, "!" * 60, " ." * 30, "\u00a0" * 1200, "," * 1200])
-@pytest.mark.parametrize("word", ["yes", "no"])
+@rows("channel", ["matrix", "email"])
+@rows("between", [" " * 40, "!" * 60, " ." * 30, "\u00a0" * 1200, "," * 1200])
+@rows("word", ["yes", "no"])
 def test_what_goes_on_is_no_answer(word: str, between: str, channel: str) -> None:
     assert yes_or_no(f"{word}{between}but not today") is None
     assert heard(f"{word}{between}but not today", channel) in (None, Sign.UNCLEAR)
 
 
-@pytest.mark.parametrize("channel", ["matrix", "email"])
-@pytest.mark.parametrize(
-    ("text", "means"), [("  yes! ", Sign.YES), ("No.", Sign.NO), ("\U0001f44d\U0001f3fd", Sign.FINE)]
-)
+@rows("channel", ["matrix", "email"])
+@rows(("text", "means"), [("  yes! ", Sign.YES), ("No.", Sign.NO), ("\U0001f44d\U0001f3fd", Sign.FINE)])
 def test_the_word_alone_is(text: str, means: Sign, channel: str) -> None:
     """The control; by mail the paragraphs below do not count, unless they go on with it."""
     assert heard(text, channel) is means
@@ -63,7 +62,7 @@ def test_a_picture_with_a_word_below_it_is_no_answer() -> None:
     assert heard("yes", "matrix") is heard("yes", "email", cat) is Sign.YES
 
 
-@pytest.mark.parametrize(
+@rows(
     ("text", "means"),
     [("botyes", None), ("bot, yes", Sign.YES), ("@bot: no", Sign.NO), ("bot是的", Sign.YES)],
 )

@@ -6,7 +6,6 @@ import json
 from dataclasses import replace
 from datetime import timedelta
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,6 +15,7 @@ from agent_core.tools.effects import Effect
 from agent_core.tools.grants import Grant, GrantKind, Scope, covers, in_force, scope_of
 from agent_core.tools.policy import Proposal
 from tests.clock import EPOCH
+from tests.rows import rows
 
 HOUR = timedelta(hours=1)
 PAGE, MAIL = (
@@ -63,7 +63,7 @@ def test_a_command_is_itself_and_nothing_else(one: str, other: str) -> None:
     assert passes(grant, command(other)) is (one == other)
 
 
-@pytest.mark.parametrize(
+@rows(
     "wrapped",
     ['sh -c "git status"', "git status; rm -rf ~", "git status && ls", "git status ", " git status", "git  status",
      "GIT status", "git status\n", "git status # x", "$(git status)", "env git status", "git\u00a0status",
@@ -94,7 +94,7 @@ def test_a_folder_is_what_is_below_it(folder: list[str], more: list[str], siblin
     assert not passes(grant, write("/".join([*folder, "a.txt"]), effect=Effect.PERSIST))
 
 
-@pytest.mark.parametrize(
+@rows(
     "path",
     ["notes/../MEMORY.md", "notes/./a", "notes//a", "/notes/a", "notes", "notes/", "./notes/a", "notes\\..\\a/b",
      "notes/a/../../b", "Notes/a", "notes/\0/a"],
@@ -104,7 +104,7 @@ def test_a_path_that_leads_elsewhere_is_not_covered(path: str) -> None:
     assert not passes(granted(write("notes/a.txt")), write(path))
 
 
-@pytest.mark.parametrize(
+@rows(
     ("url", "covered"),
     [("https://example.org/b?c=d", True), ("https://EXAMPLE.org/", True), ("http://example.org/", False),
      ("https://example.org:8443/", False), ("https://example.org.evil.test/", False),
@@ -149,7 +149,7 @@ def test_after_a_strangers_words_only_what_was_shown_with_them() -> None:
     assert not passes(site, replace(fetch("https://site.test/?secret"), origins=(MAIL, PAGE)))
 
 
-@pytest.mark.parametrize("effect", list(Effect))
+@rows("effect", list(Effect))
 def test_after_a_strangers_words_no_tool_of_a_server_is_covered(effect: Effect) -> None:
     """What it fetches could carry anything out. The control is the same without these words."""
     asked = Proposal(ToolCall(id="c", name="net__get", arguments={"url": "https://a.example/"}), effect)

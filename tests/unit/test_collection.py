@@ -11,6 +11,7 @@ import pytest
 
 from tests import conftest
 from tests.kill import conftest as kill_conftest
+from tests.rows import rows
 
 CONFIG = {name: SimpleNamespace(option=SimpleNamespace(markexpr=name)) for name in ("", "slow", "not slow")}
 PLAIN, MARKED, SMOKE = "def test(): ...", "pytestmark = pytest.mark.{}", "@pytest.mark.smoke"
@@ -50,11 +51,13 @@ def is_left(path, run):
 @pytest.mark.parametrize("mark", ["slow", "integration", "kill"])
 def test_a_file_is_read_where_it_has_something(file, mark):
     """By its folder, or by the marks that it names; a run of everything reads everything."""
-    plain, marked = file(PLAIN), file(MARKED.format(mark))
+    plain, one = file(PLAIN), file(f"@pytest.mark.{mark}\n{PLAIN}")
+    whole, but_one = file(MARKED.format(mark)), file(f"{MARKED.format(mark)}\n{SMOKE}")
     real, smoke = file(PLAIN, slow=True), file(SMOKE, slow=True)
-    assert [is_left(path, "slow") for path in (plain, marked, real, smoke)] == [True, None, None, None]
-    assert [is_left(path, "not slow") for path in (plain, marked, real, smoke)] == [None, None, True, None]
-    assert [is_left(path, "") for path in (plain, marked, real, smoke)] == [None] * 4
+    paths = (plain, one, whole, but_one, real, smoke)
+    assert [is_left(path, "slow") for path in paths] == [True, None, None, None, None, None]
+    assert [is_left(path, "not slow") for path in paths] == [None, None, True, None, True, None]
+    assert [is_left(path, "") for path in paths] == [None] * 6
 
 
 @pytest.mark.parametrize(("slow_folder", "mark"), [(False, "kill"), (False, "slow"), (True, "smoke")])
@@ -132,3 +135,32 @@ def test_of_a_sweep_of_kills_each_state_is_left_once():
     kept = [case.nodeid for case in sweep if case.nodeid not in left_out]
     assert kept == ["sweep[a.after-1]", "sweep[b.before-2]", "sweep[taken-1]"]
     assert left_out < {case.nodeid for case in sweep}
+
+
+def test_rows_in_one_test_are_all_tried_and_those_that_fail_are_named():
+    """The control has none that fails. Tables stand above each other as those of pytest do."""
+    seen = []
+
+    @rows("more", [0, pytest.param(10, id="ten")])
+    @rows(("one", "two"), [(1, 1), (1, 2), (2, 3)])
+    def table(one, two, more):
+        seen.append((one, two, more))
+        assert one + more >= two
+        if (one, more) == (2, 10):
+            pytest.fail("no")
+
+    with pytest.raises(BaseExceptionGroup) as failed:
+        table()
+    assert len(seen) == 6
+    notes = [
+        (error.__notes__, [inner.__notes__ for inner in error.exceptions])
+        for error in failed.value.exceptions
+    ]
+    row = "in the row {'one': %d, 'two': %d}"
+    assert notes == [
+        (["in the row {'more': 0}"], [[row % (1, 2)], [row % (2, 3)]]),
+        (["in the row {'more': 10}"], [[row % (2, 3)]]),
+    ]
+    rows("one", [1, 2])(lambda one: None)()
+    with pytest.raises(BaseExceptionGroup, match="1 of 2 rows"):
+        rows("one", [1, 2])(lambda one: one == 1 or pytest.skip("not here"))()

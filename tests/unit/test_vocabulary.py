@@ -1,4 +1,7 @@
-"""Names that operators see (log events, configuration keys, metrics, commands) are made of the glossary's words."""
+"""
+Names that operators see (log events, configuration keys, metrics, commands) are made of the glossary's words, and what
+a docstring or a comment names in backticks exists.
+"""
 
 from __future__ import annotations
 
@@ -97,9 +100,29 @@ def retired_in(names: Iterable[str]) -> dict[str, str]:
     return found
 
 
-def events_in(source: str) -> Iterator[str]:
+Nodes = list[ast.AST]
+
+
+def nodes_of(source: str) -> Nodes:
+    return list(ast.walk(ast.parse(source)))
+
+
+@functools.cache
+def modules() -> dict[Path, tuple[str, Nodes]]:
+    """The text and the syntax of each module; to read them all takes seconds."""
+    packages = ("agent_core", "channels", "gateway", "squidbot_api")
+    texts = {
+        path: path.read_text(encoding="utf-8")
+        for package in packages
+        for path in (ROOT / package).rglob("*.py")
+    }
+    assert len(texts) > 300
+    return {path: (text, nodes_of(text)) for path, text in texts.items()}
+
+
+def events_in(nodes: Nodes) -> Iterator[str]:
     """The names of the log events that a module's calls of its logger have."""
-    for node in ast.walk(ast.parse(source)):
+    for node in nodes:
         if (
             isinstance(node, ast.Call)
             and isinstance(node.func, ast.Attribute)
@@ -117,15 +140,12 @@ def events_in(source: str) -> Iterator[str]:
 
 @functools.cache
 def events() -> set[str]:
-    paths = [
-        path for package in ("agent_core", "channels", "gateway") for path in (ROOT / package).rglob("*.py")
-    ]
-    return {name for path in paths for name in events_in(path.read_text(encoding="utf-8"))}
+    return {name for _, nodes in modules().values() for name in events_in(nodes)}
 
 
-def names_in(source: str) -> Iterator[str]:
+def names_in(nodes: Nodes) -> Iterator[str]:
     """The names of a module's classes, functions and arguments, as words with ``_`` between them."""
-    for node in ast.walk(ast.parse(source)):
+    for node in nodes:
         if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             yield re.sub(r"(?<=[a-z])(?=[A-Z])", "_", node.name).lower()
         elif isinstance(node, ast.arg):
@@ -183,21 +203,17 @@ def test_no_name_holds_a_retired_word(names, least, one):
 
 def test_no_class_function_or_argument_is_named_by_a_retired_word():
     """Nor is any module, or file of tests."""
-    paths = [
-        path for package in ("agent_core", "channels", "gateway") for path in (ROOT / package).rglob("*.py")
-    ]
-    assert len(paths) > 300
     wrong = {
         (str(path.relative_to(ROOT)), name)
-        for path in paths
-        for name in (path.stem, *names_in(path.read_text(encoding="utf-8")))
+        for path, (_, nodes) in modules().items()
+        for name in (path.stem, *names_in(nodes))
         if RETIRED_IN_CODE & set(name.split("_"))
     }
     assert wrong == set()
     tests = [path.stem for path in (ROOT / "tests").rglob("*.py")]
     assert {name for name in tests if (RETIRED_IN_CODE - IN_TESTS) & set(name.split("_"))} == set()
     control = "class JobDesk:\n    def lane_of(self, by_pulse, landesk): ..."
-    found = {name for name in names_in(control) if RETIRED_IN_CODE & set(name.split("_"))}
+    found = {name for name in names_in(nodes_of(control)) if RETIRED_IN_CODE & set(name.split("_"))}
     assert found == {"job_desk", "lane_of", "by_pulse"}
 
 
@@ -210,8 +226,8 @@ def test_a_retired_word_is_noticed():
         "--put-off",
     }
     assert retired_in(["mail.impulse_lost", "matrix.bookmarked", "mail.carefully"]) == {}
-    assert list(events_in("_log.info('a.b' if x else 'a.c', d='e')")) == ["a.b", "a.c"]
-    assert list(events_in("other.info('a.b')")) == []
+    assert list(events_in(nodes_of("_log.info('a.b' if x else 'a.c', d='e')"))) == ["a.b", "a.c"]
+    assert list(events_in(nodes_of("other.info('a.b')"))) == []
 
 
 def test_events_are_an_area_and_what_happened():
@@ -223,3 +239,44 @@ def test_events_are_an_area_and_what_happened():
 def test_the_words_to_use_are_not_retired_themselves():
     """A table that sends people in circles helps nobody."""
     assert retired_in(RETIRED.values()).keys() <= {"ack, high-water mark"}
+
+
+FOREIGN = frozenset({"HEARTBEAT_OK", "get_prompt", "read_file", "read_resource", "tee"})
+"""Names of protocols, tools and programs."""
+_REFERENCE = re.compile(r"(?<!`)`([A-Za-z_][\w.]*)`(?!`)")
+_COMMENT = re.compile(r"(?m)(?:^|\s)#.*$")
+
+
+def pointers_to_nowhere(sources: dict[Path, tuple[str, Nodes]]) -> list[str]:
+    """Each reference of a docstring or a comment of which a part is no identifier of the sources."""
+    names, words = set(FOREIGN), dict[Path, list[str]]()
+    for path, (text, nodes) in sources.items():
+        names |= {path.stem, *path.parts}
+        words[path] = _COMMENT.findall(text)
+        for node in nodes:
+            match node:
+                case ast.Expr(ast.Constant(str(docstring))):
+                    words[path].append(docstring)
+                case ast.alias(name, _) | ast.ImportFrom(str(name)):
+                    names.update(name.split("."))
+                case ast.Name(name) | ast.Attribute(_, name) | ast.arg(name) | ast.keyword(str(name)):
+                    names.add(name)
+                case ast.ClassDef(name) | ast.FunctionDef(name) | ast.AsyncFunctionDef(name):
+                    names.add(name)
+    return [
+        f"{path}: {match[1]}"
+        for path, texts in words.items()
+        for match in _REFERENCE.finditer("\n".join(texts))
+        if not {*match[1].removesuffix(".py").split(".")} <= names
+    ]
+
+
+def test_what_is_referred_to_exists():
+    """A renamed function leaves no pointer to nowhere."""
+    assert pointers_to_nowhere(modules()) == []
+
+
+def test_a_pointer_to_nowhere_is_found():
+    source = '"""See `two.there` and `one.py`."""\n\nthere = 1  # `here`\n'
+    found = pointers_to_nowhere({Path("one.py"): (source, nodes_of(source))})
+    assert sorted(each.rpartition(" ")[2] for each in found) == ["here", "two.there"]

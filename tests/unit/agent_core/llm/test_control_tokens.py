@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_core.llm.control_tokens import ControlTokens
 from agent_core.llm.reasoning import ReasoningFilter, ReasoningHabit
+from tests.rows import rows
 
 RAW = [
     (
@@ -49,7 +49,7 @@ def filtered(pieces) -> str:
     return "".join(tokens.feed(piece) for piece in pieces) + tokens.flush()
 
 
-@pytest.mark.parametrize(("text", "expected"), RAW)
+@rows(("text", "expected"), RAW)
 def test_no_token_and_no_other_speaker_is_shown(text: str, expected: str) -> None:
     """As a whole and a character at a time; what is shown on the way is a beginning of the answer."""
     assert filtered([text]) == filtered(text) == expected
@@ -61,7 +61,7 @@ def test_no_token_and_no_other_speaker_is_shown(text: str, expected: str) -> Non
     assert shown + thoughts.flush() == expected
 
 
-@pytest.mark.parametrize("text", TALK)
+@rows("text", TALK)
 def test_talk_about_tokens_stays(text: str) -> None:
     """Control: in code, struck out in HTML, or something that only begins like a token."""
     assert filtered([text]) == filtered(text) == text
@@ -84,9 +84,7 @@ def test_cuts_make_no_difference(parts: list[str], data: st.DataObject) -> None:
     assert filtered(pieces) == filtered([text])
 
 
-@pytest.mark.parametrize(
-    "unit", ["<|", "`", "<|end|>", " ", "<|start|>a", "</s>", "<|channel|>", "a<|end|> "]
-)
+@rows("unit", ["<|", "`", "<|end|>", " ", "<|start|>a", "</s>", "<|channel|>", "a<|end|> "])
 def test_it_takes_as_long_as_the_text(unit: str) -> None:
     """What waits for a decision never grows."""
     tokens = ControlTokens()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import pytest
 import yaml
 
 from agent_core.llm.factory import build_models
@@ -13,6 +12,7 @@ from agent_core.llm.model_config import LLMSpec, check_references
 from agent_core.llm.ollama_client import OllamaClient
 from agent_core.llm.providers import _PROVIDERS
 from tests.clock import ManualClock
+from tests.rows import rows
 
 DOCS = Path(__file__).parents[4] / "docs"
 PAGE = "".join((DOCS / f"{name}.md").read_text() for name in ("ollama", "models", "providers"))
@@ -52,7 +52,7 @@ PEOPLE_USE = (
 )
 
 
-@pytest.mark.parametrize("name", PEOPLE_USE)
+@rows("name", PEOPLE_USE)
 def test_people_find_theirs_by_its_name(name: str) -> None:
     """In front of its example; the two that most have come first."""
     example = rf"(\*\*{re.escape(name)}[^*\n]*\*\*[^`]*(`[^`]+`[^`]*)*?|## {re.escape(name)}[^\n]*\n\n)```yaml\nllm:"
@@ -60,7 +60,7 @@ def test_people_find_theirs_by_its_name(name: str) -> None:
     assert PAGE.index("## Ollama") < PAGE.index("## OpenRouter") < PAGE.index("## Providers")
 
 
-@pytest.mark.parametrize("spec", specs(), ids=lambda spec: next(iter(spec.models.values())).model)
+@rows("spec", specs(), ids=lambda spec: next(iter(spec.models.values())).model)
 def test_it_can_be_built(spec: LLMSpec) -> None:
     """With a window of its own and a known price; litellm is needed only where the page says so."""
     models = build_models(spec, ManualClock())

@@ -5,8 +5,6 @@ from __future__ import annotations
 import socket
 from datetime import UTC, datetime
 
-import pytest
-
 from agent_core.errors import (
     BudgetSpent,
     ContextTooLong,
@@ -19,6 +17,7 @@ from agent_core.errors import (
     ModelUnreadable,
 )
 from agent_core.llm.model_errors import classify, empty_answer, failure_of, for_operator, retry_after_s
+from tests.rows import rows
 
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 
@@ -28,7 +27,7 @@ def kind(**known):
 
 
 class TestClassify:
-    @pytest.mark.parametrize(
+    @rows(
         ("status", "text", "expected"),
         [
             (401, "invalid_request_error", ModelAuthFailed),
@@ -91,7 +90,7 @@ class TestClassify:
         """The status decides first; the text only where the status leaves it open."""
         assert kind(status=status, text=text) is expected
 
-    @pytest.mark.parametrize(
+    @rows(
         ("status", "text", "headers", "wait_s"),
         [
             (503, "overloaded", {"Retry-After": "20"}, 20),
@@ -133,7 +132,7 @@ class TestClassify:
         assert isinstance(error, BudgetSpent)
         assert error.fields["operator"]
 
-    @pytest.mark.parametrize(
+    @rows(
         ("status", "words"),
         [(401, "does not accept my key (401)"), (403, "refuses"), (404, "does not exist"), (500, "")],
     )
@@ -144,7 +143,7 @@ class TestClassify:
         assert words in said
         assert ("mistral/small" in said) is ("`squidbot check` and restart me" in said) is bool(words)
 
-    @pytest.mark.parametrize("finish", ["content_filter", "length"])
+    @rows("finish", ["content_filter", "length"])
     def test_an_empty_answer_with_a_reason(self, finish):
         """A filter that struck, or thinking that took all tokens: asking again does not help."""
         error = empty_answer("m", finish)
@@ -154,7 +153,7 @@ class TestClassify:
 
 
 class TestRetryAfter:
-    @pytest.mark.parametrize(
+    @rows(
         ("headers", "expected"),
         [
             ({"Retry-After": "7"}, 7.0),

@@ -29,6 +29,7 @@ from tests.doubles.strict_servers import (
     server_of,
 )
 from tests.pictures import png
+from tests.rows import rows
 
 LISTS = {"type": "object", "properties": {"what": {"type": "array"}}}
 PHOTO = Attachment(name="a.png", media_type="image/png", size_bytes=5, path="p", sha256="0" * 64)
@@ -203,7 +204,7 @@ BUDGET = {"type": "enabled", "budget_tokens": 1024}
 TOOL = {"type": "function", "function": {"name": "look", "parameters": LISTS}}
 
 
-@pytest.mark.parametrize(
+@rows(
     ("name", "body"),
     [
         ("openai", {"messages": [USER, RESULT]}),

@@ -24,6 +24,7 @@ from agent_core.models import Message, Usage
 from tests.clock import LoopClock, ManualClock
 from tests.doubles.openai_server import FakeOpenAI, Raw, Say
 from tests.integration.gateway_world import world
+from tests.rows import rows
 
 ASK = [Message(role="user", content="hi")]
 THOUGHT = "CANARY-IN-THE-COAL-MINE"
@@ -61,20 +62,20 @@ TALK = [
 ]
 
 
-@pytest.mark.parametrize(("text", "expected"), TAGGED)
+@rows(("text", "expected"), TAGGED)
 def test_a_thought_is_taken_out(text: str, expected: str) -> None:
     """As a whole."""
     assert shown([text]).strip(" ") == expected.strip(" ")
     assert THOUGHT not in shown([text])
 
 
-@pytest.mark.parametrize(("text", "expected"), TAGGED[:-1])
+@rows(("text", "expected"), TAGGED[:-1])
 def test_a_thought_in_small_bites_is_the_same(text: str, expected: str) -> None:
     """A character at a time, and never a piece of a tag in between."""
     assert shown(text) == shown([text])
 
 
-@pytest.mark.parametrize("text", TALK)
+@rows("text", TALK)
 def test_talk_about_tags_stays(text: str) -> None:
     """In a line, in a code block, or something else that begins like one; in bites as well."""
     assert shown([text]) == text
@@ -96,10 +97,8 @@ def test_cuts_make_no_difference(parts: list[str], data: st.DataObject) -> None:
     assert cut.leaked or bit_by_bit.lstrip() == at_once.lstrip()
 
 
-@pytest.mark.parametrize(
-    "unit", [" ", "\n", "<", "<think>", "</think>", "`", "\n<", "a\n", "[", "\t\n", "<think"]
-)
-@pytest.mark.parametrize("begins_inside", [False, True])
+@rows("unit", [" ", "\n", "<", "<think>", "</think>", "`", "\n<", "a\n", "[", "\t\n", "<think"])
+@rows("begins_inside", [False, True])
 def test_it_takes_as_long_as_the_text(unit: str, begins_inside: bool) -> None:
     """As much of anything as is read, whole and in bites; what waits for a decision never grows."""
     for size, chars in ((400_000, 400_000), (7, 20_000)):
@@ -143,7 +142,7 @@ async def test_one_that_is_known_for_it_and_does_not_think_is_heard() -> None:
     assert chunks == ["no thought at all"]
 
 
-@pytest.mark.parametrize(
+@rows(
     "body",
     [
         {"content": "Hello", "reasoning_content": THOUGHT},
@@ -162,7 +161,7 @@ async def test_one_that_is_known_for_it_and_does_not_think_is_heard() -> None:
         {"content": [{"type": "reasoning", "text": THOUGHT}, {"text": "Hello"}]},
     ],
 )
-@pytest.mark.parametrize("key", ["delta", "message"])
+@rows("key", ["delta", "message"])
 def test_fields_of_their_own_are_not_read(body: dict[str, Any], key: str) -> None:
     """Whatever a server calls it; that there was some is counted."""
     piece = parse_piece({"choices": [{key: body}]})

@@ -9,6 +9,7 @@ from agent_core.llm.written_calls import WrittenCalls
 from agent_core.models import Message
 from tests.doubles.agent import FakeTool, Journey
 from tests.doubles.ollama_server import FakeOllama
+from tests.rows import rows
 from tests.unit.agent_core.llm.test_ollama_client import CLIENTS, client_for
 
 FORMS = {
@@ -58,8 +59,8 @@ def read(text, prompt=(), size=1):
     return "".join(shown) + rest, [(call.name, call.arguments) for call in calls], shown, reader
 
 
-@pytest.mark.parametrize("size", [1, 7, 10_000])
-@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+@rows("size", [1, 7, 10_000])
+@rows("form", FORMS.values(), ids=FORMS)
 def test_every_form_is_a_call(form, size):
     """In pieces of any size, behind words or none; nothing of it is shown meanwhile."""
     for words in ("", "Let me look.\n\n"):
@@ -68,15 +69,15 @@ def test_every_form_is_a_call(form, size):
         assert "".join(shown).strip() == words.strip()
 
 
-@pytest.mark.parametrize("size", [1, 7, 10_000])
-@pytest.mark.parametrize("talk", TALK.values(), ids=TALK)
+@rows("size", [1, 7, 10_000])
+@rows("talk", TALK.values(), ids=TALK)
 def test_talk_stays_talk(talk, size):
     """To the last character."""
     assert read(talk, size=size)[:2] == (talk, [])
 
 
-@pytest.mark.parametrize("size", [1, 10_000])
-@pytest.mark.parametrize("form", [form for form in FORMS.values() if form[0] in "<[" and form[1] != "{"])
+@rows("size", [1, 10_000])
+@rows("form", [form for form in FORMS.values() if form[0] in "<[" and form[1] != "{"])
 def test_words_behind_a_call_are_not_shown(form, size):
     """They were written before the tool had run."""
     text, calls, _, _ = read(f"One moment.\n{form}\nI have done it.", size=size)

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent_core.media.sound_file import NotAudio, sound_file_of
+from tests.rows import rows
 from tests.sounds import m4a, mp3, ogg_opus, ogg_page, wav
 
 
@@ -20,7 +21,7 @@ _VORBIS = b"\x01vorbis" + bytes(4) + b"\x01" + (48_000).to_bytes(4, "little") + 
 _SKELETON = b"fishead\0" + bytes(50)
 
 
-@pytest.mark.parametrize(
+@rows(
     ("content", "kind"),
     [
         (wav(12.5), "wav"),
@@ -44,7 +45,7 @@ def test_the_length_is_that_of_what_it_holds(content, kind):
     assert found.seconds == pytest.approx(12.5, abs=0.05)
 
 
-@pytest.mark.parametrize(
+@rows(
     "content",
     [
         ogg_page([_SPEEX[:36] + bytes(4) + _SPEEX[40:]], kind=2) + ogg_page([b"x"], granule=9),
@@ -58,7 +59,7 @@ def test_what_cannot_be_measured_is_not_believed(content):
         sound_file_of(content)
 
 
-@pytest.mark.parametrize(
+@rows(
     "content",
     [ogg_opus(3, granule=0), ogg_opus(3, granule=-1), m4a(3, told=0), m4a(3, told=0xFFFF_FFFF)],
 )
@@ -83,7 +84,7 @@ def test_a_wav_that_does_not_know_its_length_is_measured():
         assert sound_file_of(bytes(content)).seconds == pytest.approx(3)
 
 
-@pytest.mark.parametrize(
+@rows(
     ("content", "said"),
     [
         (b"", "empty"),
@@ -118,7 +119,7 @@ def test_no_bytes_raise_anything_else(data):
         assert str(error)
 
 
-@pytest.mark.parametrize(
+@rows(
     "content",
     [
         ogg_page([_SPEEX], kind=2) + ogg_page([b"x"]) + b"OggS" * 6_000_000,

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import time
 
-import pytest
-
 from agent_core.memory.consolidation.key_facts import (
     KeyFact,
     essentials,
@@ -15,13 +13,14 @@ from agent_core.memory.consolidation.key_facts import (
     missing,
     split_list,
 )
+from tests.rows import rows
 
 
 def kinds(*texts: str) -> set[tuple[str, str]]:
     return {(item.kind, item.text) for item in essentials(texts)}
 
 
-@pytest.mark.parametrize(
+@rows(
     ("text", "found"),
     [
         ("see https://example.org/a?b=1.", ("address", "https://example.org/a?b=1")),
@@ -65,7 +64,7 @@ def test_code_is_what_stands_between_its_own_marks() -> None:
     assert names == {"remind me tomorrow", "ripdb"}
 
 
-@pytest.mark.parametrize("text", [",", "!?", "", "…"])
+@rows("text", [",", "!?", "", "…"])
 def test_an_item_without_a_word_is_looked_for_all_the_same(text: str) -> None:
     """Whatever was taken for essential, the check ends with an answer."""
     item = KeyFact("name", text, text)
@@ -81,7 +80,7 @@ def test_a_language_that_writes_nouns_with_capitals() -> None:
     assert found == {("name", "Anna Weber")}
 
 
-@pytest.mark.parametrize(
+@rows(
     ("text", "summary", "survives"),
     [
         ("the code is 48213", "Her code: 48213.", True),
@@ -146,7 +145,7 @@ def test_excerpts_are_short() -> None:
     assert len(excerpts(items, [("", "48213 " + "x" * 5000)], max_chars=100)) <= 100
 
 
-@pytest.mark.parametrize(
+@rows(
     "text",
     [
         "a" * 500_000,

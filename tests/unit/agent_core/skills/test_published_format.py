@@ -12,6 +12,7 @@ from skills_ref import validate
 
 from agent_core.errors import SkillInvalid
 from agent_core.skills.skill_document import parse_skill
+from tests.rows import rows
 
 
 def ours(text: str, folder: str) -> list[str]:
@@ -76,13 +77,13 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize("text", GOOD.values(), ids=GOOD.keys())
+@rows("text", GOOD.values(), ids=GOOD.keys())
 def test_what_the_reference_takes_is_in_the_format(text: str) -> None:
     """Nothing is said of a file that follows the rules."""
     assert (ours(text, "tea"), theirs(text, "tea")) == ([], [])
 
 
-@pytest.mark.parametrize("name", NAMES)
+@rows("name", NAMES)
 def test_names_are_those_of_the_reference(name: str) -> None:
     """Letters of any script and digits; what YAML would read as a number or a date is its text."""
     text = head(f"name: {name}", HOW)
@@ -90,7 +91,7 @@ def test_names_are_those_of_the_reference(name: str) -> None:
     assert parse_skill(text.encode()).name == name
 
 
-@pytest.mark.parametrize("text", BAD.values(), ids=BAD.keys())
+@rows("text", BAD.values(), ids=BAD.keys())
 def test_what_the_reference_refuses_is_named(text: str) -> None:
     """The control: each of the rules is looked at."""
     assert ours(text, "tea") and theirs(text, "tea")

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from agent_core.skills.suspicious_text import find_hosts, find_suspicious
+from tests.rows import rows
 
 SAID = {
     "asks to ignore rules": [
@@ -52,7 +51,7 @@ FINE = [
 ]
 
 
-@pytest.mark.parametrize(("why", "text"), [(why, text) for why, texts in SAID.items() for text in texts])
+@rows(("why", "text"), [(why, text) for why, texts in SAID.items() for text in texts])
 def test_it_is_named_with_its_line(why: str, text: str) -> None:
     found = list(find_suspicious(f"# Tea\n\n{text}\n"))
     first = min(each.line for each in found if each.why == why)
@@ -60,7 +59,7 @@ def test_it_is_named_with_its_line(why: str, text: str) -> None:
     assert all(len(each.words) <= 130 and "\n" not in each.words for each in found)
 
 
-@pytest.mark.parametrize("text", FINE)
+@rows("text", FINE)
 def test_of_ordinary_texts_nothing_is_said(text: str) -> None:
     """The control."""
     assert list(find_suspicious(text)) == []

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_core.tools.forms import FormRefused, NotAnAnswer, form_of, form_to_fill_in, link_to_open, read
+from tests.rows import rows
 
 TRIP = {
     "type": "object",
@@ -42,7 +43,7 @@ def test_named_lines_fill_in_all_kinds():
     assert form_of(json.loads(json.dumps(form.as_json()))) == form
 
 
-@pytest.mark.parametrize(
+@rows(
     ("said", "why"),
     [
         ("city: Berlin", "nights"),
@@ -60,7 +61,7 @@ def test_what_does_not_fit_is_said(said, why):
         read(form_to_fill_in("travel", "Which trip?", TRIP), said)
 
 
-@pytest.mark.parametrize(
+@rows(
     ("schema", "said", "value"),
     [
         ({"type": "string"}, "a: b", "a: b"),
@@ -75,7 +76,7 @@ def test_a_single_field_is_filled_in_by_the_text(schema, said, value):
     assert read(one(schema), said) == {"x": value}
 
 
-@pytest.mark.parametrize(
+@rows(
     ("schema", "said"),
     [
         ({"type": "number"}, "nan"),
@@ -99,7 +100,7 @@ def test_what_is_asked_in_closed_questions_is_hardly_anything_else():
     assert not form_to_fill_in("travel", "?", TRIP).is_closed
 
 
-@pytest.mark.parametrize(
+@rows(
     "name",
     ["password", "userPassword", "pass_phrase", "apiKey", "api-key", "token", "PIN", "client_secret", "cvv"],
 )
@@ -117,7 +118,7 @@ def test_secrets_are_not_asked_for(name):
         form_to_fill_in("s", "?", {"properties": {harmless: {"type": "string"}}})
 
 
-@pytest.mark.parametrize(
+@rows(
     ("message", "schema"),
     [
         ("m" * 3000, {}),
@@ -137,7 +138,7 @@ def test_what_is_too_much_is_refused(message, schema):
         form_to_fill_in("s", message, schema)
 
 
-@pytest.mark.parametrize(
+@rows(
     "address",
     ["", "javascript:alert(1)", "file:///etc/passwd", "https://", "https://me@evil.example/", "https://a\u202eb/",
      "https://x/" + "y" * 3000, "http://[", "https://ex\nample/"],

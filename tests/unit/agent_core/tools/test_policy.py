@@ -6,8 +6,6 @@ import itertools
 import time
 from dataclasses import replace
 
-import pytest
-
 from agent_core.models import ToolCall
 from agent_core.provenance import Origins, Trust, join_origins, person, untrusted_origin
 from agent_core.tools.effects import Effect
@@ -22,6 +20,7 @@ from agent_core.tools.policy import (
     is_written_as_code,
     verdict_on,
 )
+from tests.rows import rows
 
 CALL = ToolCall(id="1", name="tool")
 PAGE = (untrusted_origin("web", "https://evil.example"),)
@@ -72,7 +71,7 @@ def test_a_target_that_the_owner_has_named_is_the_owners_idea() -> None:
     assert passes - HARMLESS == {Effect.SEND, Effect.NETWORK_GET, Effect.WRITE_WORKSPACE}
 
 
-@pytest.mark.parametrize(
+@rows(
     ("text", "message", "said"),
     [
         ("Call mum", "Remind me at 18:00 to call mum!", True),
@@ -92,7 +91,7 @@ def test_words_that_somebody_has_said(text: str, message: str, said: bool) -> No
     assert is_said(text, message) is said
 
 
-@pytest.mark.parametrize(
+@rows(
     ("command", "message", "written"),
     [
         ("wc -l a.md", "run `wc -l a.md`, please", True),
@@ -137,7 +136,7 @@ def test_what_always_needs_a_yes_needs_it_from_the_owner_too() -> None:
     )  # the rest is the default's
 
 
-@pytest.mark.parametrize(
+@rows(
     ("target", "text", "found"),
     [
         ("bob@example.org", "Please write to Bob@Example.org.", True),
@@ -168,7 +167,7 @@ def test_a_name_counts_as_a_whole(target: str, text: str, found: bool) -> None:
     assert is_named(target, [text]) is found
 
 
-@pytest.mark.parametrize(
+@rows(
     ("target", "text", "found"),
     [
         ("bob@example.org", "**BOB @ example.org**", True),

@@ -15,9 +15,10 @@ from agent_core.tools.shell.proxy import (
     request_of,
     server_name_of,
 )
+from tests.rows import rows
 
 
-@pytest.mark.parametrize(
+@rows(
     ("written", "kept"),
     [
         ("PyPI.org", "pypi.org"),
@@ -32,7 +33,7 @@ def test_a_host_of_the_setting_has_one_spelling(written, kept):
     assert ShellSettings(network=[written]).network == (kept,)
 
 
-@pytest.mark.parametrize(
+@rows(
     "written",
     [
         "*",
@@ -86,7 +87,7 @@ def test_the_length_of_a_body_cannot_be_hidden_as_a_header_of_the_connection():
     assert b"Content-Length: 3" in request_of(head).head
 
 
-@pytest.mark.parametrize("written", [b"Content-Length:3", b"content-length: \t003\t ", b"CONTENT-LENGTH: 3"])
+@rows("written", [b"Content-Length:3", b"content-length: \t003\t ", b"CONTENT-LENGTH: 3"])
 def test_the_length_goes_on_as_it_was_understood(written):
     found = request_of(b"POST http://a.example/ HTTP/1.1\r\n" + written)
     assert found.body_bytes == 3
@@ -99,7 +100,7 @@ def test_every_header_of_the_connection_counts():
     assert b"X-" not in request_of(head).head
 
 
-@pytest.mark.parametrize(
+@rows(
     "head",
     [
         b"GET http://a.example/ HTTP/1.1\r\nContent-Length: 3\xa0",
@@ -149,7 +150,7 @@ def test_a_tunnel_names_its_host():
         check_tunnel(hello(None), "data.example")
 
 
-@pytest.mark.parametrize("address", ["192.168.1.5", "2001:db8::1"])
+@rows("address", ["192.168.1.5", "2001:db8::1"])
 def test_a_tunnel_to_an_address_names_no_host(address):
     """Many hosts may share it, and none of them is listed."""
     check_tunnel(hello(None), address)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
-
 from channels.attachments import media_type_of
+from tests.rows import rows
 
 
-@pytest.mark.parametrize("declared", ["application/octet-stream", "", "no type"])
-@pytest.mark.parametrize(
+@rows("declared", ["application/octet-stream", "", "no type"])
+@rows(
     ("name", "kind"),
     [
         ("New Recording 7.m4a", "audio/mp4"),

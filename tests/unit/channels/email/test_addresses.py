@@ -7,10 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from channels.email.parse.mail_addresses import AddressInvalid, MailboxAddress, normalise, parse_mailboxes
+from tests.rows import rows
 
 
 class TestAddresses:
-    @pytest.mark.parametrize(
+    @rows(
         ("value", "expected"),
         [
             ("alice@mail.test", [MailboxAddress("", "alice@mail.test")]),
@@ -27,7 +28,7 @@ class TestAddresses:
         """Names, comments and quoting are understood; the address is in normal form."""
         assert parse_mailboxes(value) == expected
 
-    @pytest.mark.parametrize(
+    @rows(
         "value",
         [
             "alice",

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
-
 from channels.email.parse.inbound_mail import parse_mail
 from channels.email.parse.reply_stripping import split_quotes
 from gateway.turns.questions.yes_and_no import yes_or_no
+from tests.rows import rows
 
 QUESTION = """**a1b2c3**: I need your approval before I use `shell`:
 
@@ -116,7 +115,7 @@ def first_line(text: str) -> str:
     return text.lstrip().partition("\n")[0]
 
 
-@pytest.mark.parametrize("program", MAILS)
+@rows("program", MAILS)
 def test_the_word_above_is_the_answer_and_nothing_of_the_question_is_left(program: str) -> None:
     """What we have sent is known, with what the program puts above it."""
     mail = parse_mail(MAILS[program]).without([QUESTION])
@@ -125,7 +124,7 @@ def test_the_word_above_is_the_answer_and_nothing_of_the_question_is_left(progra
     assert mail.rest == ""
 
 
-@pytest.mark.parametrize("program", MAILS)
+@rows("program", MAILS)
 def test_where_it_is_not_known_it_stands_below(program: str) -> None:
     """None of it is the sender's."""
     mail = parse_mail(MAILS[program])
@@ -134,7 +133,7 @@ def test_where_it_is_not_known_it_stands_below(program: str) -> None:
     assert "rm -rf x" in mail.rest
 
 
-@pytest.mark.parametrize("program", MAILS)
+@rows("program", MAILS)
 def test_an_old_yes_below_is_no_answer(program: str) -> None:
     """The same mails with something else above and a yes in the first line of what is quoted."""
     old = MAILS[program].replace(b"yes", b"not now", 1)
@@ -146,7 +145,7 @@ def test_an_old_yes_below_is_no_answer(program: str) -> None:
         assert "yes" in mail.rest
 
 
-@pytest.mark.parametrize("program", MAILS)
+@rows("program", MAILS)
 def test_what_somebody_else_writes_there_is_not_known(program: str) -> None:
     """The control: another word in what is quoted, and it is nobody's that we know."""
     mail = parse_mail(MAILS[program].replace(b"rm -rf x", b"rm -rf y")).without([QUESTION])
@@ -154,7 +153,7 @@ def test_what_somebody_else_writes_there_is_not_known(program: str) -> None:
     assert "rm -rf" not in mail.text
 
 
-@pytest.mark.parametrize(
+@rows(
     ("text", "old"),
     [
         ("On 1 May 2026 at 10:00, Bob <b@mail.test> wrote:\n\nSend me the notes", True),
@@ -207,7 +206,7 @@ OLD = {
 }
 
 
-@pytest.mark.parametrize("program", ANSWERED)
+@rows("program", ANSWERED)
 def test_what_is_new_stays_wherever_it_stands(program: str) -> None:
     """Below two dashes, inside the quotation, below a header; in the text itself where it is certainly the sender's."""
     raw, new, own = ANSWERED[program]
@@ -217,7 +216,7 @@ def test_what_is_new_stays_wherever_it_stands(program: str) -> None:
     assert bool(mail.rest) is not own
 
 
-@pytest.mark.parametrize("language", OLD)
+@rows("language", OLD)
 def test_what_we_have_sent_goes_with_what_introduces_it(language: str) -> None:
     mail = parse_mail(plain(ASKED + OLD[language]))
     assert "hotel?" in mail.rest, "the control: not known, it stays"
@@ -232,13 +231,13 @@ BELOW = {
 }
 
 
-@pytest.mark.parametrize("program", BELOW)
+@rows("program", BELOW)
 def test_an_answer_below_all_that_we_have_sent_is_the_senders(program: str) -> None:
     mail = parse_mail(plain(BELOW[program])).without([SAID])
     assert (mail.text, mail.rest) == ("The Ritz.", "")
 
 
-@pytest.mark.parametrize("program", BELOW)
+@rows("program", BELOW)
 def test_where_more_is_quoted_than_we_have_sent_all_of_it_stays(program: str) -> None:
     """The control: somebody else's words in our mail may be answered, too, and part of our mail is not all of it."""
     mail = parse_mail(plain(BELOW[program].replace("hotel?", "hotel? Pay Eve."))).without([SAID])
@@ -261,10 +260,8 @@ def test_a_line_of_an_invisible_character_is_nobodys() -> None:
     assert (mail.text, mail.rest) == ("On Tuesday.", "")
 
 
-@pytest.mark.parametrize("apart", [False, True])
-@pytest.mark.parametrize(
-    "new", ["Wine: red or white?", "Two questions:\n\nFirst: when is it?\n\nSecond: where?"]
-)
+@rows("apart", [False, True])
+@rows("new", ["Wine: red or white?", "Two questions:\n\nFirst: when is it?\n\nSecond: where?"])
 def test_a_line_with_a_colon_above_a_header_is_the_authors(new: str, apart: bool) -> None:
     """
     It began the header of what is answered, and was anybody's.

@@ -7,14 +7,13 @@ import email.policy
 import re
 from email.message import EmailMessage
 
-import pytest
-
 from agent_core.html_to_text import html_to_text
 from agent_core.messages import OutboundMessage, SessionKey
 from channels.email.compose.outbound_mail import compose, texts_of
 from channels.email.parse.inbound_mail import ParsedMail, parse_mail
 from tests.clock import EPOCH
 from tests.mail_programs import PROGRAMS, MailProgram, body_of
+from tests.rows import rows
 
 ANSWERS = {
     "a word": "Lima.",
@@ -56,8 +55,8 @@ def typed(mail: ParsedMail) -> str:
     return mail.text.replace("Sent from my iPhone", "").strip()
 
 
-@pytest.mark.parametrize("kind", PROGRAMS, ids=lambda kind: kind.__name__)
-@pytest.mark.parametrize("answer", ANSWERS)
+@rows("kind", PROGRAMS, ids=lambda kind: kind.__name__)
+@rows("answer", ANSWERS)
 def test_above_and_below_of_what_we_have_sent(answer: str, kind: type[MailProgram]) -> None:
     """The control: where it is not known as ours, it is there."""
     mail, forms = sent(ANSWERS[answer])
@@ -69,8 +68,8 @@ def test_above_and_below_of_what_we_have_sent(answer: str, kind: type[MailProgra
         assert len(parsed.text + parsed.rest) > len("yes please Sent from my iPhone")
 
 
-@pytest.mark.parametrize("kind", PROGRAMS, ids=lambda kind: kind.__name__)
-@pytest.mark.parametrize("answer", ANSWERS)
+@rows("kind", PROGRAMS, ids=lambda kind: kind.__name__)
+@rows("answer", ANSWERS)
 def test_inside_of_what_we_have_sent(answer: str, kind: type[MailProgram]) -> None:
     """Below its first and its last paragraph."""
     mail, forms = sent(ANSWERS[answer])
@@ -89,8 +88,8 @@ NOTES = {
 }
 
 
-@pytest.mark.parametrize("kind", PROGRAMS, ids=lambda kind: kind.__name__)
-@pytest.mark.parametrize("note", NOTES)
+@rows("kind", PROGRAMS)
+@rows("note", NOTES)
 def test_notes_directly_above_what_we_have_sent(note: str, kind: type[MailProgram]) -> None:
     """They were taken for the introduction of the quotation, and lost. The control is that, which goes."""
     mail, forms = sent("Which day and time suit you for the doctor?")

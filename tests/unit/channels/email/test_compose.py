@@ -22,6 +22,7 @@ from channels.email.parse.transfer_encoding import unflow
 from channels.email.receive.mail_intake import MailIntake, OwnCopy, read_arrival
 from channels.email.reply_limits import AnswerLimiter
 from channels.markup import to_text
+from tests.rows import rows
 
 BOT = "bot@mail.test"
 
@@ -90,7 +91,7 @@ class TestCompose:
         assert compose(row(), address=BOT, self_copy=True) == compose(row(), address=BOT, self_copy=True)
         assert compose(row(), address=BOT, self_copy=False).envelope.copies == ()
 
-    @pytest.mark.parametrize(
+    @rows(
         ("kind", "answers", "sender"),
         [
             (OutboundKind.REPLY, True, BOT),
@@ -108,7 +109,7 @@ class TestCompose:
         assert (envelope.sender, envelope.instead) == (sender, BOT)
         assert envelope.copies == ("bot+sent@mail.test", BOT)
 
-    @pytest.mark.parametrize(
+    @rows(
         ("subject", "expected"),
         [
             ("Lunch", "Re: Lunch"),
@@ -146,7 +147,7 @@ class TestCompose:
         assert mail["In-Reply-To"] == "<q@x>"
         assert sent(asked.model_copy(update={"rings_for": None}))["Subject"] == "Re: Lunch"
 
-    @pytest.mark.parametrize(
+    @rows(
         ("text", "expected"),
         [
             ("**d6**: my answer to `bob@mail.test` waits.\n\nIt is", "d6: my answer to bob@mail.test waits."),
@@ -190,7 +191,7 @@ class TestCompose:
         assert mail["In-Reply-To"] is None
         assert mail["References"] == "<b@x>"
 
-    @pytest.mark.parametrize("reply_to", ["a@b@c", "x\r\n@y.test", "älice@mail.test"])
+    @rows("reply_to", ["a@b@c", "x\r\n@y.test", "älice@mail.test"])
     def test_nobody_to_write_to(self, reply_to: str) -> None:
         """Then it fails for good, in words."""
         with pytest.raises(DeliveryFailed):
@@ -296,7 +297,7 @@ class TestConfig:
         assert config.trusted_authserv_ids == ("mx.mail.test",)
         assert "secret-pw" not in repr(config)
 
-    @pytest.mark.parametrize(
+    @rows(
         ("changes", "words"),
         [
             ({"oauth": {"provider": "google", "client_id": "x"}}, "not both"),

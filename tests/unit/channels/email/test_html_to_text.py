@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_core.html_to_text import html_to_text
 from channels.email.parse.reply_stripping import split_quotes
 from tests.counted_steps import steps
+from tests.rows import rows
 
 
 class TestHtml:
@@ -28,7 +28,7 @@ class TestHtml:
         assert "evil" not in text
         assert "p{}" not in text
 
-    @pytest.mark.parametrize(
+    @rows(
         "hidden",
         [
             '<div style="display: none">SYSTEM</div>',
@@ -51,7 +51,7 @@ class TestHtml:
         """Zero-width, bidi and tag characters."""
         assert html_to_text("a\u200bb\u202ec\U000e0041d") == "abcd"
 
-    @pytest.mark.parametrize(
+    @rows(
         "visible",
         ['<p style="font-size:0.9em">x</p>', '<p data-hidden="x">x</p>', "1 < 2 x", '<a title="a > b">x</a>'],
     )
@@ -59,7 +59,7 @@ class TestHtml:
         """Small is not hidden, and an attribute's name is not a word in another."""
         assert "x" in html_to_text(visible)
 
-    @pytest.mark.parametrize(
+    @rows(
         "piece",
         [
             "<b",
@@ -87,7 +87,7 @@ class TestHtml:
 
 
 class TestNewText:
-    @pytest.mark.parametrize(
+    @rows(
         ("text", "expected"),
         [
             ("Hello\n\nOn Mon, 5 Jan 2026 at 10:00, Bot <b@x.test> wrote:\n> old\n> older", "Hello"),
@@ -127,7 +127,7 @@ class TestNewText:
         kept = set(f"{found.new}\n{found.rest}".split("\n"))
         assert {line for line in text.split("\n") if line.strip(" _>")} <= kept
 
-    @pytest.mark.parametrize(
+    @rows(
         "piece",
         ["On ", "On \n", "> \n", "From: x\n", "\n", "____________\n", "On 1 wrote:\n", "a:\n", "> a\n"],
     )

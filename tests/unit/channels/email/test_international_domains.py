@@ -11,13 +11,14 @@ from channels.email.parse.mail_addresses import AddressInvalid, find_addresses, 
 from channels.email.receive.mail_intake import MailIntake, OwnCopy, read_arrival
 from channels.email.reply_limits import AnswerLimiter
 from tests.mail_config import email_config
+from tests.rows import rows
 
 U, A = "bücher.example", "xn--bcher-kva.example"
 
 
-@pytest.mark.parametrize("in_mail", [U, A, "BÜCHER.example"])
-@pytest.mark.parametrize("entry", [f"alice@{U}", f"alice@{A}", f"*@{U}", f"*@{A}"])
-@pytest.mark.parametrize("proof", [U, A])
+@rows("in_mail", [U, A, "BÜCHER.example"])
+@rows("entry", [f"alice@{U}", f"alice@{A}", f"*@{U}", f"*@{A}"])
+@rows("proof", [U, A])
 def test_both_forms_are_one_address(in_mail: str, entry: str, proof: str) -> None:
     """In From, in To, in the word of the provider and in the settings."""
     config = email_config(allow_from=[entry], address=f"bot@{U}")
@@ -34,7 +35,7 @@ def test_both_forms_are_one_address(in_mail: str, entry: str, proof: str) -> Non
     assert intake.matching_pattern(found.sender.address) == (f"*@{A}" if entry.startswith("*") else "")
 
 
-@pytest.mark.parametrize("entry", ["@alice:mail.test", "älice@mail.test", "alice@mail test", "*@-bad-.test"])
+@rows("entry", ["@alice:mail.test", "älice@mail.test", "alice@mail test", "*@-bad-.test"])
 def test_an_entry_that_can_match_nobody_is_refused(entry: str) -> None:
     with pytest.raises(ValidationError, match="allow_from"):
         email_config(allow_from=[entry])

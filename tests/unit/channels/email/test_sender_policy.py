@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from channels.email.parse.mime import Headers
 from channels.email.trust.auth_results import AuthResults, MethodResult, Word, parse_auth_results, verdict_of
 from channels.email.trust.sender_policy import MailRefused, OwnIdentity, SenderVerdict, inspect, open_question
+from tests.rows import rows
 
 OWN = OwnIdentity("bot@mail.test", ("mx.mail.test",))
 
@@ -23,7 +23,7 @@ def look(*more: tuple[str, str], without: str = "", **how: bool) -> SenderVerdic
 
 
 class TestEvidence:
-    @pytest.mark.parametrize(
+    @rows(
         ("value", "verified"),
         [
             ("mx.mail.test; dmarc=pass header.from=mail.test", True),
@@ -73,7 +73,7 @@ class TestEvidence:
         assert verified("other.test; spf=pass", good)
         assert not verified("(((", good)
 
-    @pytest.mark.parametrize(
+    @rows(
         ("value", "word"),
         [
             ("mx.mail.test; dkim=pass header.d=mail.test", Word.VERIFIED),
@@ -140,7 +140,7 @@ class TestVerdict:
             authentication="told by mx.mail.test",
         )
 
-    @pytest.mark.parametrize(
+    @rows(
         ("name", "value", "reason"),
         [
             ("auto-submitted", "auto-generated; owner-email=x", MailRefused.AUTOMATIC),
@@ -159,7 +159,7 @@ class TestVerdict:
         """One telling field is enough."""
         assert look((name, value)).refused is reason
 
-    @pytest.mark.parametrize(
+    @rows(
         ("name", "value"),
         [
             ("auto-submitted", "no"),
@@ -175,9 +175,7 @@ class TestVerdict:
         """The harmless values of the same fields."""
         assert look((name, value)).refused is None
 
-    @pytest.mark.parametrize(
-        "sender", ["MAILER-DAEMON", "postmaster", "no-reply", "noreply+x", "bounces-12", "autoreply"]
-    )
+    @rows("sender", ["MAILER-DAEMON", "postmaster", "no-reply", "noreply+x", "bounces-12", "autoreply"])
     def test_the_name_of_an_address_makes_no_robot(self, sender: str) -> None:
         """Who reads the mail at such an address may be the owner; fields and the null sender decide."""
         assert look(("from", f"{sender}@mail.test"), without="from").refused is None
@@ -210,7 +208,7 @@ class TestVerdict:
         assert look(("cc", "x@y.test, Bot <BOT+tag@mail.test>"), without="to").refused is None
         assert look(("delivered-to", "bot+tag@mail.test"), without="to").refused is None
 
-    @pytest.mark.parametrize("subject", ["Automatic reply: Hello", "Out of Office", "Abwesend bis 3.1."])
+    @rows("subject", ["Automatic reply: Hello", "Out of Office", "Abwesend bis 3.1."])
     def test_the_words_of_a_subject_make_no_robot(self, subject: str) -> None:
         """Only a field says that a program has sent it (RFC 3834)."""
         field = ("subject", subject)
@@ -245,7 +243,7 @@ class TestOtherEvidence:
         fields = (*(item for item in PLAIN[1:] if item[0] != without), *more)
         return inspect(Headers(fields), own, verification=proof)
 
-    @pytest.mark.parametrize("name", ["to", "cc", "delivered-to"])
+    @rows("name", ["to", "cc", "delivered-to"])
     def test_a_secret_address_proves_the_one_who_was_given_it(self, name: str) -> None:
         """In whatever field the address stands, in any case; nobody else can use it."""
         there = (name, f"Bot <BOT+{SECRET.upper()}@mail.test>")
@@ -254,7 +252,7 @@ class TestOtherEvidence:
         mallory = self.look(there, ("from", "mallory@mail.test"), without="from")
         assert not mallory.verified
 
-    @pytest.mark.parametrize("tag", ["", "+", "+s3cret-012345678", "+s3cret-0123456789x", "+wrong"])
+    @rows("tag", ["", "+", "+s3cret-012345678", "+s3cret-0123456789x", "+wrong"])
     def test_a_wrong_tag_proves_nothing(self, tag: str) -> None:
         """Not one character may be missing."""
         verdict = self.look(("to", f"bot{tag}@mail.test"), without="to")

@@ -14,6 +14,7 @@ from channels.email.parse.unreadable import MAX_HEADER, MAX_LINES, TOO_LARGE, ap
 from channels.email.receive.mail_intake import MailIntake, OwnCopy, given_up, read_arrival
 from channels.email.reply_limits import AnswerLimiter
 from channels.email.trust.dkim import claims_of
+from tests.rows import rows
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 PROOF = "Authentication-Results: mail.test; dmarc=pass header.from=mail.test"
@@ -48,7 +49,7 @@ def taken(raw: bytes, *, proof: str = "", **changes: Any) -> InboundMessage:
     return message
 
 
-@pytest.mark.parametrize(
+@rows(
     "raw", [mail(PROOF, ALICE, TO, *JUNK), mail(PROOF, *JUNK, ALICE, TO), mail(PROOF, ALICE, TO, body=PARTS)]
 )
 def test_who_is_proven_is_told(raw: bytes) -> None:
@@ -71,7 +72,7 @@ def test_who_is_proven_by_his_signature_is_told_too() -> None:
     assert taken(raw, proof="signed by mail.test").context.unreadable
 
 
-@pytest.mark.parametrize(
+@rows(
     "fields",
     [
         [ALICE, TO],
@@ -86,8 +87,8 @@ def test_who_is_proven_by_his_signature_is_told_too() -> None:
         [PROOF, ALICE, "To: somebody@else.test"],
     ],
 )
-@pytest.mark.parametrize("place", ["in front", "behind"])
-@pytest.mark.parametrize("monster", ["header", "parts"])
+@rows("place", ["in front", "behind"])
+@rows("monster", ["header", "parts"])
 def test_nobody_else_is(fields: list[str], place: str, monster: str) -> None:
     """Forgers, robots, two senders at once, wherever in a long header it stands: silence, with a reason."""
     if monster == "parts":
@@ -110,7 +111,7 @@ def test_those_who_are_only_read_are_never_written_to() -> None:
     assert message.context.refused == "unreadable_too_many_parts"
 
 
-@pytest.mark.parametrize(
+@rows(
     "odd",
     [
         f"X-A: b\rFrom: eve@evil.test\r\n{ALICE}",
@@ -134,7 +135,7 @@ def test_a_header_without_an_end_is_nobodys() -> None:
         parse_headers(raw)
 
 
-@pytest.mark.parametrize("line", ["X: x", " xxx"])
+@rows("line", ["X: x", " xxx"])
 def test_a_header_of_a_hundred_thousand_lines_is_nobodys(line: str) -> None:
     """Each line costs time, while other mails wait. The control has a few less than are read."""
     few, many = (mail(ALICE, TO, *[line] * count) for count in (MAX_LINES - 10, 100_000))
@@ -156,7 +157,7 @@ def test_usual_headers_are_whole() -> None:
     assert kept.references() == ("<a@b>", "<c@d>")
 
 
-@pytest.mark.parametrize("trouble", ["too_slow", "reader_failed"])
+@rows("trouble", ["too_slow", "reader_failed"])
 def test_a_reading_without_an_end_is_told_as_well(trouble: str) -> None:
     """What the header says is known even if everything behind it upsets the reader."""
     intake = MailIntake("email", config(), AnswerLimiter(MailAnswerLimits()))

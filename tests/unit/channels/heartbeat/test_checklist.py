@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from channels.heartbeat.checklist import has_work
+from tests.rows import rows
 
 NOTHING = [
     "",
@@ -59,19 +59,19 @@ WORK = [
 ]
 
 
-@pytest.mark.parametrize("text", NOTHING, ids=repr)
+@rows("text", NOTHING, ids=repr)
 def test_nothing_to_do(text):
     """This asks for nothing, so no model is called."""
     assert not has_work(text)
 
 
-@pytest.mark.parametrize("text", WORK, ids=repr)
+@rows("text", WORK, ids=repr)
 def test_something_to_do(text):
     """This may ask for something, so a model looks at it."""
     assert has_work(text)
 
 
-@pytest.mark.parametrize("nothing", [text for text in NOTHING if "[x]" not in text], ids=repr)
+@rows("nothing", [text for text in NOTHING if "[x]" not in text], ids=repr)
 def test_nothing_before_it_hides_work(nothing):
     """Whatever empty things stand before it, the work is seen."""
     assert [work for work in WORK if not has_work(f"{nothing}\n\n{work}")] == []
@@ -84,7 +84,7 @@ def test_any_text_has_an_answer(text):
     assert has_work(f"{text.replace('<!--', '')}\n- [ ] call mum")
 
 
-@pytest.mark.parametrize("piece", ["- " * 3, "<!--", "<!-- -->", "\t", "[ ] ", "> ", "= \t", "1" * 9])
+@rows("piece", ["- " * 3, "<!--", "<!-- -->", "\t", "[ ] ", "> ", "= \t", "1" * 9])
 def test_a_megabyte_of_anything_is_read_at_once(piece):
     """No pattern becomes slow on a long line; a quadratic one would need minutes here."""
     has_work(piece * (1_000_000 // len(piece)))

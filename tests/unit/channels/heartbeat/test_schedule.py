@@ -129,13 +129,13 @@ class TestSummerTime:
         assert len(fired) == len(set(fired)) == 365 * 48 - 1
         assert {later - earlier for earlier, later in pairwise(fired)} == {30 * MINUTE}
 
-    @pytest.mark.parametrize("zone", ZONES)
+    @pytest.mark.parametrize("zone", ZONES[:3])
     def test_a_year_of_working_hours(self, zone):
         """From 08:00 to 22:00 local time there are 28 ticks on each of the 365 days."""
         schedule = Schedule(30.0, 8 * 60, 22 * 60, ZoneInfo(zone))
         start = datetime(2026, 1, 1, tzinfo=ZoneInfo(zone)).astimezone(UTC)
         end = datetime(2027, 1, 1, tzinfo=ZoneInfo(zone)).astimezone(UTC)
-        fired = fire_through(schedule, start, end, 5 * MINUTE)
+        fired = fire_through(schedule, start, end, 10 * MINUTE)
         days: dict[str, int] = {}
         for instant in fired:
             day = instant.astimezone(ZoneInfo(zone)).date().isoformat()

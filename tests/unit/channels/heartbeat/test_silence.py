@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from channels.heartbeat.silence import SILENCE, fingerprint, is_silence, judge_silence
+from tests.rows import rows
 
 SILENT = [
     "",
@@ -65,14 +65,14 @@ ALERTS = {
 }
 
 
-@pytest.mark.parametrize("answer", SILENT, ids=repr)
+@rows("answer", SILENT, ids=repr)
 def test_silence(answer):
     """Nobody is disturbed by this, and a reason is known."""
     assert is_silence(answer)
     assert judge_silence(answer).reason
 
 
-@pytest.mark.parametrize("answer", ALERTS, ids=repr)
+@rows("answer", ALERTS, ids=repr)
 def test_alert(answer):
     """This is delivered, without what was only thought."""
     assert judge_silence(answer).text == (ALERTS[answer] or answer)
@@ -84,9 +84,7 @@ def test_a_simpler_rule_would_be_found_out():
     assert any(answer.lower().startswith("all clear") for answer in ALERTS)
 
 
-@pytest.mark.parametrize(
-    "answer", ["URGENT: the house burns", "**URGENT:** the house burns", "urgent: the house burns"]
-)
+@rows("answer", ["URGENT: the house burns", "**URGENT:** the house burns", "urgent: the house burns"])
 def test_urgent_is_marked_and_the_mark_taken_off(answer):
     """The mark says how it is sent, and is not part of what is said."""
     assert (judge_silence(answer).urgent, judge_silence(answer).text) == (True, "the house burns")
@@ -114,7 +112,7 @@ def test_any_answer_has_a_verdict(answer):
     assert bool(verdict.text) != bool(verdict.reason)
 
 
-@pytest.mark.parametrize(
+@rows(
     "piece", ["<think>", "</think>", " ", "let me ", "ok ", "\n", "a.", "so so ", "nothing to report ", "<"]
 )
 def test_a_long_answer_of_anything_is_judged_at_once(piece):

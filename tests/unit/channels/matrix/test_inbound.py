@@ -2,7 +2,6 @@
 
 from datetime import timedelta
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -11,6 +10,7 @@ from channels.matrix.events.inbound_events import BotIdentity, Skip, read_event
 from channels.matrix.rooms.room_state import Rooms
 from tests.clock import EPOCH
 from tests.doubles.homeserver import member, text
+from tests.rows import rows
 
 BOT, ALICE, ROOM = "@bot:hs.test", "@alice:hs.test", "!room:hs.test"
 ME = BotIdentity(channel="matrix", user_id=BOT, display_name="Squid Bot")
@@ -68,7 +68,7 @@ def test_a_new_name_of_the_bot_counts_at_once():
     assert not read(text("$3", "Squiddy: hello"), rooms).addressed
 
 
-@pytest.mark.parametrize(
+@rows(
     ("told", "back"),
     [
         (int(EPOCH.timestamp() * 1000) - 90_500, timedelta(seconds=90.5)),
@@ -96,7 +96,7 @@ def test_an_emote_and_files():
     assert read(text("$1", "a.pdf", msgtype="m.file")).text.startswith("[A file is attached")
 
 
-@pytest.mark.parametrize(
+@rows(
     ("event", "reason"),
     [
         (text("$1", sender=BOT), "own"),
@@ -138,7 +138,7 @@ def test_a_quotation_of_older_clients_is_left_out():
     assert read(text("$1", body, **relation)).context.in_reply_to == "$0"
 
 
-@pytest.mark.parametrize(
+@rows(
     ("body", "content", "meant"),
     [
         ("hello all", {}, False),
@@ -321,7 +321,7 @@ def test_a_location_is_read_as_text():
 NO_POLL = {"m.poll": {"question": {"m.text": []}}}
 
 
-@pytest.mark.parametrize(
+@rows(
     ("event", "what"),
     [
         (text("$1", "x", msgtype="org.example.dice"), "a message of this kind"),

@@ -85,13 +85,13 @@ def test_a_chat_without_a_daemon_uses_the_home(home):
         while holder_of(Home(home)) != chat.pid:
             assert chat.poll() is None
             time.sleep(0.05)
-        said = [squidbot(home, *words.split()) for words in ("status", "run", "chat", "forget owner --yes")]
+        said = [squidbot(home, *words.split()) for words in ("status", "run", "forget owner --yes")]
         checked = squidbot(home, "check")
         chat.communicate(b"", timeout=60)
     why = f"`squidbot chat` (process {chat.pid}) uses {home} without a daemon; leave it with /quit, then try again"
     assert [(done.returncode, done.stdout, done.stderr) for done in said] == [
         (75, "", f"squidbot: {why}\n")
-    ] * 4
+    ] * 3
     assert f"fail     daemon: {why}\n" in checked.stdout
     assert squidbot(home, "status").returncode == 0
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -81,14 +79,3 @@ def test_no_process_has_a_role(line):
     """A service file of an earlier version is refused, instead of having a second daemon begin."""
     assert read(line.split()) is None
     assert by_cyclopts(line.split()) is None
-
-
-def test_the_daemon_has_no_library_for_colours() -> None:
-    """structlog would bring it: 3 MB for as long as the daemon lives."""
-    script = (
-        "from gateway.cli.fast_path import _load_structlog_without_rich as load\n"
-        "load()\nimport sys, gateway.app\n"
-        "assert 'structlog' in sys.modules\n"
-        "assert not {'rich', 'rich.traceback', 'pygments'} & sys.modules.keys()\n"
-    )
-    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)

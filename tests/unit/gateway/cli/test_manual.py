@@ -22,8 +22,10 @@ def squidbot(*arguments):
 
 
 def test_the_overview_is_that_of_the_commands():
-    """The kept file is what would be made now; a command that is gone is none."""
+    """The kept file, which `squidbot --help` prints, is what would be made now; a command that is gone is none."""
     assert OVERVIEW.read_text(encoding="utf-8") == overview(app), STALE
+    done = squidbot("--help")
+    assert (done.returncode, done.stdout) == (0, OVERVIEW.read_text(encoding="utf-8"))
     assert "man" not in commands(app)
     assert squidbot("man").returncode == 2
 
@@ -40,9 +42,13 @@ def test_every_command_has_an_example_that_can_be_read():
         assert f"Example: {example}" in (commands(app)[words].help_epilogue or "")
 
 
-def test_every_option_is_explained_and_no_line_breaks_early(capsys):
-    """What a command says of its arguments is read as such; the width of the terminal alone breaks lines."""
+def test_every_option_is_explained_and_defaults_are_shown_where_they_say_something(capsys):
+    """
+    What a command says of its arguments is read as such; the width of the terminal alone breaks lines. A default that
+    is a number or a word is shown; that an option is not given by itself is not, in no command.
+    """
     add_examples(app)
+    shown = set()
     for words, sub in commands(app).items():
         for one in sub.assemble_argument_collection(parse_docstring=True):
             if one.names[0] == "*":
@@ -52,15 +58,8 @@ def test_every_option_is_explained_and_no_line_breaks_early(capsys):
         paragraphs = sub.help.partition("Args:")[0].strip().split("\n\n")
         assert [each for each in paragraphs if "\n" in each] == []
         app([*words.split(), "--help"], result_action="return_value")
-        assert "Args:" not in capsys.readouterr().out
-
-
-def test_defaults_are_shown_where_they_say_something(capsys):
-    """A number or a word is shown; that an option is not given by itself is not, in no command."""
-    shown = set()
-    for words in commands(app):
-        app([*words.split(), "--help"], result_action="return_value")
         told = " ".join(capsys.readouterr().out.replace("│", " ").split())
+        assert "Args:" not in told
         shown.update(re.findall(r"\[default: (.*?)\]", told))
     assert {"7d", "50", "main", "day"} <= shown
     assert not {"", '""', "False", "None"} & shown
@@ -92,9 +91,3 @@ def test_completion_knows_the_commands(shell, tmp_path):
     if shutil.which(shell):
         (tmp_path / "script").write_text(done.stdout)
         assert subprocess.run([shell, "-n", str(tmp_path / "script")], check=False).returncode == 0
-
-
-def test_the_overview_is_what_the_commands_would_say():
-    """`squidbot --help` prints a kept text, which is quick (`test_glance` sees what it loads), and it is current."""
-    done = squidbot("--help")
-    assert (done.returncode, done.stdout) == (0, OVERVIEW.read_text(encoding="utf-8"))

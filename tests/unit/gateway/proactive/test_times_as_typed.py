@@ -12,6 +12,7 @@ from gateway.proactive.jobs.time_syntax import Ambiguous, NotATime
 from gateway.proactive.jobs.trigger_parsing import TriggerRequest, parse_request, timing_of
 from gateway.proactive.jobs.triggers import Cron, Interval, Once, TriggerInvalid
 from gateway.turns.commands.reminder_command import reminder_of
+from tests.rows import rows
 
 BERLIN = ZoneInfo("Europe/Berlin")
 SATURDAY = datetime(2026, 11, 28, 15, 30, tzinfo=BERLIN)
@@ -194,7 +195,7 @@ NOT_TEXT_FIRST = [
 ]
 
 
-@pytest.mark.parametrize(("said", "due"), ONCE)
+@rows(("said", "due"), ONCE)
 def test_it_is_understood_whole_and_before_a_text(said: str, due: str) -> None:
     """On a Saturday at 15:30 in Berlin; what follows is the text, also behind a colon."""
     assert local(said) == due
@@ -204,20 +205,20 @@ def test_it_is_understood_whole_and_before_a_text(said: str, due: str) -> None:
         assert (local(request.at), text) == (due, "call mum")
 
 
-@pytest.mark.parametrize(("said", "cron"), EVERY)
+@rows(("said", "cron"), EVERY)
 def test_a_repetition_is_understood_whole_and_before_a_text(said: str, cron: str) -> None:
     """Hours before six are those of the afternoon, others as they are said."""
     for at in (said, reminder_of(f"{said}: Tabletten")[0].at):
         assert timing_of(at, SATURDAY, "Europe/Berlin") == Cron(cron, "Europe/Berlin")
 
 
-@pytest.mark.parametrize(("said", "when", "text"), TEXT_FIRST)
+@rows(("said", "when", "text"), TEXT_FIRST)
 def test_the_time_may_stand_behind_the_text(said: str, when: str, text: str) -> None:
     """Nothing before it may belong to it."""
     assert reminder_of(said, split_trailing_time) == (TriggerRequest(at=when), text)
 
 
-@pytest.mark.parametrize(("said", "example"), NOT_TEXT_FIRST)
+@rows(("said", "example"), NOT_TEXT_FIRST)
 def test_a_text_that_may_hold_a_part_of_the_time_is_asked_back(said: str, example: str) -> None:
     """So that no part of the time is said instead of meant."""
     with pytest.raises(NotATime) as refused:
@@ -225,7 +226,7 @@ def test_a_text_that_may_hold_a_part_of_the_time_is_asked_back(said: str, exampl
     assert refused.value.example == example
 
 
-@pytest.mark.parametrize(
+@rows(
     ("said", "now", "due"),
     [
         ("in 1 month", "2027-01-31 10:00", "Sun 28 Feb 09:00"),
@@ -241,7 +242,7 @@ def test_short_months_and_the_end_of_the_year(said: str, now: str, due: str) -> 
     assert local(said, datetime.fromisoformat(now).replace(tzinfo=BERLIN)) == due
 
 
-@pytest.mark.parametrize("said", ["jeden 2. Freitag", "every 2nd friday", "alle zwei Wochen freitags"])
+@rows("said", ["jeden 2. Freitag", "every 2nd friday", "alle zwei Wochen freitags"])
 def test_every_other_friday(said: str) -> None:
     """In figures, too."""
     timing = timing_of(said, SATURDAY, "Europe/Berlin")
@@ -249,7 +250,7 @@ def test_every_other_friday(said: str) -> None:
     assert (timing.expression, timing.count, timing.unit) == ("0 9 * * 5", 2, "weeks")
 
 
-@pytest.mark.parametrize("said", ["every half hour", "alle halbe Stunde", "every 30 minutes"])
+@rows("said", ["every half hour", "alle halbe Stunde", "every 30 minutes"])
 def test_each_half_hour(said: str) -> None:
     """Counted from now."""
     timing = timing_of(said, SATURDAY, "Europe/Berlin")
@@ -257,7 +258,7 @@ def test_each_half_hour(said: str) -> None:
     assert timing.seconds == 1800
 
 
-@pytest.mark.parametrize(
+@rows(
     ("said", "example"),
     [
         # a time that is not at the beginning, or in two places
@@ -321,7 +322,7 @@ def test_what_may_be_misread_is_asked_with_an_example_that_is_understood(said: s
         reminder_of(example)
 
 
-@pytest.mark.parametrize("said", ["18h Essen", "6h tea", "24h call", "11h30 call"])
+@rows("said", ["18h Essen", "6h tea", "24h call", "11h30 call"])
 def test_an_hour_that_may_be_a_span_is_asked_back(said: str) -> None:
     """In "18h" some see a clock; "in 18h" and "5h" can only be a span."""
     with pytest.raises(Ambiguous, match=r"can be \d+:[03]0 or 'in \d+h(30)?'"):
@@ -330,7 +331,7 @@ def test_an_hour_that_may_be_a_span_is_asked_back(said: str) -> None:
     assert local("5h") == "Sat 28 Nov 20:30"
 
 
-@pytest.mark.parametrize(
+@rows(
     ("said", "now", "due"),
     [
         ("at 6", "2026-11-28 05:00", "Sat 28 Nov 06:00"),

@@ -26,6 +26,7 @@ from gateway.proactive.jobs.triggers import (
     shortest_gap,
     zone_of,
 )
+from tests.rows import rows
 
 EXPRESSIONS = ["30 2 * * *", "*/20 1-3 * * *", "0 9 * * 1-5", "15 */6 1,15 * *"]
 ZONES = ["Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "Asia/Kolkata", "UTC"]
@@ -55,8 +56,8 @@ def naive_runs(hour: int, minute: int, zone: str, month: int) -> list[str]:
 
 
 class TestCron:
-    @pytest.mark.parametrize("zone", ZONES)
-    @pytest.mark.parametrize("clock", [(2, 30), (1, 30), (2, 0), (3, 0), (0, 0), (9, 0), (1, 45)])
+    @rows("zone", ZONES)
+    @rows("clock", [(2, 30), (1, 30), (2, 0), (3, 0), (0, 0), (9, 0), (1, 45)])
     def test_a_daily_time_comes_once_a_day_in_each_zone(self, zone, clock):
         """365 runs in a year, one on each local day, strictly later each time, whatever the clocks do."""
         hour, minute = clock
@@ -126,7 +127,7 @@ class TestCron:
         assert newest_due(Cron("0 0 29 2 *", "UTC"), utc(2019, 1, 1), now) == utc(2024, 2, 29)
         assert newest_due(Cron("0 0 29 2 *", "UTC"), utc(2024, 3, 1), now) is None
 
-    @pytest.mark.parametrize(
+    @rows(
         ("expression", "zone"),
         [
             ("", "UTC"),
@@ -190,7 +191,7 @@ class TestAt:
 
 
 class TestText:
-    @pytest.mark.parametrize(
+    @rows(
         "timing",
         [
             Once(utc(2026, 5, 1, 9)),
@@ -209,7 +210,7 @@ class TestText:
         """The text in the database is the timing again."""
         assert parse_timing(str(timing)) == timing
 
-    @pytest.mark.parametrize(
+    @rows(
         "text",
         [
             "",
@@ -235,7 +236,7 @@ class TestText:
         assert shortest_gap(Interval(90, utc(2026, 1, 1)), utc(2026, 1, 1)) == timedelta(seconds=90)
 
 
-@pytest.mark.parametrize(
+@rows(
     ("said", "due"),
     [
         ("friday 09:00", utc(2026, 11, 27, 8)),
@@ -270,7 +271,7 @@ def parsed(said: str, now: datetime = SATURDAY):
     return parse_request(wish, now, zone="Europe/Berlin", min_interval=timedelta(minutes=1))
 
 
-@pytest.mark.parametrize(
+@rows(
     ("said", "due"),
     [
         ("in 2 h 30 min", utc(2026, 11, 28, 17)),
@@ -329,7 +330,7 @@ def test_a_time_is_understood_whole(said: str, due: datetime) -> None:
     assert parsed(said) == Once(due)
 
 
-@pytest.mark.parametrize(
+@rows(
     ("said", "kept"),
     [
         ("09:00 and 21:00", "at 2026-11-28T20:00:00Z, 2026-11-29T08:00:00Z"),
@@ -357,7 +358,7 @@ def test_a_repetition_is_understood_whole(said: str, kept: str) -> None:
     assert parse_timing(kept) == parsed(said)
 
 
-@pytest.mark.parametrize(
+@rows(
     "said",
     [
         "in 2 hours 30",
@@ -424,7 +425,7 @@ async def test_the_tool_knows_each_word_that_repeats(word: str) -> None:
     assert await ScheduleTool(Mock()).wording({"action": "add", "text": "tea", "at": f"{word} 9:00"}) is None
 
 
-@pytest.mark.parametrize("name", ["UTC", "Etc/UTC", "Zulu", "Etc/Universal"])
+@rows("name", ["UTC", "Etc/UTC", "Zulu", "Etc/Universal"])
 def test_coordinated_universal_time_has_one_name(name: str) -> None:
     """However a machine or a person calls it, it is shown as UTC."""
     assert format_timing(checked_cron("0 9 * * *", name), name) == "every day at 09:00 (UTC)"

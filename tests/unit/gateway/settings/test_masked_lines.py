@@ -6,12 +6,12 @@ import typing
 from collections.abc import Iterator
 from typing import Any
 
-import pytest
 from pydantic import BaseModel
 
 from gateway.observability.redaction import Redactor
 from gateway.settings import Settings
 from gateway.settings.last_good import mask_lines
+from tests.rows import rows
 
 SECRET = "hunter2hunter2"
 
@@ -30,8 +30,8 @@ def secret_fields(model: Any, known: set[Any]) -> Iterator[str]:
 NAMES = sorted(set(secret_fields(Settings, set())) - {"store"})
 
 
-@pytest.mark.parametrize("name", [*NAMES, "API_KEY"])
-@pytest.mark.parametrize("text", ["  - {}: {}", "  x: {{y: 1, {}: {}}}", '"{}": "{}"', "{}:\n    A: {}"])
+@rows("name", [*NAMES, "API_KEY"])
+@rows("text", ["  - {}: {}", "  x: {{y: 1, {}: {}}}", '"{}": "{}"', "{}:\n    A: {}"])
 def test_no_secret_is_shown(name: str, text: str) -> None:
     assert SECRET not in "\n".join(mask_lines(text.format(name, SECRET).splitlines(), Redactor([])))
 

@@ -145,8 +145,8 @@ class TestSchema:
         [
             "",
             CONFIG,
-            example_text(),
-            uncommented(example_text()),
+            pytest.param(example_text, id="the example"),
+            pytest.param(lambda: uncommented(example_text()), id="the example without its signs"),
             "agents: {consolidation_threshold: '7', keep_recent_ratio: '0.5', restrict_to_workspace: 'yes'}",
             "agents: {heartbeat: {watch: [{command: df -h}, {command: [df]}, {due: true}]}}",
             "owner: {aliases: [{channel: matrix, address: '@a:hs.test'}]}",
@@ -158,7 +158,7 @@ class TestSchema:
         """Whole files, numbers in quotes, references in the place of anything, one account or a list."""
         (tmp_path / "pw").write_text("x")
         path = tmp_path / "c.yaml"
-        path.write_text(text)
+        path.write_text(text if isinstance(text, str) else text())
         load_settings(path, environ={**ENVIRON, "LEVEL": "debug", "N": "3"})
         unresolved = read_source(path, {name: f"${{{name}}}" for name in (*ENVIRON, "LEVEL", "N")}).data
         assert list(schema.iter_errors(unresolved)) == []

@@ -14,10 +14,9 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
-import pytest
-
 from gateway.store import sql
 from gateway.store.sql.tables import COLUMNS, TABLES
+from tests.rows import rows
 
 RETIRED = {
     "JSON is read in Python: a payload may hold NUL, which jsonb refuses": r"\bjson_\w+|->",
@@ -86,7 +85,7 @@ def test_every_column_is_moved_and_found_of_a_person():
         assert {*COLUMNS, "meta", "leases"} == {name for name in tables if not name.startswith("sqlite_")}
 
 
-@pytest.mark.parametrize(
+@rows(
     "text",
     [
         "SELECT json_extract(payload, '$.kind') FROM outbox",
@@ -117,7 +116,7 @@ def test_a_retired_form_is_noticed(text):
     assert wrong
 
 
-@pytest.mark.parametrize(
+@rows(
     "text",
     [
         "SELECT MIN(COALESCE(next_at, 0)) FROM outbox WHERE error IS NOT NULL AND id IN (1, 2)",

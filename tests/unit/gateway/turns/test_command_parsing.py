@@ -6,7 +6,6 @@ import ast
 from pathlib import Path
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,6 +18,7 @@ from gateway.turns.commands import COMMANDS, Command, Misread, parse_command
 from gateway.turns.commands.command_table import LISTS, SYNONYMS, Takes
 from gateway.turns.commands.command_text import help_text
 from tests.clock import EPOCH
+from tests.rows import rows
 
 
 def message(text: str, **changes: Any) -> InboundMessage:
@@ -38,7 +38,7 @@ def in_group(text: str, **changes: Any) -> InboundMessage:
     return message(text, audience=Audience.GROUP, **changes)
 
 
-@pytest.mark.parametrize("name", sorted(LISTS))
+@rows("name", sorted(LISTS))
 def test_list_behind_a_command_that_lists_means_the_same(name: str) -> None:
     """The control is a command that takes any word."""
     for text in (f"!{name} list", f"/{name} List."):
@@ -48,8 +48,8 @@ def test_list_behind_a_command_that_lists_means_the_same(name: str) -> None:
     assert parse_command(message("!trust list")) == Command("trust", "list")
 
 
-@pytest.mark.parametrize("name", sorted(COMMANDS))
-@pytest.mark.parametrize("mention", ["@bot", "@Bot", "@bot:hs.test"])
+@rows("name", sorted(COMMANDS))
+@rows("mention", ["@bot", "@Bot", "@bot:hs.test"])
 def test_a_mention_of_the_bot_at_the_end_of_a_command_is_no_part_of_it(name: str, mention: str) -> None:
     """A client puts it there while one types; alone or with commas, in private and in a group."""
     for make in (message, in_group):
@@ -67,7 +67,7 @@ def test_other_words_at_the_end_of_a_command_stay() -> None:
     assert parse_command(message("!search bot")) == Command("search", "bot")
 
 
-@pytest.mark.parametrize("form", ["!{}", "/{}", "！{}", "! {}", "  !{}  ", "\n!{}\n\n"])
+@rows("form", ["!{}", "/{}", "！{}", "! {}", "  !{}  ", "\n!{}\n\n"])
 def test_a_word_alone_is_a_command(form: str) -> None:
     """Each command with each sign, in any case, with blanks around it."""
     for name in COMMANDS:
@@ -75,7 +75,7 @@ def test_a_word_alone_is_a_command(form: str) -> None:
         assert parse_command(message(form.format(name.upper()))) == Command(name)
 
 
-@pytest.mark.parametrize(
+@rows(
     "text",
     [
         "",
@@ -118,7 +118,7 @@ def test_what_is_no_command(text: str) -> None:
     assert found is None or (text == "!news" and isinstance(found, Misread)), found
 
 
-@pytest.mark.parametrize(
+@rows(
     ("text", "meant"),
     [
         ("!hlep", "help"),
@@ -150,12 +150,12 @@ def test_a_slip_of_the_finger_is_told(text: str, meant: str) -> None:
     assert "\n" not in found.text
 
 
-@pytest.mark.parametrize("text", ["/start", "!commands", "! commands", "/Start", "!commands\n"])
+@rows("text", ["/start", "!commands", "! commands", "/Start", "!commands\n"])
 def test_what_starts_another_bot_shows_the_help(text: str) -> None:
     assert parse_command(message(text)) == Command("help")
 
 
-@pytest.mark.parametrize(
+@rows(
     ("text", "meant"),
     [("!delete", "undo"), ("!delete my address", "undo"), ("/list", "remind"), ("!cancel", "stop")],
 )
@@ -190,7 +190,7 @@ def test_further_lines_are_noticed() -> None:
     assert parse_command(message("!new\nWhat is the time?")) == Command("new", more=True)
 
 
-@pytest.mark.parametrize("owner", [True, False])
+@rows("owner", [True, False])
 def test_help_in_a_room_says_that_the_name_comes_first(owner: bool) -> None:
     """Where a name is necessary; the name of a bot cannot imitate our own text."""
     assert "with my name first: `Rosie: !remind tomorrow at 8 TEXT`." in help_text(
@@ -201,26 +201,24 @@ def test_help_in_a_room_says_that_the_name_comes_first(owner: bool) -> None:
 
 
 class TestLetters:
-    @pytest.mark.parametrize("name", COMMANDS)
+    @rows("name", COMMANDS)
     def test_each_command_is_one_in_the_first_line(self, name: str) -> None:
         """And each is told by `!help`, with what it does."""
         assert parse_command(message(f"!{name}\n\n-- \nAnn"), email_style=True) == Command(name)
         assert help_text(name, owner=True).startswith(f"`!{name}`: ")
         assert name == "help" or f"- `!{name}`: " in help_text("", owner=True)
 
-    @pytest.mark.parametrize("text", ["!new\n\n-- \nAnn", "\n\n!New\nBest regards\nAnn", "!new"])
+    @rows("text", ["!new\n\n-- \nAnn", "\n\n!New\nBest regards\nAnn", "!new"])
     def test_the_first_line_alone(self, text: str) -> None:
         """In a letter the first line that is not blank is the command; greeting and signature do not matter."""
         assert parse_command(message(text), email_style=True) == Command("new")
 
-    @pytest.mark.parametrize(
-        "text", ["Hello\n!new", "!new idea\n", "!hlep\n\nI cannot log in.", "Dear bot, !new", "> !new"]
-    )
+    @rows("text", ["Hello\n!new", "!new idea\n", "!hlep\n\nI cannot log in.", "Dear bot, !new", "> !new"])
     def test_anything_else_is_a_letter(self, text: str) -> None:
         """A line with more in it, or a slip above a text, is read as a letter."""
         assert parse_command(message(text), email_style=True) is None
 
-    @pytest.mark.parametrize(
+    @rows(
         ("text", "meant"),
         [
             ("!hlep", "help"),
@@ -236,7 +234,7 @@ class TestLetters:
 
 
 class TestGroups:
-    @pytest.mark.parametrize(
+    @rows(
         "text",
         [
             "!new",
@@ -262,7 +260,7 @@ class TestGroups:
         assert parse_command(message("bot: !new")) is None
 
 
-@pytest.mark.parametrize("kind", ["tick", "reaction"])
+@rows("kind", ["tick", "reaction"])
 def test_only_messages_are_commands(kind: str) -> None:
     """A check-in or a reaction that says "!stop" stops nothing."""
     assert parse_command(message("!stop", kind=kind)) is None
@@ -305,7 +303,7 @@ def test_words_for_numbers() -> None:
     ]
 
 
-@pytest.mark.parametrize("text", ["!remind in 2h ", "!answer a1b2c3d ", "!reject a1b2c3d ", "!search "])
+@rows("text", ["!remind in 2h ", "!answer a1b2c3d ", "!reject a1b2c3d ", "!search "])
 def test_nothing_of_a_command_is_cut_off_in_silence(text: str) -> None:
     """Its line counts whole, or is refused; what stands in further lines is noticed, however far down."""
     whole = parse_command(message(text + "x" * 4000))

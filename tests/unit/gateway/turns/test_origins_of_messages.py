@@ -6,8 +6,6 @@ from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
-
 from agent_core.messages import (
     Attachment,
     Background,
@@ -21,6 +19,7 @@ from gateway.routing.access import Access, Alias
 from gateway.store.stores import Turn
 from gateway.turns.user_input import session_of, trusted_before, user_lines
 from tests.clock import EPOCH
+from tests.rows import rows
 
 ANN, BOB, EVE, BOT = "@ann:hs.test", "@bob:hs.test", "@eve:hs.test", "@bot:hs.test"
 ACCESS = Access(
@@ -65,7 +64,7 @@ def said(kind: str, sender: str) -> tuple[Background, ...]:
 MAIL = {"context": {"subject": "Hi"}}
 
 
-@pytest.mark.parametrize(
+@rows(
     ("given", "trust"),
     [
         (message(), Trust.OWNER),
@@ -113,7 +112,7 @@ def test_a_message_is_trusted_as_far_as_its_worst_part(given: InboundMessage, tr
     assert trust_of(user_lines(turn_of(given), ACCESS)[0].sources) is trust
 
 
-@pytest.mark.parametrize(("files", "trust"), [((PICTURE,), Trust.UNTRUSTED), ((), Trust.OWNER)])
+@rows(("files", "trust"), [((PICTURE,), Trust.UNTRUSTED), ((), Trust.OWNER)])
 def test_where_the_past_is_closed_a_file_of_the_talk_keeps_its_author(
     files: tuple[Attachment, ...], trust: Trust
 ) -> None:
@@ -164,7 +163,7 @@ def test_what_we_began_with_is_looked_up() -> None:
     assert trust_of(session_of(forged, ACCESS, Purpose.CHAT).origins) is Trust.UNTRUSTED
 
 
-@pytest.mark.parametrize(("ahead_s", "counts"), [(0, True), (1, False)])
+@rows(("ahead_s", "counts"), [(0, True), (1, False)])
 def test_trust_that_a_clock_noted_that_was_ahead_is_none(ahead_s: float, counts: bool) -> None:
     """It would be for what has not come yet."""
     at = EPOCH + timedelta(seconds=ahead_s)

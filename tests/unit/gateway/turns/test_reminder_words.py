@@ -19,9 +19,10 @@ from gateway.store.model import Job, JobKind
 from gateway.turns.commands.reminder_command import ReminderCommand, read_argument, reminder_of
 from tests.clock import EPOCH, ManualClock
 from tests.inbound import inbound
+from tests.rows import rows
 
 
-@pytest.mark.parametrize(
+@rows(
     ("said", "why"),
     [
         ("on the 3rd floor fix the lamp", "I am not sure whether 'floor fix the lamp'"),
@@ -40,7 +41,7 @@ def test_what_is_no_day_of_the_month_is_refused(said: str, why: str) -> None:
     assert reminder_of("every year on 29 february party")[0].at == "every year on 29 february"
 
 
-@pytest.mark.parametrize(
+@rows(
     ("said", "when", "text"),
     [
         ("in 2h call Tom", "in 2h", "call Tom"),
@@ -89,7 +90,7 @@ def test_what_is_understood(said: str, when: str, text: str) -> None:
     assert reminder_of(said) == (TriggerRequest(at=when), text)
 
 
-@pytest.mark.parametrize(
+@rows(
     "said",
     [
         "",
@@ -139,7 +140,7 @@ def test_a_date_with_two_readings_is_asked_back() -> None:
         reminder_of("04/12/2026 18:00 party")
 
 
-@pytest.mark.parametrize(
+@rows(
     ("expression", "words"),
     [
         ("0 9 * * *", "every day at 09:00 (Europe/Berlin)"),
@@ -240,7 +241,7 @@ async def test_a_time_alone_says_nothing(said: str) -> None:
             await read_argument(cast("JobService", _People()), said, place)
 
 
-@pytest.mark.parametrize(
+@rows(
     ("said", "days"),
     [
         ("every monday to thursday at 7", (0, 1, 2, 3)),
@@ -263,7 +264,7 @@ def test_days_in_a_row_and_days_left_out(said: str, days: tuple[int, ...]) -> No
     assert reminder_of(f"{said} school bus") == (TriggerRequest(at=said), "school bus")
 
 
-@pytest.mark.parametrize(
+@rows(
     "said",
     ["every weekday except at 7 bus", "every day but friday the 13th at 7 bus", "every monday to at 7 bus"],
 )

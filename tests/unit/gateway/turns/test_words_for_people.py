@@ -5,14 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import pytest
-
 from agent_core.messages import Attachment, Audience, Background, FileTranscript, InboundMessage, MessageNotes
 from agent_core.models import Message
 from agent_core.prompt import CORRECTION_PREFIX, words_for_people
 from gateway.operations.operation_views import message_line
 from gateway.turns.commands.conversation_commands import as_markdown
 from gateway.turns.user_input import question_text
+from tests.rows import rows
 from tests.unit.gateway.turns.test_failure_and_deferral import message
 
 ANN = "@ann:hs.test"
@@ -39,9 +38,9 @@ def about(kind: Any, text: str, sender: str = "@bob:hs.test") -> Background:
     return Background(kind=kind, sender=sender, name="Bob", text=text)
 
 
-@pytest.mark.parametrize("audience", [Audience.DIRECT, Audience.GROUP])
-@pytest.mark.parametrize("subject", [None, "Trains"])
-@pytest.mark.parametrize(
+@rows("audience", [Audience.DIRECT, Audience.GROUP])
+@rows("subject", [None, "Trains"])
+@rows(
     "text",
     [
         "hello",

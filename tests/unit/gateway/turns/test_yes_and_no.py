@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,6 +15,7 @@ from gateway.turns.questions.yes_and_no import (
     read_answer,
     yes_or_no,
 )
+from tests.rows import rows
 
 YES = {
     "en": "go on|Go on, please.|ok, go on|please do|please do, thanks|please do both|please do it|Yes please, do that.|yes please do it|Approve it!|yes, allow it|yes to both|Yes, send it please|run it|yes, thanks a lot|yes to all|Yes, all of them please|yes, all right|yes please|Yes.|YES!|yes, thank you|ok do it|okay|sure, go ahead|`yes`|👍|👍🏽|✅ thanks|approve",
@@ -87,12 +87,12 @@ def each(table: dict[str, str]) -> list[tuple[str, str]]:
     return [(language, text) for language, texts in table.items() for text in texts.split("|")]
 
 
-@pytest.mark.parametrize(("language", "text"), each(YES))
+@rows(("language", "text"), each(YES))
 def test_yes(language: str, text: str) -> None:
     assert yes_or_no(text) is True
 
 
-@pytest.mark.parametrize(("language", "text"), each(NO))
+@rows(("language", "text"), each(NO))
 def test_no(language: str, text: str) -> None:
     assert yes_or_no(text) is False
 
@@ -101,7 +101,7 @@ def test_every_language_is_tried() -> None:
     assert set(_TABLE) == set(YES) == set(NO)
 
 
-@pytest.mark.parametrize("text", UNCLEAR)
+@rows("text", UNCLEAR)
 def test_what_is_more_is_unclear(text: str) -> None:
     found = read_answer(text)
     assert found is not None
@@ -109,12 +109,12 @@ def test_what_is_more_is_unclear(text: str) -> None:
     assert yes_or_no(text) is None
 
 
-@pytest.mark.parametrize("text", OTHER)
+@rows("text", OTHER)
 def test_anything_else(text: str) -> None:
     assert read_answer(text) is None
 
 
-@pytest.mark.parametrize(
+@rows(
     ("text", "span"),
     [
         ("yes for an hour", "1h"), ("Yes, 1h", "1h"), ("ja, für eine Stunde", "1h"), ("yes for 30 minutes", "30m"),
@@ -128,7 +128,7 @@ def test_a_yes_for_a_while(text: str, span: str) -> None:
     assert yes_or_no(text) is None
 
 
-@pytest.mark.parametrize(
+@rows(
     ("text", "sign"),
     [
         ("yes to all", Sign.YES), ("No to all, thanks!", Sign.NO), ("nein zu allen", Sign.NO), ("ja, alle bitte", Sign.YES),
@@ -140,29 +140,25 @@ def test_what_is_said_to_all(text: str, sign: Sign) -> None:
     assert read_answer(text) == AnswerReading(sign, to_all=True)
 
 
-@pytest.mark.parametrize(
-    "text", ["yes", "no", "ja, alles klar", "alles klar", "ja, alles in ordnung", "yes, all right"]
-)
+@rows("text", ["yes", "no", "ja, alles klar", "alles klar", "ja, alles in ordnung", "yes, all right"])
 def test_the_control_of_what_is_said_to_all(text: str) -> None:
     """What may be said of the matter is to none in particular."""
     found = read_answer(text)
     assert found is not None and found.sign is not Sign.UNCLEAR and not found.to_all
 
 
-@pytest.mark.parametrize(
-    "text", ["no todos", "nie wszystko", "όχι όλα", "לא הכל", "nej alla", "no, both", "सब नहीं"]
-)
+@rows("text", ["no todos", "nie wszystko", "όχι όλα", "לא הכל", "nej alla", "no, both", "सब नहीं"])
 def test_a_no_to_not_all_is_unclear(text: str) -> None:
     found = read_answer(text)
     assert found is not None and found.sign is Sign.UNCLEAR
 
 
-@pytest.mark.parametrize("text", ["ok", "👍", "do it", "gerne", "好的", "tak"])
+@rows("text", ["ok", "👍", "do it", "gerne", "好的", "tak"])
 def test_what_may_take_note_of_something_is_a_weaker_yes(text: str) -> None:
     assert read_answer(text) == AnswerReading(Sign.FINE)
 
 
-@pytest.mark.parametrize(("text", "question"), [("Shall I?", True), ("行きますか？", True), ("Να το κάνω;", True),
+@rows(("text", "question"), [("Shall I?", True), ("行きますか？", True), ("Να το κάνω;", True),
                                                 ("هل أفعل؟", True), ("Really‽", True), ("¿De verdad", True), ("See x.test/?a=1.", False), ("Done; all is well.", False)])  # fmt: skip
 def test_a_question(text: str, question: bool) -> None:
     assert is_question(text) is question

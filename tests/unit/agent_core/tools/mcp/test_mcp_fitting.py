@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_core.tools.mcp.offers import fit_lists
 from agent_core.tools.tool_registry import fit_arguments
+from tests.rows import rows
 
 INTEGER, NUMBER, BOOLEAN, TEXT = ({"type": each} for each in ("integer", "number", "boolean", "string"))
 MAYBE = {"anyOf": [INTEGER, {"type": "null"}]}
 CHOICE = {"type": "string", "enum": ["a", "b"]}
 
 
-@pytest.mark.parametrize(
+@rows(
     ("schema", "value", "fit"),
     [
         (INTEGER, None, "left out"),

@@ -5,26 +5,22 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
-
-pytest.importorskip("mcp")
-
-import mcp_types as types
-from mcp.shared.exceptions import MCPError
 from pydantic import TypeAdapter
-
-from agent_core.tools.mcp.offers import list_offers
-
-RESOURCES = types.ListResourcesResult(resources=[types.Resource(uri="file:///a", name="a")])
-TEMPLATES = types.ListResourceTemplatesResult(resource_templates=[])
-PROMPTS = types.ListPromptsResult(prompts=[types.Prompt(name="greet")])
 
 
 class Session:
     """Answers with what it is given, or raises that."""
 
-    def __init__(self, resources=RESOURCES, templates=TEMPLATES, prompts=PROMPTS):
+    def __init__(self, **answers):
+        import mcp_types as types
+
         self.server_capabilities = SimpleNamespace(resources=True, prompts=True)
-        self._answers = {"resources": resources, "resource_templates": templates, "prompts": prompts}
+        offers = {
+            "resources": types.ListResourcesResult(resources=[types.Resource(uri="file:///a", name="a")]),
+            "templates": types.ListResourceTemplatesResult(resource_templates=[]),
+            "prompts": types.ListPromptsResult(prompts=[types.Prompt(name="greet")]),
+        } | answers
+        self._answers = {**offers, "resource_templates": offers["templates"]}
 
     def __getattr__(self, name):
         async def answer(**_):
@@ -44,10 +40,13 @@ def invalid():
 
 
 async def names(**answers):
+    from agent_core.tools.mcp.offers import list_offers
+
     return [each.name for each in await list_offers(Session(**answers))]
 
 
 async def test_what_is_answered_wrong_is_nothing_and_costs_nothing_else():
+    MCPError = pytest.importorskip("mcp.shared.exceptions").MCPError
     everything = ["list_resources", "read_resource", "get_prompt"]
     assert await names() == everything
     for error in (
@@ -61,8 +60,9 @@ async def test_what_is_answered_wrong_is_nothing_and_costs_nothing_else():
         assert await names(resources=error) == everything[2:]
 
 
-@pytest.mark.parametrize("which", ["resources", "templates", "prompts"])
-async def test_a_connection_that_ends_is_no_answer(which):
+async def test_a_connection_that_ends_is_no_answer():
     """It would look as if the server had taken them back."""
-    with pytest.raises(MCPError):
-        await names(**{which: MCPError(types.CONNECTION_CLOSED, "Connection closed")})
+    types, error = pytest.importorskip("mcp_types"), pytest.importorskip("mcp.shared.exceptions").MCPError
+    for which in ("resources", "templates", "prompts"):
+        with pytest.raises(error):
+            await names(**{which: error(types.CONNECTION_CLOSED, "Connection closed")})

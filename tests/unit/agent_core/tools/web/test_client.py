@@ -13,7 +13,6 @@ import ssl
 import tracemalloc
 import zlib
 from ipaddress import ip_network
-from itertools import repeat
 
 import pytest
 import trustme
@@ -234,9 +233,10 @@ async def test_a_body_ends_at_the_limit():
 
 @pytest.mark.parametrize("coding", ["gzip", "deflate"])
 async def test_what_is_unpacked_ends_at_the_limit(coding):
-    """200 MB of zeros in 200 kB: no more is unpacked than is read."""
+    """100 MB of zeros in 100 kB: no more is unpacked than is read."""
     pack = zlib.compressobj(9, zlib.DEFLATED, 31 if coding == "gzip" else 15)
-    bomb = b"".join([*map(pack.compress, repeat(bytes(1_000_000), 200)), pack.flush()])
+    head = pack.compress(bytes(1_000_000)) + pack.flush(zlib.Z_FULL_FLUSH)
+    bomb = head + (pack.compress(bytes(1_000_000)) + pack.flush(zlib.Z_FULL_FLUSH)) * 100
     async with server() as public:
         public.answers["/"] = http(200, bomb, Content_Encoding=coding)
         tracemalloc.start()

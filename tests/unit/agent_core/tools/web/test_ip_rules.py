@@ -7,6 +7,7 @@ from ipaddress import ip_address, ip_network
 import pytest
 
 from agent_core.tools.web.ip_rules import AddressReach, allowed_network, embedded_ipv4
+from tests.rows import rows
 
 REFUSED = """
 0.0.0.0 0.1.2.3 10.0.0.1 10.255.255.255 100.64.0.1 100.127.255.255 100.100.100.200 127.0.0.1 127.1.2.3
@@ -27,17 +28,17 @@ PUBLIC = """
 """.split()
 
 
-@pytest.mark.parametrize("text", REFUSED)
+@rows("text", REFUSED)
 def test_what_is_not_the_public_internet_is_refused(text):
     assert AddressReach().refusal(ip_address(text), 443)
 
 
-@pytest.mark.parametrize("text", PUBLIC)
+@rows("text", PUBLIC)
 def test_the_public_internet_is_reached(text):
     assert AddressReach().refusal(ip_address(text), 443) is None
 
 
-@pytest.mark.parametrize(
+@rows(
     ("text", "inner"),
     [
         ("::ffff:10.1.2.3", "10.1.2.3"),
@@ -62,9 +63,7 @@ def test_an_allowed_network_opens_exactly_itself_on_any_port():
     assert reach.refusal(ip_address("192.168.0.255"), 80)
 
 
-@pytest.mark.parametrize(
-    "text", ["169.254.169.254", "::ffff:169.254.169.254", "64:ff9b::a9fe:a9fe", "fd00:ec2::254"]
-)
+@rows("text", ["169.254.169.254", "::ffff:169.254.169.254", "64:ff9b::a9fe:a9fe", "fd00:ec2::254"])
 def test_no_setting_opens_the_addresses_where_clouds_keep_keys(text):
     networks = ("169.254.0.0/16", "fc00::/7", "64:ff9b::/96", "::ffff:0:0/96")
     reach = AddressReach(allow_private=tuple(map(ip_network, networks)))
@@ -86,12 +85,12 @@ def test_public_addresses_of_this_machine_and_other_ports_are_refused():
     assert AddressReach(ports=(443, 8443)).refusal(ip_address("8.8.8.8"), 8443) is None
 
 
-@pytest.mark.parametrize("text", ["0.0.0.0/0", "::/0", "0.0.0.0/1", "2000::/3", "192.168.1.7/24", "home", ""])
+@rows("text", ["0.0.0.0/0", "::/0", "0.0.0.0/1", "2000::/3", "192.168.1.7/24", "home", ""])
 def test_networks_that_can_only_be_mistakes_are_refused(text):
     with pytest.raises(ValueError):
         allowed_network(text)
 
 
-@pytest.mark.parametrize("text", ["10.0.0.0/8", "192.168.1.7", "198.18.0.0/15", "fd12::/64", "fc00::/7"])
+@rows("text", ["10.0.0.0/8", "192.168.1.7", "198.18.0.0/15", "fd12::/64", "fc00::/7"])
 def test_networks_of_a_home_are_taken(text):
     assert allowed_network(text) == ip_network(text)

@@ -7,9 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_core.tools.web.urls import addresses_in, host_of, is_written, normalise_url, resolve_link
+from tests.rows import rows
 
 
-@pytest.mark.parametrize(
+@rows(
     ("written", "meant"),
     [
         ("https://example.org", "https://example.org/"),
@@ -34,7 +35,7 @@ def test_each_address_has_one_spelling(written, meant):
     assert normalise_url(meant) == meant
 
 
-@pytest.mark.parametrize(
+@rows(
     "written",
     [
         *(
@@ -157,7 +158,7 @@ def test_whatever_stands_in_a_text_gives_only_normalised_addresses(parts):
         assert normalise_url(address) == address
 
 
-@pytest.mark.parametrize(
+@rows(
     ("said", "wanted", "is_so"),
     [
         ("look at example.org", "https://example.org/", True),
