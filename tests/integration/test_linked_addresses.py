@@ -179,7 +179,7 @@ async def test_a_mail_needs_the_best_proof(tmp_path: Path, monkeypatch: Any, con
     """One that only knows a secret address, or wants its answer elsewhere; the control: without that, it counts."""
     async with home_of(tmp_path) as home:
         code = await code_of(home, BOB, BOB_MAIL)
-        commands = home.built.handler._kinds["message"].commands.handlers
+        commands = home.built.handler.kinds["message"].commands.handlers
         sure = commands.to
 
         async def weak(turn: Any, command: Any, session: Any) -> Any:

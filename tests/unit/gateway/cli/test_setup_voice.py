@@ -52,7 +52,10 @@ def servers(monkeypatch) -> Iterator[tuple[TranscriptionServer, SpeechServer]]:
     """Both stand-ins, at the providers' own addresses; what speaks has that of another provider."""
     with TranscriptionServer() as ears, SpeechServer() as mouth:
         for name, server in (("openai", ears), ("groq", mouth)):
-            moved = dataclasses.replace(providers._PROVIDERS[name], api_base=server.api_base)
+            there = providers._PROVIDERS[name]
+            moved = dataclasses.replace(
+                there, server=dataclasses.replace(there.server, api_base=server.api_base)
+            )
             monkeypatch.setitem(providers._PROVIDERS, name, moved)
         yield ears, mouth
 

@@ -261,7 +261,7 @@ async def test_without_a_name_it_would_be_said_again(tmp_path: Path, monkeypatch
     """Control: a notice that is posted as any other message."""
     monkeypatch.setattr("gateway.store.sql.outbox_store.claim_once", lambda *_: True)
     model, clock = Model(), ManualClock()
-    monkeypatch.setattr("gateway.store.sql.outbox_store._origin", lambda once: f"{once} {clock.now()}")
+    monkeypatch.setattr("gateway.store.sql.outbox_store.origin_of_post", lambda once: f"{once} {clock.now()}")
     async with desk(tmp_path, model, clock) as at:
         await at.say(CHAT, "hello")
         await at.work(CHAT, for_s=HOUR)
