@@ -20,7 +20,7 @@ test: lint         ## unit, contract and property tests, and one of each kind on
 test-slow: setup   ## what `make test` leaves out
 	$(PYTEST) -m slow
 
-test-all: lint     ## everything that must hold, in about half an hour
+test-all: lint     ## everything that must hold, in more than an hour
 	$(PYTEST)
 
 scale-test: setup  ## the queue in PostgreSQL: contract, races, faults, kills (its own servers; says what it skips, and why)
