@@ -86,7 +86,7 @@ class Filled:
             worked_on = within or session
             turn = await store.turns.claim(worked_on)
             assert turn is not None
-            await store.turns.record_step(
+            await store.turns.record_step_start(
                 turn, Step(0, "tool", hashlib.sha256(b"x").hexdigest(), {"said": text}, None)
             )
             lines = (

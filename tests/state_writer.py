@@ -101,8 +101,8 @@ async def _questions_in_every_state(store: SqliteQueue) -> None:
     receipt = EffectReceipt(
         _session("runs"), "memory_write", "persist", {"content": "- tea"}, asked_by="alice@mail.test"
     )
-    await store.turns.record_step(running, Step(0, "tool", "d", {"name": "send_file"}, None, receipt))
-    await store.turns.record_step(running, Step(0, "tool", "d", {"name": "send_file"}, {"done": True}))
+    await store.turns.record_step_start(running, Step(0, "tool", "d", {"name": "send_file"}, None, receipt))
+    await store.turns.record_step_result(running, Step(0, "tool", "d", {"name": "send_file"}, {"done": True}))
     grant_or_refusal = await claim(store, _session("granted"))
     later = (EPOCH + timedelta(days=400)).isoformat()
     request = {"name": "a11111", "asked": [], "call": {"name": "web_fetch"}, "until": later}

@@ -196,7 +196,7 @@ class BackgroundTurns:
             said = command
         else:
             receipt = _receipt(turn, order)
-            await self._steps.record_step(turn, Step(0, "command", order.id, {}, None, receipt))
+            await self._steps.record_step_start(turn, Step(0, "command", order.id, {}, None, receipt))
             with use_origins(order.origins):
                 said = await command()
             took_s = self._clock.monotonic() - began
@@ -210,7 +210,7 @@ class BackgroundTurns:
                 "undo": "" if said.failed else _UNDO.format(id=order.id),
             }
             await self.turn_commit.retry_until_stored(
-                lambda: self._steps.record_step(turn, Step(0, "command", order.id, {}, noted))
+                lambda: self._steps.record_step_result(turn, Step(0, "command", order.id, {}, noted))
             )
         origins = join_origins(order.origins, said.origins)
         completion = await self._message(

@@ -99,7 +99,9 @@ class StoreStepJournal:
         }
         if answer.reasoning is not None:
             result["reasoning"] = answer.reasoning.model_dump(mode="json")
-        await self._store.turns.record_step(self._turn, Step(number, "model", digest, self._states(), result))
+        await self._store.turns.record_step_result(
+            self._turn, Step(number, "model", digest, self._states(), result)
+        )
 
     async def tool_result(self, number: int, digest: str) -> ToolResult | None:
         """The recorded result; for a tool that had only started "outcome unknown", or None: run it."""
@@ -142,11 +144,13 @@ class StoreStepJournal:
                 approved_by=f"{approved_by}, who changed it" if changed else approved_by,
             )
         step = Step(number, "tool", digest, request, None, receipt)
-        await self._store.turns.record_step(self._turn, step)
+        await self._store.turns.record_step_start(self._turn, step)
         begin_tool(step, call, effect, origins)
 
     async def record_tool_result(self, number: int, digest: str, result: ToolResult) -> None:
         """Make the result durable."""
         end_tool(number, result)
         stored = result.model_dump(mode="json")
-        await self._store.turns.record_step(self._turn, Step(number, "tool", digest, self._states(), stored))
+        await self._store.turns.record_step_result(
+            self._turn, Step(number, "tool", digest, self._states(), stored)
+        )

@@ -135,7 +135,7 @@ class Transcription:
                         until, turn, file, left_s, meter
                     )
                     step = Step(number, STEP, file.sha256, {"name": file.name}, found)
-                    await self.store.turns.record_step(turn, step)
+                    await self.store.turns.record_step_result(turn, step)
                     if "text" not in found:  # it may be heard when it is asked anew
                         self._lately.pop((str(turn.session), file.sha256), None)
                 seconds = known[file.sha256].get("seconds", 0.0)

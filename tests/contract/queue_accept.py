@@ -226,8 +226,8 @@ class AcceptContract:
             partial(store.turns.retry, old, "old", delay_s=1, deferral=False),
             partial(store.turns.release, old),
             partial(store.turns.steps, old),
-            partial(store.turns.record_step, old, step(0)),
-            partial(store.turns.record_step, old, step(0, result={"old": True})),
+            partial(store.turns.record_step_start, old, step(0)),
+            partial(store.turns.record_step_result, old, step(0, result={"old": True})),
         ):
             with pytest.raises(LostTurn):
                 await attempt()

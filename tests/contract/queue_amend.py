@@ -93,7 +93,7 @@ class AmendContract:
         await store.maintenance.recover()
         again = await claim(store, merge=2)
         assert [row.message.text for row in again.rows] == ["later", "text of b"]
-        await store.turns.record_step(again, step(0, result={}))
+        await store.turns.record_step_result(again, step(0, result={}))
         await store.turns.retry(again, "away", delay_s=60, deferral=True)
         assert (
             await amend(store, replace("b", "latest"), replace("a", "no", sender="@eve:hs.test"))
@@ -162,7 +162,7 @@ class AmendContract:
         """Of a turn that is asked again, no message comes back that was withdrawn meanwhile."""
         await accept(store, "a", "b")
         turn = await claim(store, merge=2)
-        await store.turns.record_step(turn, step(0, result={}))
+        await store.turns.record_step_result(turn, step(0, result={}))
         await amend(store, withdraw("a"), replace("b", "later"))
         assert [row.message.text for row in (await claim(store, merge=2)).rows] == ["later"]
 
@@ -171,7 +171,7 @@ class AmendContract:
         await accept(store, "a")
         turn = await claim(store)
         noted = EffectReceipt(ROOM, "send_mail", "write", {}, ALICE, "", "")
-        await store.turns.record_step(turn, replaced(step(0), receipt=noted))
+        await store.turns.record_step_start(turn, replaced(step(0), receipt=noted))
         await amend(store, replace("a", "later"))
         told = (await claim(store)).head.message.context.notes.done_before
         assert told == {"send_mail with an unknown outcome": 1}
@@ -181,7 +181,7 @@ class AmendContract:
         await accept(store, "a", "b")
         turn = await claim(store, merge=2)
         noted = EffectReceipt(ROOM, "send_mail", "write", {}, ALICE, "", "")
-        await store.turns.record_step(turn, replaced(step(0), receipt=noted))
+        await store.turns.record_step_start(turn, replaced(step(0), receipt=noted))
         await amend(store, replace("a", "later"), withdraw("a"))
         again = await claim(store, merge=2)
         assert [row.message.native_id for row in again.rows] == ["b"]
@@ -221,7 +221,7 @@ class AmendContract:
         await accept(store, "a", "b", attachments=(photo,))
         turn = await claim(store, merge=2)
         if when == "while it ran":
-            await store.turns.record_step(turn, step(0, result={}))
+            await store.turns.record_step_result(turn, step(0, result={}))
             await amend(store, withdraw("a"))
             (running,) = [row for row in turn.rows if row.message.native_id == "a"]
             assert running.message.text, "the turn goes on with it"
@@ -307,7 +307,7 @@ class AmendContract:
         """When all of a turn is taken back it ends there: nothing is sent, and it does not come again."""
         await accept(store, "a", "b", "next")
         turn = await claim(store, merge=2)
-        await store.turns.record_step(turn, step(0, result={}))
+        await store.turns.record_step_result(turn, step(0, result={}))
         assert (await amend(store, withdraw("a"))).stopped == ()
         assert (await states(store))["a"] == (InboxState.RUNNING, None)
         (stopped,) = (await amend(store, withdraw("b"))).stopped
@@ -343,7 +343,7 @@ class AmendContract:
         await accept(store, "a", "b", "c")
         turn = await claim(store, merge=2)
         if acted:
-            await store.turns.record_step(turn, step(0, result={}))
+            await store.turns.record_step_result(turn, step(0, result={}))
         await amend(store, withdraw("a"))
         await store.maintenance.recover()
         again = await claim(store, merge=5)
@@ -357,7 +357,7 @@ class AmendContract:
         """Whole, also with steps; and a marked message does not survive those that held it."""
         first, second, _ = await accept(store, "a", "b", "c")
         turn = await claim(store, merge=2)
-        await store.turns.record_step(turn, step(0, result={}))
+        await store.turns.record_step_result(turn, step(0, result={}))
         await store.turns.retry(turn, "away", delay_s=60, deferral=True)
         assert (await amend(store, withdraw("a"))).stopped == ()
         assert (await states(store))["a"][0] is InboxState.READY

@@ -202,7 +202,7 @@ class MaintenanceContract:
         """A READY or DEAD one becomes IGNORED without its text; a turn loses the row and keeps the others."""
         first, second, _ = await accept(store, "a", "b", "c")
         turn = await claim(store, merge=2)
-        await store.turns.record_step(turn, step(0, result={}))
+        await store.turns.record_step_result(turn, step(0, result={}))
         assert await store.inbox.drop(first.id) is False, "it is running"
         await store.turns.release(turn)
         assert await store.inbox.drop(first.id) is True

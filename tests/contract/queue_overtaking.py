@@ -47,7 +47,7 @@ class OvertakingContract:
         """The same turn with its rows and steps, when its time has come; neither a start nor a deferral counts."""
         await accept(store, "a", "b")
         turn = await claim(store, merge=2)
-        await store.turns.record_step(turn, step(0, result={"done": True}))
+        await store.turns.record_step_result(turn, step(0, result={"done": True}))
         for _ in range(5):
             await store.turns.postpone(turn, "the budget is spent", delay_s=60)
             clock.advance(59)

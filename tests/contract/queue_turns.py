@@ -92,16 +92,16 @@ class TurnsContract:
         await accept(store, "c", session=OTHER)
         first, second = await claim(store, merge=5), await claim(store, OTHER)
         used = Step(4, "tool", "d", {"call": {"name": "shell"}}, None)
-        await store.turns.record_step(first, step(3))
-        await store.turns.record_step(first, step(3, result={"content": "done"}))
-        await store.turns.record_step(first, used)
+        await store.turns.record_step_start(first, step(3))
+        await store.turns.record_step_result(first, step(3, result={"content": "done"}))
+        await store.turns.record_step_start(first, used)
         told = [
             (row.session, row.since, row.messages, row.number, row.tool)
             for row in await store.turns.running()
         ]
         later = EPOCH + timedelta(seconds=5)
         assert told == [(ROOM, EPOCH, 2, 4, "shell"), (OTHER, later, 1, 0, "")]
-        await store.turns.record_step(first, replace(used, result={"content": "done"}))
+        await store.turns.record_step_result(first, replace(used, result={"content": "done"}))
         assert [row.tool for row in await store.turns.running()] == ["", ""]
         await answer(store, first)
         await answer(store, second)
@@ -128,7 +128,7 @@ class TurnsContract:
         """Rows, answers, history and usage are there after `complete`, and the steps are gone."""
         await accept(store, "a", "b")
         turn = await claim(store, merge=2)
-        await store.turns.record_step(turn, step(0, result={"x": 1}))
+        await store.turns.record_step_result(turn, step(0, result={"x": 1}))
         lines = [
             Message(
                 role="user",
@@ -214,7 +214,7 @@ class TurnsContract:
         """The turn is DEAD with its error, the apology is in the outbox, and the session goes on."""
         await accept(store, "a", "b")
         turn = await claim(store)
-        await store.turns.record_step(turn, step(0, result={}))
+        await store.turns.record_step_result(turn, step(0, result={}))
         (apology,) = await store.turns.dead_letter(turn, "it cannot be", [out("sorry")])
         assert (apology.message.text, apology.inbox_id) == ("sorry", turn.head.id)
         dead = (await store.inbox.rows(states=[InboxState.DEAD]))[0]
@@ -228,7 +228,7 @@ class TurnsContract:
         """Parking does not count as a start; the turn and its steps stay."""
         await accept(store, "a", "b")
         turn = await claim(store, merge=2)
-        await store.turns.record_step(turn, step(0, result={"done": True}))
+        await store.turns.record_step_result(turn, step(0, result={"done": True}))
         await store.turns.release(turn)
         again = await claim(store, merge=2)
         assert (again.id, again.attempts, again.fence > turn.fence) == (turn.id, 1, True)
@@ -239,11 +239,11 @@ class TurnsContract:
         await accept(store, "a")
         turn = await claim(store)
         odd = {"text": "\udc80 ☃", "list": [1, 2.5, None, True]}
-        await store.turns.record_step(turn, step(1, kind="model", digest="m", result=odd))
-        await store.turns.record_step(turn, step(0))
-        await store.turns.record_step(turn, step(2))
-        await store.turns.record_step(turn, step(2, result={"n": 1}))
-        await store.turns.record_step(turn, step(2, digest="other", result={"n": 2}))
+        await store.turns.record_step_result(turn, step(1, kind="model", digest="m", result=odd))
+        await store.turns.record_step_start(turn, step(0))
+        await store.turns.record_step_start(turn, step(2))
+        await store.turns.record_step_result(turn, step(2, result={"n": 1}))
+        await store.turns.record_step_result(turn, step(2, digest="other", result={"n": 2}))
         await store.maintenance.recover()
         again = await claim(store)
         assert (turn.is_new, again.is_new) == (True, False)

@@ -421,7 +421,7 @@ RACES = [
     Race(
         "a step against a stop",
         taken,
-        lambda queue, turn: queue.turns.record_step(turn, step(0)),
+        lambda queue, turn: queue.turns.record_step_start(turn, step(0)),
         stopped,
         no_step_of_a_stopped_turn,
         at=r"SELECT 1 FROM inbox WHERE state = 'running'|DELETE FROM turn_steps",

@@ -159,11 +159,11 @@ class Stumbling(Around):
 
     failures = 2
 
-    async def record_step(self, turn: Any, step: Any) -> None:
-        if self.failures and step.result is None:
+    async def record_step_start(self, turn: Any, step: Any) -> None:
+        if self.failures:
             self.failures -= 1
             raise StoreUnavailable("the disk is full", path="gateway.db", operation="step")
-        await self.inner.record_step(turn, step)
+        await self.inner.record_step_start(turn, step)
 
 
 class Abandoning(Stumbling):

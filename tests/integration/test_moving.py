@@ -58,7 +58,7 @@ async def filled(root: Path) -> Home:
     async with await SqliteQueue.open(home.database, clock=clock) as store:
         await accept(store, "a", "b", "c")
         turn = await claim(store)
-        await store.turns.record_step(turn, step(0))
+        await store.turns.record_step_start(turn, step(0))
         await answer(store, turn)
         await claim(store)
         await accept(store, "d\0e", session=OTHER)

@@ -200,12 +200,14 @@ class Worker:
             await self.store.turns.retry(turn, "away", delay_s=0.01, deferral=True)
             return
         if 0 not in done:
-            await self.store.turns.record_step(turn, Step(0, "model", "d", {}, {"text": "call the tool"}))
+            await self.store.turns.record_step_result(
+                turn, Step(0, "model", "d", {}, {"text": "call the tool"})
+            )
         if 1 not in done or self.life.control == "forget-steps":
-            await self.store.turns.record_step(turn, Step(1, "tool", "d", {"for": texts}, None))
+            await self.store.turns.record_step_start(turn, Step(1, "tool", "d", {"for": texts}, None))
             append_line(self.folder / "tools", json.dumps(texts))
             self.point("tool.ran")
-            await self.store.turns.record_step(turn, Step(1, "tool", "d", {}, {"ok": True}))
+            await self.store.turns.record_step_result(turn, Step(1, "tool", "d", {}, {"ok": True}))
         if any(number % 8 == 5 for number in numbers):
             await self.store.turns.dead_letter(turn, "no", [self.answer(turn, texts, "apology")])
             return

@@ -26,8 +26,8 @@ MOMENTS = [
     "turns.claim.before",
     "turns.claim.after",
     "turns.steps.after",
-    "turns.record_step.before",
-    "turns.record_step.after",
+    "turns.record_step_result.before",
+    "turns.record_step_result.after",
     "model.asked",
     "model.answered",
     "turns.complete.before",
@@ -38,7 +38,7 @@ MOMENTS = [
     "outbox.record_send.before",
     "outbox.record_send.after",
 ]
-EFFECT = ["turns.record_step.before", "turns.record_step.after", "tool.start", "tool.effect"]
+EFFECT = ["turns.record_step_start.before", "turns.record_step_start.after", "tool.start", "tool.effect"]
 
 
 def asked(world: Scenario) -> str:

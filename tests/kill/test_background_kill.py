@@ -38,10 +38,10 @@ MOMENTS = [
     "inbox.find_by_key.after#2",
     "start.answered#3",
     "turns.claim.after#7",
-    "turns.record_step.before#4",
-    "turns.record_step.after#5",
-    "turns.record_step.before#3",
-    "turns.record_step.after#6",
+    "turns.record_step_start.before#4",
+    "turns.record_step_start.after#5",
+    "turns.record_step_result.before#3",
+    "turns.record_step_result.after#6",
     "job.asked#2",
     "job.answered#3",
     "tool.start#2",
@@ -170,7 +170,9 @@ def settled(file: Path) -> str:
 
 
 @pytest.mark.skipif(landlock_version() < 1, reason="this kernel has no Landlock")
-@pytest.mark.parametrize("moment", ["turns.record_step.after#2", "turns.record_step.before#5", ""])
+@pytest.mark.parametrize(
+    "moment", ["turns.record_step_start.after#2", "turns.record_step_result.before#5", ""]
+)
 def test_a_command_dies_with_the_process_and_says_so(moment: str, children: Nursery, tmp_path: Path) -> None:
     """
     Killed before it runs, before its end is noted, or in the middle: it was begun once at the most, and its person

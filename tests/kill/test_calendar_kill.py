@@ -19,7 +19,7 @@ MOMENTS = [
     "model.answered",
     *(
         f"{name}.{when}"
-        for name in ("turns.record_step", "calendar", "turns.record_step", "turns.complete")
+        for name in ("turns.record_step_start", "calendar", "turns.record_step_result", "turns.complete")
         for when in ("before", "after")
     ),
 ]

@@ -14,10 +14,10 @@ from tests.kill.test_tools_kill import ANN, PLACE
 MOMENTS = [
     f"{name}.{when}"
     for name in (
-        "turns.record_step",
+        "turns.record_step_start",
         "image",
         "usage.add",
-        "turns.record_step",
+        "turns.record_step_result",
         "turns.complete",
     )
     for when in ("before", "after")

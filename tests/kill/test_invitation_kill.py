@@ -22,10 +22,10 @@ RANDOM_KILLS, _ = random_kills()
 MOMENTS = [
     f"{name}.{when}"
     for name in (
-        "turns.record_step",
+        "turns.record_step_start",
         "calendar",
         "outbox.post",
-        "turns.record_step",
+        "turns.record_step_result",
         "turns.complete",
         "outbox.record_send",
     )
@@ -125,6 +125,6 @@ def test_a_reply_that_does_not_follow_from_the_step_is_found_out(
     world, answered = begin(server, tmp_path, nursery, control="forgets_steps_of_calendars"), set[str]()
     world.live_until_quiet()
     while approve_all(world, answered):
-        world.live(die="turns.record_step.before#1")
+        world.live(die="turns.record_step_result.before#1")
         world.live_until_quiet()
     assert any("replies" in each for each in problems(world, server))

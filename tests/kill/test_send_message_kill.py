@@ -19,9 +19,9 @@ from tests.kill.test_tools_kill import ANN, DECIDING, PLACE, approve_all, seen
 MOMENTS = [
     f"{name}.{when}"
     for name in (
-        "turns.record_step",
+        "turns.record_step_start",
         "outbox.post",
-        "turns.record_step",
+        "turns.record_step_result",
         "turns.complete",
         "outbox.record_send",
     )

@@ -18,8 +18,8 @@ from tests.kill.spending_child import CALLS
 MOMENTS = [
     "model.answered#1",
     "model.answered#3",
-    "turns.record_step.before#1",
-    "turns.record_step.after#1",
+    "turns.record_step_result.before#1",
+    "turns.record_step_result.after#1",
     "usage.add.before#1",
     "usage.add.after#1",
     "usage.add.after#2",

@@ -32,12 +32,12 @@ DECIDING = [
     "approvals.questions.after",
     "approvals.decide.before",
     "approvals.decide.after",
-    "turns.record_step.before",
-    "turns.record_step.after",
+    "turns.record_step_start.before",
+    "turns.record_step_start.after",
     "tool.start",
     "tool.effect",
-    "turns.record_step.before",
-    "turns.record_step.after",
+    "turns.record_step_result.before",
+    "turns.record_step_result.after",
     "turns.complete.before",
     "turns.complete.after",
     "taken",
@@ -96,7 +96,7 @@ def test_killed_while_it_is_decided_or_done(moment: str, nursery: Nursery, tmp_p
 
     # Only between the note that it starts and its effect is "never" possible, and the model is told so then.
     # The word on the decision goes out beside the tool, so that a death there may come at that moment, too.
-    never = moment in {"turns.record_step.after", "tool.start"}
+    never = moment in {"turns.record_step_start.after", "tool.start"}
     assert effects(world) in ([[]] if never else [["1"], []] if moment in BESIDE else [["1"]])
     assert names(world) == [name]
     assert seen(world).count("re: #1") == 1
@@ -124,7 +124,7 @@ def test_killed_while_a_changed_call_is_made(moment: str, nursery: Nursery, tmp_
     assert world.live(die=moment) == -signal.SIGKILL
     world.live_until_quiet()
 
-    never = moment in {"turns.record_step.after", "tool.start"}
+    never = moment in {"turns.record_step_start.after", "tool.start"}
     assert effects(world) == ([] if never else ["7"])
     assert seen(world).count("re: #1") == 1
 

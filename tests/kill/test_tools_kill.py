@@ -35,8 +35,8 @@ MOMENTS = [
     *(
         f"{name}.{when}"
         for name in (
-            "turns.record_step",
-            "turns.record_step",
+            "turns.record_step_start",
+            "turns.record_step_result",
             "turns.complete",
             "shell",
             "files",

@@ -198,8 +198,8 @@ class TurnMachine(RuleBasedStateMachine):
             "retry": lambda: self.store.turns.retry(turn, "later", delay_s=delay_s, deferral=False),
             "deferral": lambda: self.store.turns.retry(turn, "later", delay_s=delay_s, deferral=True),
             "release": lambda: self.store.turns.release(turn),
-            "start": lambda: self.store.turns.record_step(turn, step(number)),
-            "finish": lambda: self.store.turns.record_step(turn, step(number, result={"n": number})),
+            "start": lambda: self.store.turns.record_step_start(turn, step(number)),
+            "finish": lambda: self.store.turns.record_step_result(turn, step(number, result={"n": number})),
             "steps": lambda: self.store.turns.steps(turn),
         }
         if not rows:

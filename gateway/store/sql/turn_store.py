@@ -114,15 +114,20 @@ class TurnStore(Store):
                 found.append(RunningTurn(key, datetime.fromtimestamp(since, UTC), messages, number, tool))
         return found
 
-    async def record_step(self, turn: Turn, step: Step) -> None:
-        """
-        Record a step durably: before it has an effect (``result`` None), and again with its result.
+    async def record_step_start(self, turn: Turn, step: Step) -> None:
+        """Record a step (``result`` None) durably before it has an effect."""
+        await self._record(turn, step, None)
 
-        The later record replaces the one with the same number.
-        """
-        result = None if step.result is None else to_json(step.result)
-        now, owned = self._now(), inbox_statements.claim_key(turn)
-        raw = (step.number, step.kind, step.digest, to_json(step.request), result)
+    async def record_step_result(self, turn: Turn, step: Step) -> None:
+        """Record the result durably; it replaces the record with the same number."""
+        await self._record(turn, step, None if step.result is None else to_json(step.result))
+
+    async def _record(self, turn: Turn, step: Step, result: str | None) -> None:
+        owned, raw = (
+            inbox_statements.claim_key(turn),
+            (step.number, step.kind, step.digest, to_json(step.request), result),
+        )
+        now = self._now()
 
         def write(db: ConnectionPort) -> None:
             inbox_statements.record_step(db, owned, raw)

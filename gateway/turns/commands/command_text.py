@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from agent_core.language import _, gettext_noop, list_of, ngettext
@@ -68,6 +68,11 @@ def tool_line(receipt: EffectReceipt) -> str:
     return f"{receipt.tool}{_OUTCOMES[receipt.outcome][1]}"
 
 
+def and_list(parts: Sequence[str]) -> str:
+    """Return ``a, b and c``."""
+    return list_of(parts)
+
+
 def about_parts(report: Mapping[str, Any]) -> list[str]:
     """For the owner: services and queue of a daemon's report, one per line, without the turn that asks."""
     lines = [_("- version {version}", version=report["version"])] if report.get("version") else []
@@ -84,7 +89,7 @@ def about_parts(report: Mapping[str, Any]) -> list[str]:
             counts["running"] -= 1
         counts = +counts
         told = [f"{counts[state]} {_(told)}" for state, told in _WORK[queue].items() if state in counts]
-        lines.append(f"- {words}: {list_of(told) or _('nothing waits')}")
+        lines.append(f"- {words}: {and_list(told) or _('nothing waits')}")
     return lines
 
 

@@ -209,7 +209,7 @@ async def _remove(
             return _("{no_such} Remove one at a time.", no_such=_no_such(wanted))
         ((__, line, job),) = meant
         done = {"id": job.id, "line": _list_line(line)}
-        await turns.record_step(asked.turn, Step(0, _REMOVAL, job.id, done, {}))
+        await turns.record_step_result(asked.turn, Step(0, _REMOVAL, job.id, done, {}))
     await jobs.plans.remove_job(done["id"])
     return _("Removed: {line}", line=done["line"])
 
@@ -238,7 +238,7 @@ async def _change(
                 id=job.id,
             )
         done = {"id": job.id, "timing": str(timing)}
-        await turns.record_step(asked.turn, Step(0, _CHANGE, job.id, done, {}))
+        await turns.record_step_result(asked.turn, Step(0, _CHANGE, job.id, done, {}))
     changed = await jobs.change_time(done["id"], done["timing"])
     if changed is None:
         return _("There is no such reminder any more.")

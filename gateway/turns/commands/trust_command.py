@@ -60,10 +60,10 @@ class TrustCommand:
             {"path": name},
             asked_by=asked.message.sender.address,
         )
-        await self._store.turns.record_step(asked.turn, Step(0, "command", "trust", {}, None, receipt))
+        await self._store.turns.record_step_start(asked.turn, Step(0, "command", "trust", {}, None, receipt))
         told, failed = await anyio.to_thread.run_sync(self._trusted_file, asked.turn, name)
         result = {"content": told, "is_error": failed}
-        await self._store.turns.record_step(asked.turn, Step(0, "command", "trust", {}, result))
+        await self._store.turns.record_step_result(asked.turn, Step(0, "command", "trust", {}, result))
         return told
 
     def _trusted_file(self, turn: Turn, name: str) -> tuple[str, bool]:

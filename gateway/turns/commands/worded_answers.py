@@ -227,7 +227,7 @@ class WordedAnswers:
             return None if answer is None else recorded_reply(answer.message)
         ((name, verdict),) = answer.settles.items()
         noted = {"name": name, "tool": answer.message.notes.answers[name], "verdict": verdict}
-        await self.store.turns.record_step(turn, Step(_SPOKEN, "spoken", name, noted, {}))
+        await self.store.turns.record_step_result(turn, Step(_SPOKEN, "spoken", name, noted, {}))
         return noted
 
     def _read_sign(self, message: InboundMessage) -> AnswerReading | None:

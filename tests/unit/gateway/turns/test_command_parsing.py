@@ -9,14 +9,13 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_core.language import list_of
 from agent_core.messages import Audience, InboundMessage, Sender, SessionKey
 from gateway.operations.render import chat_text
 from gateway.system.terminal_text import span
 from gateway.turns import commands
 from gateway.turns.commands import COMMANDS, Command, Misread, parse_command
 from gateway.turns.commands.command_table import LISTS, SYNONYMS, Takes
-from gateway.turns.commands.command_text import help_text
+from gateway.turns.commands.command_text import and_list, help_text
 from tests.clock import EPOCH
 from tests.rows import rows
 
@@ -295,7 +294,7 @@ def test_words_for_numbers() -> None:
         "2 hours",
         "3 days",
     ]
-    assert [list_of(x) for x in ([], ["a"], ["a", "b"], ["a", "b", "c"])] == [
+    assert [and_list(x) for x in ([], ["a"], ["a", "b"], ["a", "b", "c"])] == [
         "",
         "a",
         "a and b",

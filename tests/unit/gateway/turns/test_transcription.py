@@ -89,7 +89,7 @@ class Journal:
         self.kept = {}
         self.full = False
 
-    async def record_step(self, turn, step):
+    async def record_step_result(self, turn, step):
         if self.full:
             raise StoreUnavailable("the disk is full")
         self.kept[step.number] = step
