@@ -171,6 +171,10 @@ async def test_the_end_of_a_command_has_a_receipt_of_its_own(tmp_path: Path) -> 
         shown = (await one.asked("!did", person=ANN)).text
         assert "background command" in shown
         assert "Exit status 3. It took" in shown
+        (
+            tmp_path / "workspace" / "work" / "go"
+        ).unlink()  # nobody knows who wrote it, and it would be asked about
+        await one.asked("!new", person=ANN)
         await one.asked("behind touch begun; sleep 60", person=ANN)
         await until(lambda: (tmp_path / "workspace" / "work" / "begun").exists())
     async with house(tmp_path, Worker(), server, tools=shell) as one:
