@@ -24,7 +24,6 @@ MAX_TRIES = 5
 MAX_REQUESTS = 100
 MAX_LINKED = 500
 TOPIC = "linked-people"
-_SWAPS = 20
 _DIGITS = 8
 
 
@@ -160,7 +159,7 @@ class PeopleLinks:
         )
 
     async def _change(self, change: Callable[[LinkBook], LinkBook]) -> LinkBook:
-        for _ in range(_SWAPS):
+        for _ in range(20):
             before = await self._state.read(TOPIC)
             book = read_book(before)
             book = change(replace(book, requests=[one for one in book.requests if self._is_open(one)]))

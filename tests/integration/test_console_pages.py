@@ -23,7 +23,7 @@ from gateway.settings.last_good import keep_last_good
 from gateway.system.home import open_home
 from tests.clock import EPOCH
 from tests.command_line import squidbot
-from tests.integration.test_approvals import ANN, BOB, BOBS, deciding
+from tests.integration.test_approvals import ANN, BOB, BOBS, deciding, held, notices
 from tests.integration.test_console import BAD, Browser, looking
 from tests.integration.test_grants import Machine, does
 from tests.integration.test_tool_approval import answers, asking, question
@@ -324,3 +324,16 @@ async def test_a_token_is_listed_and_revoked_by_a_click(tmp_path: Path, monkeypa
         status, after = await browser.do("tokens_revoke", name=BAD, back="people")
         assert (status, "Revoked." in after) == (200, True)
     assert tokens.rows() == []
+
+
+async def test_what_waits_is_counted_at_a_glance(tmp_path: Path) -> None:
+    """A draft for somebody is one thing that waits; decided, it is none."""
+    async with deciding(tmp_path / "home", "strangers") as one, looking(one) as browser:
+        await one.asked("!help", person=ANN)
+        assert '<a href="/console/waiting">0</a>' in await browser.page("now")
+        one.server.say(BOB, "may I come on Thursday?")
+        await notices(one)
+        assert '<a href="/console/waiting">1</a>' in await browser.page("now")
+        (draft,) = await held(one)
+        await browser.do("drafts_reject", id=draft)
+        assert '<a href="/console/waiting">0</a>' in await browser.page("now")

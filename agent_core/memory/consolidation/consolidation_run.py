@@ -18,7 +18,7 @@ import anyio
 import anyio.to_thread
 import structlog
 
-from agent_core.errors import AgentError, ContextTooLong, CursorMoved, DocumentUnusable, StorageUnavailable
+from agent_core.errors import AgentError, ContextTooLong, CursorMoved, StorageUnavailable
 from agent_core.memory.consolidation import consolidation_policy, prompts
 from agent_core.memory.consolidation.consolidation_policy import ConsolidationRules, Segment
 from agent_core.memory.consolidation.key_facts import (
@@ -31,12 +31,11 @@ from agent_core.memory.consolidation.key_facts import (
     missing,
     split_list,
 )
+from agent_core.memory.document_cache import DocumentCache
 from agent_core.memory_ports import MemoryPort
 from agent_core.models import (
     AnswerEnd,
     HistoryTail,
-    MemoryDocument,
-    MemoryScope,
     Message,
     ModelChunk,
     Usage,
@@ -354,38 +353,3 @@ def _failure(text: str, end: AnswerEnd) -> str:
 def _reason(error: Exception) -> str:
     """Describe an error for people; an unexpected one with its class."""
     return str(error) if isinstance(error, AgentError) else f"{type(error).__name__}: {error}"
-
-
-class DocumentCache:
-    """
-    Reads documents; an unreadable one counts as empty, so it costs the memory and not the answer.
-
-    ``on_unusable`` is called once when a document becomes unreadable, with the reason.
-    """
-
-    def __init__(self, storage: MemoryPort, on_unusable: Callable[[str], None] = lambda _: None) -> None:
-        self._on_unusable = on_unusable
-        self._storage = storage
-        self._unusable: set[MemoryScope] = set()
-
-    async def document(self, scope: MemoryScope) -> MemoryDocument:
-        """The memory document; empty if something else is in its place. Raises `StorageUnavailable`."""
-        try:
-            document = await self._storage.load_global_memory(scope)
-        except DocumentUnusable as error:
-            if scope not in self._unusable:
-                self._unusable.add(scope)
-                log.error("memory.unusable", error=str(error), **error.fields)
-                self._on_unusable(str(error))
-            return MemoryDocument()
-        self._unusable.discard(scope)
-        return document
-
-    async def document_for(self, messages: Sequence[Message]) -> MemoryDocument:
-        """The memory document to show with these messages; an empty one if they name none."""
-        told = next((each.scope for each in reversed(messages) if each.scope), None)
-        try:
-            scope = MemoryScope.parse(told) if told is not None else None
-        except ValueError:
-            scope = None
-        return await self.document(scope) if scope is not None else MemoryDocument()

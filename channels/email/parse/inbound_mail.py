@@ -44,7 +44,6 @@ _SIGNATURES = frozenset(
 _OPAQUE = frozenset({"application/pkcs7-mime", "application/x-pkcs7-mime"})
 _CID = re.compile(r"\[cid:([^\]\s]{1,200})\]", re.IGNORECASE)
 _REACTION = "text/vnd.google.email-reaction+json"
-_MAX_REACTION = 1_000
 _IS_REPLY = re.compile(r"^METHOD:REPLY\s{0,9}$", re.IGNORECASE | re.MULTILINE)
 _WORD = re.compile(r"\w+")
 _types = mimetypes.MimeTypes()
@@ -258,7 +257,7 @@ def _is_text(part: MimePart) -> bool:
 def _sign(text: str) -> str:
     """Return the sign of a reaction; empty if the part is none, and the mail one like any other."""
     try:
-        found = json.loads(text[:_MAX_REACTION])
+        found = json.loads(text[:1_000])
     except (ValueError, RecursionError):
         return ""
     sign = found.get("emoji") if isinstance(found, dict) and found.get("version") == 1 else None

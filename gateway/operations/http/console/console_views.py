@@ -44,10 +44,11 @@ class View:
 
 
 async def _now(call: Call, _query: Query) -> dict[str, Any]:
-    waiting = await _waiting(call, _query)
+    held = await call("drafts_list")
+    refused = (await call("inbox_list", refused=True))["rows"]
     return {
         "report": await call("status", reasons=True),
-        "waiting": sum(len(waiting[key]) for key in ("calls", "drafts", "refused")),
+        "waiting": len(held["calls"]) + len(held["rows"]) + len(refused),
         "budget": (await call("usage", by="day", days=1))["budget"],
         "turns": (await call("turns_list"))["rows"],
         "jobs": (await call("jobs_list", open_only=True))["jobs"],
