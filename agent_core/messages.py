@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from functools import lru_cache
@@ -229,10 +229,18 @@ class Background(_Frozen):
 class _Sparse:
     """A record whose JSON leaves out what has its default."""
 
-    @model_serializer(mode="wrap")
-    def _changed(self, handler: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
-        bare = _bare(type(self))
-        return {name: value for name, value in handler(self).items() if getattr(self, name) != bare[name]}
+    @model_serializer(mode="plain")
+    def _changed(self) -> dict[str, Any]:
+        changed: dict[str, Any] = _sparse(self)
+        return changed
+
+
+def _sparse(value: Any) -> Any:
+    """What stands for a value in JSON: of a `_Sparse`, also inside others, what has not its default."""
+    if isinstance(value, _Sparse):
+        bare = _bare(type(value))
+        return {name: _sparse(each) for name, each in vars(value).items() if each != bare[name]}
+    return tuple(map(_sparse, value)) if isinstance(value, tuple) else value
 
 
 _BARE: dict[type[Any], Mapping[str, Any]] = {}
