@@ -30,6 +30,7 @@ from agent_core.models import Message
 from agent_core.provenance import person
 from agent_core.storage.history_lines import encode_object, to_line
 from agent_core.storage.layout import Layout
+from agent_core.storage.search_index.search_index import SearchIndex
 from gateway.app import Overrides, build
 from gateway.observability.logs import configure_logs
 from gateway.settings import Settings
@@ -101,6 +102,9 @@ async def _run(folder: Path, turns: int) -> dict[str, Any]:
     for name, length in _SESSIONS.items():
         key = SessionKey("loopback", name)
         _prepare(layout, key, length, consolidated=length if name.endswith("consolidated") is False else 0)
+    index = SearchIndex(home.root / "search.db", layout)
+    await index.update_all()  # as a home has it that grew by one message after the other
+    await index.aclose()
     server = LoopbackServer()
     watches: list[_StopWatch] = []
 
