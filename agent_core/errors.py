@@ -88,7 +88,7 @@ class ModelAuthFailed(ModelError):
 
 
 class ContextTooLong(ModelError):
-    """This conversation is longer than the language model can read."""
+    """This conversation is longer than the language model can read; `!new` starts another one."""
 
 
 class StreamBroken(ModelError):

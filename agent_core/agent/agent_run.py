@@ -16,7 +16,16 @@ from agent_core.errors import ContextTooLong, ModelError, ModelRefused, TurnLimi
 from agent_core.language import _, gettext_noop
 from agent_core.memory.manager import MemoryManager
 from agent_core.messages import Attachment
-from agent_core.models import Message, ModelAnswer, Purpose, ToolCall, ToolDefinition, ToolResult, Usage
+from agent_core.models import (
+    Message,
+    ModelAnswer,
+    Purpose,
+    ScopeKind,
+    ToolCall,
+    ToolDefinition,
+    ToolResult,
+    Usage,
+)
 from agent_core.ports import StepJournal, ToolPort
 from agent_core.prompt_budget import clip
 from agent_core.provenance import use_origins
@@ -31,7 +40,7 @@ from agent_core.tools.effects import (
     review_of,
     targets_of,
 )
-from agent_core.tools.execution import changed_note
+from agent_core.tools.execution import PRIVATE_NOTE, changed_note
 from agent_core.tools.policy import ConsentPort, Proposal
 
 _SAME_FAILURE_LIMIT = 3
@@ -79,12 +88,14 @@ class AgentRun:
         self._tools = {name: tool for name, (_, tool, _) in tools.items()}
         self._guarded = {name for name, (*_, guarded) in tools.items() if guarded}
         deferred = {name for name, tool in self._tools.items() if getattr(tool, "deferred", False)}
-        self._deferred = DeferredTools({name: tools[name][0] for name in tools if name in deferred})
+        elsewhere = "" if self._session.scope.kind is ScopeKind.OWNER else PRIVATE_NOTE
+        hidden = {name: tools[name][0] for name in tools if name in deferred}
+        self._deferred = DeferredTools(hidden, elsewhere=elsewhere)
         self._always = [each[0] for name, each in tools.items() if name not in deferred]
         if (finder := self._deferred.finder()) is not None:
             self._always.append(finder)
         self._calls = calls
-        self._runner = calls.runner(self._tools)
+        self._runner = calls.runner(self._tools, elsewhere=elsewhere)
         self._journal = journal
         self._consent = consent
         self._prompt: list[Message] = []

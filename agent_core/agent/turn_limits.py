@@ -33,9 +33,15 @@ class CallLimits:
     limits: TurnLimits
     allowance: AllowancePort | None
 
-    def runner(self, tools: Mapping[str, ToolPort]) -> ToolRunner:
-        """Make the runner of the tools of the run."""
-        return ToolRunner(tools, seconds=self.limits.tool_seconds, result_chars=self.limits.tool_result_chars)
+    def runner(self, tools: Mapping[str, ToolPort], *, elsewhere: str) -> ToolRunner:
+        """Make the runner of the tools of the run; ``elsewhere``: see `ToolRunner`."""
+        limits = self.limits
+        return ToolRunner(
+            tools,
+            seconds=limits.tool_seconds,
+            result_chars=limits.tool_result_chars,
+            elsewhere=elsewhere,
+        )
 
     def final_call_reason(self, steps: int, usage: Usage) -> str:
         """Return why the next model call is the last by the run's own limits; empty if it is not."""

@@ -18,7 +18,6 @@ from unicodedata import normalize
 from agent_core.models import ToolCall, ToolDefinition, ToolResult, tool_parameters
 from agent_core.provenance import Origins, join_origins
 from agent_core.text import one_line
-from agent_core.tools.execution import PRIVATE_NOTE
 
 FIND_TOOLS = "find_tools"
 KEPT = 20
@@ -43,10 +42,11 @@ _PARAMETERS = tool_parameters("query", query="string")
 
 
 class DeferredTools:
-    """The deferred tools of one run, by name, and which are loaded."""
+    """The deferred tools of one run, by name, and which are loaded; ``elsewhere`` as for `ToolRunner`."""
 
-    def __init__(self, definitions: Mapping[str, ToolDefinition]) -> None:
+    def __init__(self, definitions: Mapping[str, ToolDefinition], *, elsewhere: str = "") -> None:
         self._definitions = definitions
+        self._elsewhere = elsewhere
         self._index: dict[str, tuple[Counter[str], set[str]]] = {}
         self.found: tuple[str, ...] = ()
         """What is loaded, the oldest first."""
@@ -103,8 +103,8 @@ class DeferredTools:
         ranked = self._ranked(query)
         if not ranked:
             finder = self.finder()
-            rest = f" {finder.description}" if finder else ""
-            text = f"No tool here fits these words; try others. {PRIVATE_NOTE}{rest}"
+            told = ["No tool here fits these words; try others.", self._elsewhere]
+            text = " ".join(filter(None, [*told, finder.description if finder else ""]))
             return ToolResult(content=text, tool_call_id=call.id)
         best, name = ranked[0]
         servers: list[str] = []

@@ -48,10 +48,17 @@ def changed_note(call: ToolCall) -> str:
 
 
 class ToolRunner:
-    """Runs calls; ``seconds`` is the default limit, longer results than ``result_chars`` are cut."""
+    """
+    Runs calls; ``seconds`` is the default limit, longer results than ``result_chars`` are cut.
 
-    def __init__(self, tools: Mapping[str, ToolPort], *, seconds: float, result_chars: int) -> None:
+    ``elsewhere`` says to whoever calls a tool that is not here where there may be more; empty: nowhere.
+    """
+
+    def __init__(
+        self, tools: Mapping[str, ToolPort], *, seconds: float, result_chars: int, elsewhere: str = ""
+    ) -> None:
         self._tools = tools
+        self._elsewhere = elsewhere
         self._seconds = seconds
         self._result_chars = result_chars
 
@@ -67,11 +74,10 @@ class ToolRunner:
         """The error result of a call that cannot run at all, or None if it can. Nothing runs."""
         tool = self._tools.get(call.name)
         if tool is None:
-            told = (name for name, each in self._tools.items() if not getattr(each, "deferred", False))
+            told = {name for name, each in self._tools.items() if not getattr(each, "deferred", False)}
             known = ", ".join(sorted(told)) or "none"
-            return _error(
-                call, f"There is no tool {call.name!r} here. The tools are: {known}. {PRIVATE_NOTE}"
-            )
+            text = f"There is no tool {call.name!r} here. The tools are: {known}. {self._elsewhere}".rstrip()
+            return _error(call, text)
         problem = problem_with(call.arguments, getattr(tool, "checked", tool.parameters))
         try:
             inspect.signature(tool.execute).bind(**call.arguments)

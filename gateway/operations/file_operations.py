@@ -125,8 +125,14 @@ async def undo_change(context: OperationContext, id: int, *, force: bool = False
 
 
 def _trusted_text(answer: Mapping[str, Any]) -> str:
+    return plain_line(_trusted_what(answer))
+
+
+def _trusted_what(answer: Mapping[str, Any]) -> str:
+    if not answer["sha256"]:
+        return f"the name {answer['path']} counts as your own words; what is in there does not"
     content = f"{answer['bytes']} bytes, SHA-256 {answer['sha256']}"
-    return plain_line(f"{answer['path']} as it is now ({content}) counts as your own words")
+    return f"{answer['path']} as it is now ({content}) counts as your own words"
 
 
 @operation("trust file", key="files_trust", writes=True, needs=_NEEDS, render=_trusted_text)
@@ -148,7 +154,7 @@ async def trust_file(context: OperationContext, path: str) -> dict[str, Any]:
         files = _made_files(context)
         try:
             place = files.roots.place(path)
-            found = files.read_state(place)
+            found = files.read_whole(place)
         except ToolError as error:
             raise NotTrusted(str(error)) from error
         if found is None:
@@ -158,7 +164,8 @@ async def trust_file(context: OperationContext, path: str) -> dict[str, Any]:
         except OSError as error:
             raise NotTrusted(_("the disk accepts no writes at the moment")) from error
         structlog.get_logger(__name__).info("file.trusted", path=place.label, sha256=found.digest)
-        return {"path": place.label, "bytes": len(found.content), "sha256": found.digest}
+        hashed = "" if found.is_name else found.digest
+        return {"path": place.label, "bytes": len(found.content), "sha256": hashed}
 
     receipt = EffectReceipt(
         SessionKey("terminal", "squidbot trust file"),
@@ -173,8 +180,7 @@ async def trust_file(context: OperationContext, path: str) -> dict[str, Any]:
     except GatewayError as error:
         await context.store.receipts.finish(noted, str(error), failed=True)
         raise
-    told = f"{done['path']} as it is now ({done['bytes']} bytes, SHA-256 {done['sha256']})"
-    await context.store.receipts.finish(noted, told, failed=False)
+    await context.store.receipts.finish(noted, _trusted_what(done), failed=False)
     return done
 
 

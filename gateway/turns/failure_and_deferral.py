@@ -30,6 +30,7 @@ from gateway.proactive.jobs.job_permissions import PlaceUnknown
 from gateway.proactive.owner_alerts import credit_alert
 from gateway.routing.access import Access, Role
 from gateway.routing.crash_isolation import CRASH_APOLOGY, CrashIsolation
+from gateway.store.model import ReceiptOutcome
 from gateway.store.states import BUDGET, MODEL, PLACE, QUARANTINE_S, link_wait
 from gateway.store.stores import InboxRow, NewOutbound, Queue, StoreUnavailable, Turn
 from gateway.store.wakeups import Wakeups
@@ -169,7 +170,7 @@ class TurnFailure:
         """Fail a turn that kills the process or cannot be read, and return True. Raises `LostTurn`."""
         poison = fatal_failure(turn, self._suspects.turn_refusal(turn.id, self._policy.max_attempts))
         if poison is not None:
-            await kind.report_failure(turn, poison)
+            await kind.report_failure(turn, await self._with_effects(turn, poison))
         return poison is not None
 
     async def end(self, turn: Turn, kind: TurnKind[Any], meter: UsageMeter | None, error: Exception) -> None:
@@ -193,7 +194,19 @@ class TurnFailure:
             return
         if meter is not None:
             await meter.record()
-        await kind.report_failure(turn, failure)
+        await kind.report_failure(turn, await self._with_effects(turn, failure))
+
+    async def _with_effects(self, turn: Turn, failure: TurnFailureText) -> TurnFailureText:
+        """Add that tools had done something before the end: without an answer nobody else says so."""
+        commit = self._deferral.commit
+        since = turn.head.accepted_at - timedelta(seconds=1)
+        receipts = await commit.retry_until_stored(
+            lambda: commit.store.receipts.newest(since=since, session=turn.session, limit=1_000)
+        )
+        if not any(one.turn == turn.id and one.outcome is not ReceiptOutcome.FAILED for one in receipts):
+            return failure
+        done = _("What I had done before that stays done; `!did` lists it.")
+        return replace(failure, public=f"{_(failure.public)} {done}")
 
     def _is_for_owner_alone(self, turn: Turn) -> bool:
         return all(

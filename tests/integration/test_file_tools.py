@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from contextlib import asynccontextmanager
 from hashlib import sha256
@@ -316,6 +317,22 @@ async def test_a_word_at_the_prompt_leaves_a_receipt(tmp_path):
     assert "failed   trust_file: path nothing.md" in shown
     assert "changes lasting data, such as memory, schedule or skills, for somebody at the prompt" in shown
     assert "12 bytes, SHA-256" in shown
+
+
+async def test_a_word_about_a_folder_is_about_its_name(tmp_path):
+    """In the conversation and at the prompt, and both say so."""
+    async with working(tmp_path, Hand()) as one:
+        for name in ("Photos", "Bills"):
+            (tmp_path / "workspace" / name).mkdir()
+        os.utime(tmp_path / "workspace" / "Photos", (0, 0))
+        told = (await one.asked("!trust file Photos", person=ANN)).text
+        operations = OperationContext(one.built.store, one.built.memory, files=one.built.files)
+        said = await operations.call("files_trust", {"path": "Bills"})
+        labels = one.built.files().journal.labels
+        assert labels.is_trusted("Photos", "folder")
+        assert labels.is_trusted("Bills", "folder")
+    assert told == "The name `Photos` counts as your own words from now on. What is in there does not."
+    assert said == {"path": "Bills", "bytes": 0, "sha256": ""}
 
 
 async def test_a_word_about_a_file_that_is_not_there_or_has_just_changed_does_nothing(tmp_path):

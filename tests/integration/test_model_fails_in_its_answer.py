@@ -72,3 +72,17 @@ async def test_an_outage_is_still_waited_for(tmp_path):
         fake.plan(*[Status(503, "overloaded")] * 3)
 
         assert (await there.asked("hello", within_s=60)).kind is OutboundKind.REPLY
+
+
+@pytest.mark.parametrize("end", [Status(400), Say("")])
+async def test_the_apology_says_that_something_was_done(tmp_path, end):
+    """A tool had its effect before the answer failed: whoever reads only the apology must not ask for it again."""
+    tea = Say(calls=[Call("memory_write", '{"content": "- tea"}')])
+    async with FakeOpenAI() as fake, world(tmp_path, settings={"llm": llm(fake)}) as there:
+        fake.plan(tea, end, end)
+        told = await there.asked("remember tea")
+        fake.plan(end, end)
+        idle = await there.asked("hello")
+    assert (told.kind, idle.kind) == (OutboundKind.APOLOGY, OutboundKind.APOLOGY)
+    assert told.text.endswith("What I had done before that stays done; `!did` lists it.")
+    assert "!did" not in idle.text

@@ -96,3 +96,14 @@ async def test_who_waits_for_a_yes_waits_for_nobody_else(tmp_path):
     assert (still.oldest_unanswered_s, still.waiting_for_yes) == (None, 1)
     assert decided.oldest_unanswered_s is not None
     assert decided.waiting_for_yes == 0
+
+
+async def test_each_question_of_a_conversation_counts(tmp_path):
+    """As `inbox list --held` lists them, and as the console counts."""
+    async with asking(tmp_path, Writer()) as one:
+        for count in (1, 2):
+            one.server.say(BOB, "write it")
+            await question(one, f"dm-{BOB}", count)
+        stats = await one.built.store.maintenance.stats()
+        listed = (await operations(one).call("calls_list", {}))["rows"]
+    assert (stats.waiting_for_yes, len(listed)) == (2, 2)

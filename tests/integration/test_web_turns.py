@@ -206,3 +206,26 @@ async def test_each_address_that_the_model_made_up_can_be_asked_about(tmp_path, 
                 await one.server.answers(2, within_s=60)
             assert (await one.asked(f"read {public.url(host='page.test')}", person=ANN)).text == "Done."
         assert public.connections == (2 if strict else 3)
+
+
+@pytest.mark.usefixtures("internet")
+@pytest.mark.parametrize(
+    ("url", "told"),
+    [
+        ("page.test/more", "must begin with https://"),
+        ("http://192.168.1.1/", "it is a private network"),
+        ("http://[::ffff:10.0.0.1]/", "may not be reached"),
+        ("http://other.test/", None),
+    ],
+)
+async def test_nobody_is_asked_about_an_address_that_cannot_be_fetched(tmp_path, url, told):
+    """After a page was read each made-up address is asked about, but a yes to these would open none of them."""
+    async with FakeOpenAI() as fake, server() as public:
+        public.answers["/"] = http(200, b"<p>A page.</p>")
+        for each in (public.url(host="page.test"), url):
+            fake.plan(Say(calls=[Call("web_fetch", json.dumps({"url": each}))]))
+        fake.plan(Say("Done."))
+        async with world(tmp_path / "home", name="matrix", settings=settings(fake)) as one:
+            said = (await one.asked(f"read {public.url(host='page.test')}", person=ANN)).text
+        assert ("I need your approval" in said) is (told is None)
+        assert told is None or told in fake.requests[2]["messages"][-1]["content"]

@@ -154,7 +154,7 @@ class ChangeJournal:
 
     def origins_of_name(self, path: str) -> Origins | None:
         """The origins of a file's or a folder's name; None: it came from elsewhere."""
-        if path in _OUR_FOLDERS:
+        if path in _OUR_FOLDERS or self.labels.is_name_trusted(path):
             return ()
         with self.lock:
             self._loaded()
@@ -445,6 +445,11 @@ class Labels:
         with self._lock:
             known = self._loaded().get(_TRUSTED + path)
         return known is not None and bool(identity) and known[0] == identity
+
+    def is_name_trusted(self, path: str) -> bool:
+        """Return True if the owner has trusted what is there, whatever it holds now: the name is the same."""
+        with self._lock:
+            return _TRUSTED + path in self._loaded()
 
     def origins_of(self, path: str, identity: str) -> Origins | None:
         """Return the origins of ``path`` if it has that content; None: no command has written it."""

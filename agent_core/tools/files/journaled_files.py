@@ -22,6 +22,7 @@ from agent_core.files import write_all
 from agent_core.provenance import Origins, join_origins, untrusted_origin
 from agent_core.tools.files.change_journal import ChangeJournal, ChangeKind, FileChange, digest_of
 from agent_core.tools.files.roots import RootedPath, Roots
+from agent_core.tools.files.workspace_contents import identity_of_name
 
 MAX_WRITE_BYTES = 1_000_000
 """No content that a call writes is larger."""
@@ -65,11 +66,12 @@ class ChangeAuthor:
 
 @dataclass(frozen=True, slots=True)
 class FileState:
-    """A file as it was read."""
+    """A file as it was read; ``is_name``: a folder or a link, whose ``digest`` is no hash of its content."""
 
     content: bytes
     digest: str
     status: os.stat_result
+    is_name: bool = False
 
 
 def state_of(found: FileState | None) -> str:
@@ -106,6 +108,16 @@ class JournaledFiles:
         with _explain_errors(place), suppress(LookupError), self.roots.folder(place) as folder:
             return self._found(place, folder)
         return None
+
+    def read_whole(self, place: RootedPath) -> FileState | None:
+        """As `read_state`, and for a folder or a link its name: that is all that there is to read of it."""
+        if place.parts:
+            missing = suppress(LookupError, FileNotFoundError)
+            with _explain_errors(place), missing, self.roots.folder(place) as folder:
+                status = os.stat(place.name, dir_fd=folder, follow_symlinks=False)
+                if name := identity_of_name(place.name, status, folder=folder):
+                    return FileState(b"", name, status, is_name=True)
+        return self.read_state(place)
 
     def origins_of(self, place: RootedPath, digest: str | None, changed_at: float | None = None) -> Origins:
         """

@@ -67,14 +67,8 @@ class WorkspaceContents:
 
     def _identity(self, path: str, status: os.stat_result, left: list[int], *, remember: bool) -> str:
         full = f"{self.top}/{path}"
-        if stat.S_ISDIR(status.st_mode):
-            return FOLDER
-        if stat.S_ISLNK(status.st_mode):
-            with suppress(OSError):
-                return "link " + hashlib.sha256(os.fsencode(os.readlink(full))).hexdigest()  # noqa: PTH115
-            return ""
         if not stat.S_ISREG(status.st_mode):
-            return ""
+            return identity_of_name(full, status)
         known = self._cache.get(path)
         if known is not None and known[0] == _marks(status):
             return known[1]
@@ -86,6 +80,17 @@ class WorkspaceContents:
             if remember and identity and is_settled and now.st_dev == self._telling_device:
                 self._cache[path] = _marks(now), identity
         return identity
+
+
+def identity_of_name(path: str, status: os.stat_result, *, folder: int | None = None) -> str:
+    """Return the identity of a folder or a link, of which only names can be read; "" for anything else."""
+    if stat.S_ISDIR(status.st_mode):
+        return FOLDER
+    if stat.S_ISLNK(status.st_mode):
+        with suppress(OSError):
+            target = os.readlink(path, dir_fd=folder)
+            return "link " + hashlib.sha256(os.fsencode(target)).hexdigest()
+    return ""
 
 
 def digest_of_file(path: str, left: list[int]) -> str:

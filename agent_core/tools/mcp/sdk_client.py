@@ -429,11 +429,20 @@ def _parsed(line: bytes) -> SessionMessage | None:
 
 
 def _ended(process: Process, stderr: Stderr) -> str:
-    said = one_line(stderr.text().strip().rpartition("\n")[2], _SAID_CHARS)
-    if process.returncode == NOT_STARTED and said.startswith("cannot be started"):
-        return f"it {said}"
+    text = stderr.text().strip()
+    last = text.rpartition("\n")[2]
+    if process.returncode == NOT_STARTED and last.startswith("cannot be started"):
+        return f"it {one_line(last, _SAID_CHARS)}"
+    said = _last_words(text)
     code = "" if process.returncode is None else f" with exit status {process.returncode}"
     return f"it ended{code}" + (f"; its last words: {said}" if said else "")
+
+
+def _last_words(text: str) -> str:
+    """Return the last lines that fit: the very last one is often no reason but a hint or a version."""
+    tail = text[-_SAID_CHARS:]
+    whole = tail if len(tail) == len(text) else tail.partition("\n")[2] or tail
+    return one_line(whole, _SAID_CHARS)
 
 
 async def _speak(

@@ -12,7 +12,7 @@ import socket
 import ssl
 import threading
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from ipaddress import IPv6Address, ip_address
@@ -98,6 +98,13 @@ class WebClient:
         """For what makes text of pages: one at a time, because one takes all the time that others get."""
         self._slots = anyio.CapacityLimiter(limits.at_once)
         self._free_at: dict[str, float] = {}
+
+    def check(self, address: str) -> None:
+        """Raise WebFailed if the host of a normalised address is an IP address that nobody may reach."""
+        with suppress(ValueError):  # a name is looked up only when it is fetched
+            port = yarl.URL(address, encoded=True).port or 0
+            if (why := self._reach.refusal(ip_address(host_of(address)), port)) is not None:
+                raise WebFailed(_refused_text(why))
 
     async def get(
         self,
@@ -322,15 +329,19 @@ class SystemResolver(AbstractResolver):
         """Do nothing: nothing is kept."""
 
 
+def _refused_text(why: str) -> str:
+    return (
+        f"This address may not be reached: {why}. "
+        "Only the public web can be; the owner may allow a network in tools.web.allow_private."
+    )
+
+
 def _error_text(error: Exception, host: str, refused: Sequence[str], limits: WebLimits) -> str:
     """Describe an error for the model; the first reason that fits counts."""
     if _NOT_NAMED in refused:
         return f"This address may not be reached: {_NOT_NAMED}. Ask the person to write the address."
     if refused:
-        return (
-            f"This address may not be reached: {refused[0]}. "
-            "Only the public web can be; the owner may allow a network in tools.web.allow_private."
-        )
+        return _refused_text(refused[0])
     for kind, said in _SAID:
         if isinstance(error, kind):
             return said.format(host=host, seconds=f"{limits.total_s:g}")

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import anyio.to_thread
 
+from agent_core.errors import ToolRetry
 from agent_core.models import ToolResult, tool_parameters
 from agent_core.ports import Clock
 from agent_core.prompt import fence
 from agent_core.provenance import Trust, origins_of_call, trust_of, untrusted_origin
-from agent_core.tools.effects import Effect
+from agent_core.tools.effects import Effect, Review
 from agent_core.tools.web.urls import MAX_CHARS, normalise_url
 
 if TYPE_CHECKING:
@@ -56,6 +57,14 @@ class WebFetchTool:
             return (normalise_url(given),)
         except ValueError:
             return (given[:MAX_CHARS],)
+
+    async def review(self, **arguments: Any) -> Review | None:
+        """None: the address says it all. Raises ToolError for one that a yes could not open either."""
+        try:
+            self._client().check(normalise_url(str(arguments.get("url"))))
+        except ValueError as error:
+            raise ToolRetry(f"This cannot be read: {error}.") from error
+        return None
 
     async def execute(self, **arguments: Any) -> ToolResult:
         """The text of ``url`` from ``offset`` on."""

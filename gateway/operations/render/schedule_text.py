@@ -54,13 +54,12 @@ def jobs(answer: Mapping[str, Any]) -> str:
 def job(row: Mapping[str, Any]) -> str:
     """One job in two lines."""
     short = one_line(plain_line(row["text"] or ""), _TEXT_CHARS)
-    following = {"paused": "paused", "done": f"has run on {row['last']}"}.get(
-        row["state"], f"next {row['next']}"
-    )
+    coming = f"; next {row['next']}" if row["next"] else ""
+    following = {"paused": "; paused", "done": f"; has run on {row['last']}"}.get(row["state"], coming)
     note = f"\n       not run: {plain_line(row['note'])}" if row["note"] else ""
     said = f": {short}" if short else ""
     return (
-        f"{row['id']}  {row['kind']:<6}  {plain_line(row['when'])}; {following}\n"
+        f"{row['id']}  {row['kind']:<6}  {plain_line(row['when'])}{following}\n"
         f"       {plain_line(row['person'])} in {place_of(row)}{said}{note}"
     )
 

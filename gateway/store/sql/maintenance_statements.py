@@ -395,7 +395,7 @@ def count(db: ConnectionPort, now: float) -> StoreStats:
     counted_out = dict(db.execute("SELECT state, COUNT(*) FROM outbox GROUP BY state").fetchall())
     asked = (now, now + MAX_DELAY_S)
     waiting, asked_at = db.execute(
-        f"SELECT COUNT(DISTINCT session), MIN(accepted_at) FROM ({_ASKED}) AS waiting", asked
+        f"SELECT COUNT(DISTINCT turn), MIN(accepted_at) FROM ({_ASKED}) AS waiting", asked
     ).fetchone()
     (drafted_at,) = db.execute("SELECT MIN(created_at) FROM outbox WHERE state = 'held'").fetchone()
     (kept_at,) = db.execute("SELECT MIN(accepted_at) FROM inbox WHERE state = 'quarantined'").fetchone()

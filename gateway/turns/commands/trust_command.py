@@ -70,7 +70,7 @@ class TrustCommand:
         files = self._files()
         try:
             place = files.roots.place(name)
-            found = files.read_state(place)
+            found = files.read_whole(place)
         except ToolError as error:
             return _("Nothing was done: {error}", error=error), True
         if found is None:
@@ -87,6 +87,14 @@ class TrustCommand:
             files.journal.labels.trust(place.label, found.digest)
         except OSError:
             return _("The disk accepts no writes at the moment. Nothing was done."), True
+        if found.is_name:
+            return (
+                _(
+                    "The name `{label}` counts as your own words from now on. What is in there does not.",
+                    label=safe_line(place.label),
+                ),
+                False,
+            )
         size = len(found.content)
         return (
             _(

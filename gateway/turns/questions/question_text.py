@@ -309,8 +309,10 @@ def _digest(name: str, content: bytes) -> str:
 def trust_commands(origins: Origins) -> str:
     """The owner's commands that end a question's reason; commands read a file again after all but its own."""
     files = [each.where for each in origins if each.kind == "file" and not each.where.endswith("/")]
-    if len(files) != 1:
+    if not files:
         return _("`!new` or `!trust`")
+    if len(files) > 1:
+        return _("`!new`, `!trust` or, for those files that are yours, `!trust file NAME`")
     return _(
         "`!new`, `!trust` or, if it is yours, `!trust file {name}`", name=safe_line(files[0], _NAME_CHARS)
     )

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import anyio
 import pytest
 
 from agent_core.errors import StorageUnavailable, ToolDenied, ToolRetry
-from agent_core.models import ToolResult, Usage
+from agent_core.models import MemoryScope, ScopeKind, ToolResult, Usage
 from tests.doubles.agent import FakeTool, Journey, ModelScript, Sink, broken, call, session
 
 pytestmark = pytest.mark.virtual_time
@@ -71,7 +73,7 @@ class TestTools:
         [
             (
                 call("nothing"),
-                "There is no tool 'nothing' here. The tools are: look. In a private conversation with",
+                "There is no tool 'nothing' here. The tools are: look.",
             ),
             (call("look"), "'at' is a required property"),
             (call("look", at=5), "at: 5 is not of type 'string'"),
@@ -86,6 +88,17 @@ class TestTools:
         assert told in journey.results()[0]
         assert journey.results()[0].startswith("Error: ")
         assert tool.runs == []
+
+    @pytest.mark.parametrize("kind", list(ScopeKind))
+    async def test_only_elsewhere_a_private_conversation_with_the_owner_is_named(self, kind):
+        """The model would send the owner from their private conversation to where they are."""
+        journey = Journey(call("nothing"), "Sorry.", tools=[FakeTool("look")])
+        await journey.run(
+            session=replace(session(), scope=MemoryScope(kind, "" if kind is ScopeKind.OWNER else "x"))
+        )
+
+        told = "In a private conversation with the owner there may be more" in journey.results()[0]
+        assert told is (kind is not ScopeKind.OWNER)
 
     @pytest.mark.parametrize(
         ("kind", "given", "meant"),

@@ -50,3 +50,11 @@ def test_people_see_the_name_and_no_control_sequence():
     named = with_room_names(ROW, {"matrix": Rooms()})
     assert "@bob:hs.test in “Kitchen\\x1b[2J”: tea" in job(named)
     assert place_of(ROW) == "matrix/!k%3ahs.test"
+
+
+def test_a_job_without_a_next_time_says_nothing_of_it():
+    """One that a webhook or a mail starts."""
+    called = {**ROW, "when": "when the webhook door is called", "next": None}
+    assert job(called).splitlines()[0] == "a2b3c  remind  when the webhook door is called"
+    assert "; next soon" in job(ROW)
+    assert "every day; paused" in job({**ROW, "state": "paused"})

@@ -173,4 +173,5 @@ def test_a_file_that_taints_each_command_can_be_trusted_for_good() -> None:
     )
     assert trust_commands(PAGE) == "`!new` or `!trust`"
     assert trust_commands((untrusted_origin("file", "inbox/"),)) == "`!new` or `!trust`"
-    assert trust_commands((log, untrusted_origin("file", "b"))) == "`!new` or `!trust`"
+    several = trust_commands((log, untrusted_origin("file", "b")))
+    assert several == "`!new`, `!trust` or, for those files that are yours, `!trust file NAME`"

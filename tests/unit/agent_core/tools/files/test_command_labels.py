@@ -51,6 +51,11 @@ class Desk(FileDesk):
         place = self.journaled.roots.place(path, write=True)
         self.journaled.replace(place, lambda _: text.encode(), kind="write", by=ChangeAuthor(origins=origins))
 
+    def trust(self, path):
+        """What the owner says of it."""
+        found = self.journaled.read_whole(self.journaled.roots.place(path))
+        self.journaled.journal.labels.trust(path, found.digest)
+
     def shown(self, path):
         """What read_file gives, and whose words."""
         place = self.journaled.roots.place(path)
@@ -132,6 +137,44 @@ def test_what_commands_have_made_is_listed(desk):
         assert desk.journaled.made_by_commands(9) == ["work/one", "work/made/three"]
         assert desk.journaled.made_by_commands(1) == ["work/one"]
         desk.restart()
+
+
+@pytest.mark.parametrize("trusted", ["Photos", "link", ""])
+async def test_the_names_of_a_folder_and_a_link_can_be_trusted(desk, trusted):
+    """Both were put there by hand: without a word about them each command would be asked about for ever."""
+    (desk.ws / "Photos").mkdir()
+    (desk.ws / "link").symlink_to("Photos")
+    for name in {"Photos", "link"} - {trusted} if trusted else ():
+        desk.trust(name)
+    assert is_anybodys(desk.run("ls ..")[1])
+    if trusted:
+        desk.trust(trusted)
+    assert is_own(desk.run("ls ..")[1]) is bool(trusted)
+    assert is_own((await desk.ok("list_files")).origins) is bool(trusted)
+    (desk.ws / "Photos" / "a.txt").write_text(EVIL)
+    assert is_anybodys(desk.run("cat ../Photos/a.txt")[1])
+
+
+def test_a_trusted_link_that_leads_elsewhere_now_is_anybodys(desk):
+    """Its target is a text as well."""
+    (desk.ws / "link").symlink_to("work")
+    desk.trust("link")
+    assert is_own(desk.run("readlink ../link")[1])
+    (desk.ws / "link").unlink()
+    (desk.ws / "link").symlink_to(EVIL)
+    assert is_anybodys(desk.run("readlink ../link")[1])
+
+
+async def test_the_name_of_a_trusted_file_is_the_owners_in_a_list(desk):
+    """And stays so when the file changes: the name is the same."""
+    (desk.ws / "note").write_text("mine")
+    assert is_anybodys((await desk.ok("list_files")).origins)
+    desk.trust("note")
+    assert is_own((await desk.ok("list_files")).origins)
+    assert is_own((await desk.ok("search_files", glob="note")).origins)
+    (desk.ws / "note").write_text("yours")
+    assert is_own((await desk.ok("list_files")).origins)
+    assert is_anybodys(desk.run("cat ../note")[1])
 
 
 def test_it_outlives_a_restart(desk):
