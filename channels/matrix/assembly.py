@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Awaitable, Callable
+import sys
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -124,7 +126,8 @@ async def connect_by_nio(config: MatrixConfig) -> Homeserver:
 
     def connect() -> Homeserver:
         # nio takes half a second to import, which must not stop everything else.
-        from channels.matrix.client.nio_homeserver import NioHomeserver  # noqa: PLC0415 - in this thread
+        with _without_psycopg():
+            from channels.matrix.client.nio_homeserver import NioHomeserver  # noqa: PLC0415 - in this thread
 
         return NioHomeserver(config.homeserver, config.user_id, tls_ca_file=config.tls_ca_file)
 
@@ -132,3 +135,16 @@ async def connect_by_nio(config: MatrixConfig) -> Homeserver:
         return await anyio.to_thread.run_sync(connect)
     except (OSError, ssl.SSLError) as error:
         raise ChannelMisconfigured(f"tls_ca_file {config.tls_ca_file} cannot be used: {error}") from error
+
+
+@contextmanager
+def _without_psycopg() -> Iterator[None]:
+    """Keep 10 MB out of the daemon: peewee, below nio, imports PostgreSQL's driver if that is installed."""
+    if "psycopg" in sys.modules:
+        yield
+        return
+    sys.modules["psycopg"] = None  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        del sys.modules["psycopg"]

@@ -179,6 +179,39 @@ async def test_the_newest_lines_are_looked_through_first(
         assert asked > at_once
 
 
+async def test_more_lines_of_one_moment_than_are_looked_through_first(
+    postgres: PostgresServer, tables: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after an import: no longer time of them is none, so all lines are looked through, and older ones found."""
+    url = postgres.url(postgres.new_database(template=tables))
+    async with await PostgresQueue.open(url, clock=ManualClock()) as queue:
+        memory = PostgresMemory(queue.database, HOME)
+        at = [EPOCH, *[EPOCH + timedelta(days=1)] * 60]
+        lines = [
+            Message(
+                role="user", content="tea" if n % 6 == 0 else "x", id=str(n), scope="owner", timestamp=each
+            )
+            for n, each in enumerate(at)
+        ]
+        await memory.append_message(A, *lines)
+        monkeypatch.setattr(search_module, "MAX_POSTINGS", 20)
+        monkeypatch.setattr(search_module, "_LOOKED_AT_FIRST", 30)
+        asked = 0
+
+        def candidates(db: ConnectionPort) -> int:
+            class Counting:
+                def execute(self, text: str, parameters: Parameters = ()) -> Cursor:
+                    nonlocal asked
+                    asked += 1
+                    assert asked < 20, "the same lines again"
+                    return db.execute(text, parameters)
+
+            searched = ScopeSearch(Counting(), HOME, "owner", Filters())  # type: ignore[arg-type]
+            return len(searched.candidates(parse_query("tea"))[0])
+
+        assert await queue.database.reader.call("search", candidates) == 11
+
+
 @pytest.mark.parametrize("language", ["en", "de", "ja", "ru"])
 @pytest.mark.parametrize("by_meaning", [False, True])
 async def test_both_engines_agree(

@@ -42,10 +42,10 @@ MAX_TEXT = 20_000
 _MAX_WORD = 2000
 """The maximum length in bytes; the server's limit is 2,046."""
 _AT_ONCE = 500
-_LOOKED_AT_FIRST = 8_000
+_LOOKED_AT_FIRST = 1_000
 """The number of newest lines in which the newest ones with a word are looked for first."""
-_TIMES = 10
-"""The factor by which the searched period grows; for rarer words all lines are read, which are few."""
+_TIMES = 26
+"""The most such periods that are searched: of a word in fewer of the lines all are read, which are few."""
 _SENDER = "@@"
 _BEGIN = (
     # The words decide which plan is best. More processes would cost more than they save.
@@ -255,8 +255,9 @@ class ScopeSearch:
             ]
             for number in pending:
                 times = 1.3 * MAX_POSTINGS / max(1, len(found[number]))
-                age_ms = self._newest_ms - wanted[number].oldest_ms
-                wanted[number].oldest_ms = self._newest_ms - int(times * age_ms) if times < _TIMES else 0
+                age_ms = int(times * (self._newest_ms - wanted[number].oldest_ms))
+                few = age_ms < _TIMES * (self._newest_ms - self._first_ms)
+                wanted[number].oldest_ms = self._newest_ms - age_ms if few else 0
         return found
 
     def _newest(self, number: int, wanted: _Wanted) -> tuple[str, list[Any]]:
