@@ -422,7 +422,7 @@ class CollectedAlert:
 
 
 @dataclass(frozen=True, slots=True)
-class ToolQuestionRow:
+class Question:
     """
     A question whose turn has not ended.
 

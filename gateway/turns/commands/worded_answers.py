@@ -9,36 +9,34 @@ withdrawn, as its call blocks the conversation.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 from itertools import dropwhile, takewhile
 from typing import Any
 
 from agent_core.language import _, gettext_noop, speaking
 from agent_core.memory.scopes import person_name
 from agent_core.messages import Audience, InboundMessage, MessageNotes, OutboundKind
-from agent_core.tools.forms import NotAnAnswer, form_of
-from gateway.routing.access import Access, Role
-from gateway.store.model import APPROVED, WITHDRAWN, JobKind, OutboxRow, ToolQuestionRow
+from agent_core.tools.forms import form_of
+from gateway.routing.access import Role
+from gateway.store.model import APPROVED, WITHDRAWN, JobKind, OutboxRow, Question
 from gateway.store.states import InboxState, OutboxState
-from gateway.store.stores import Pending, Queue, Step, Turn
+from gateway.store.stores import Pending, Step, Turn
 from gateway.turns.commands.command_parsing import without_name
 from gateway.turns.commands.written_answer import own_lines, read_written_answer
 from gateway.turns.questions.decisions import (
-    DECLINED,
     ENDED,
-    NOTHING_WAITS,
-    ToolDecisions,
-    decision,
+    Decision,
+    Unfit,
     granted_text,
+    has_ended,
     is_call,
     outcome,
     place_of,
     question_subject,
-    verdict_from_answer,
 )
-from gateway.turns.questions.question_text import is_undecided
+from gateway.turns.questions.questions import NOTHING_WAITS, Questions
 from gateway.turns.questions.tool_grants import parse_terms
 from gateway.turns.questions.yes_and_no import (
     AnswerReading,
@@ -91,29 +89,29 @@ class WordedAnswers:
     """
     Finds answers to questions in batches before they are accepted, for all channels.
 
-    In ``email_style`` channels only first lines of replies count; grants begin at ``now``.
+    In ``email_style`` channels only first lines of replies count.
     """
 
-    store: Queue
-    calls: ToolDecisions
-    access: Access
+    questions: Questions
     email_style: frozenset[str]
-    now: Callable[[], datetime]
+
+    def __post_init__(self) -> None:
+        self.store, self.access = self.questions.store, self.questions.access
 
     async def settle_answers(self, batch: Sequence[Pending]) -> list[Pending]:
         """The same batch, with the decisions that its messages make. Raises `StoreUnavailable`."""
         if not any(map(_may_decide, batch)):
             return list(batch)
-        waiting = [one for one in await self.store.approvals.questions() if one.verdict is None]
+        waiting = await self.questions.calls()
         return [await self._apply_in_language(each, waiting) if _may_decide(each) else each for each in batch]
 
-    async def _apply_in_language(self, entry: Pending, waiting: Sequence[ToolQuestionRow]) -> Pending:
+    async def _apply_in_language(self, entry: Pending, waiting: Sequence[Question]) -> Pending:
         rules = self.access.rules(entry.message)
         with speaking("" if rules is None else rules.language):
             return await self._apply_answer(entry, waiting)
 
-    async def _apply_answer(self, entry: Pending, waiting: Sequence[ToolQuestionRow]) -> Pending:
-        mine = [one for one in waiting if self.calls.may_decide(one, entry.message)]
+    async def _apply_answer(self, entry: Pending, waiting: Sequence[Question]) -> Pending:
+        mine = [one for one in waiting if self.questions.may_decide(one, entry.message)]
         answer = await self._filled_in(entry, mine) or await self._called_off(entry)
         if answer is None and (said := self._read_sign(entry.message)) is not None:
             answer = await self._answer_all(entry, mine, said)
@@ -125,9 +123,7 @@ class WordedAnswers:
         forms = [one for one in mine if one.form is not None and _is_own(one, entry)]
         return replace(entry, settles={one.name: told for one in forms})
 
-    async def _review(
-        self, entry: Pending, mine: Sequence[ToolQuestionRow], said: AnswerReading
-    ) -> Pending | None:
+    async def _review(self, entry: Pending, mine: Sequence[Question], said: AnswerReading) -> Pending | None:
         """
         Take the owner's direct yes or no as a reply to the notice of a draft or a kept message above.
 
@@ -145,7 +141,7 @@ class WordedAnswers:
         names = notice.message.notes.approves if notice is not None else ()
         if notice is None or notice.state is OutboxState.PENDING or not names or any(map(is_call, names)):
             return None
-        if not await self._waits(names):
+        if not any([await self.questions.is_open(name) for name in names]):
             return None
         is_late = message.received_at - notice.message.created_at >= _CROSSED
         near = [row.message for row in rows[: len(later) + 2]]
@@ -162,13 +158,6 @@ class WordedAnswers:
         return replace(
             entry, message=message.with_context(replace(message.context, outbound=notice.message.id))
         )
-
-    async def _waits(self, names: Sequence[str]) -> bool:
-        """Return True if one of these drafts and kept messages is not decided yet."""
-        drafts = [await self.store.outbox.row(int(name[1:])) for name in names if name[0] == "d"]
-        kept = [await self.store.inbox.row(int(name[1:])) for name in names if name[0] == "m"]
-        items = [*drafts, *(found[0] for found in kept if found)]
-        return any(item is not None and is_undecided(item) for item in items)
 
     async def _called_off(self, entry: Pending) -> Pending | None:
         """
@@ -200,9 +189,8 @@ class WordedAnswers:
             return noted
         name, tool = str(noted["name"]), str(noted["tool"])
         question = await self.store.approvals.decide(name, noted["verdict"])
-        known = await self.store.approvals.find_decision(name) if question is None else None
-        counts = (question.verdict or {}).get("verdict") if question else known.verdict if known else ""
-        return outcome(name, tool, counts)
+        known = question or await self.store.approvals.find_decision(name)
+        return outcome(name, tool, known.verdict if known else "")
 
     async def _decided_by_voice(self, turn: Turn, steps: Sequence[Step]) -> Mapping[str, Any] | str | None:
         """Return the record of a decision by voice, or a reply without one; None: it is neither."""
@@ -215,12 +203,10 @@ class WordedAnswers:
         said = read_answer(heard[0].text)
         if said is None or said.sign not in (Sign.YES, Sign.NO) or said.span:
             return None
-        waiting = [
-            one
-            for one in await self.store.approvals.questions()
-            if one.verdict is None and one.form is None and one.at and one.at < turn.head.accepted_at
-        ]
-        mine = [one for one in waiting if self.calls.may_decide(one, message)]
+        before = turn.head.accepted_at
+        calls = await self.questions.calls()
+        waiting = [one for one in calls if one.form is None and one.at and one.at < before]
+        mine = [one for one in waiting if self.questions.may_decide(one, message)]
         session = None if turn.session == message.session else turn.session
         answer = await self._answer(Pending(message, session=session), mine, waiting, said)
         if answer is None or not answer.settles:
@@ -234,7 +220,7 @@ class WordedAnswers:
         return read_written_answer(message, by_mail=message.channel in self.email_style)
 
     async def _answer_all(
-        self, entry: Pending, mine: Sequence[ToolQuestionRow], said: AnswerReading
+        self, entry: Pending, mine: Sequence[Question], said: AnswerReading
     ) -> Pending | None:
         """
         Make a yes or no to all the command that names all that waits here; None: fewer than two do.
@@ -256,7 +242,7 @@ class WordedAnswers:
         owner = self.access.decide(message).role is Role.OWNER
         if message.audience is Audience.DIRECT and owner:
             items = [name for name in dict.fromkeys(named) if name and not is_call(name)]
-            about |= {name: "" for name in items if await self._waits([name])}
+            about |= {name: "" for name in items if await self.questions.is_open(name)}
         if len(about) < 2 or not (has_calls or said.to_all):
             return None
         shown = [row for row in rows if not about.keys().isdisjoint(row.message.notes.approves)]
@@ -265,15 +251,15 @@ class WordedAnswers:
             for row in shown
         )
         is_no, is_decision = said.sign is Sign.NO, said.to_all and not said.span and not is_short
-        calls = {one.name: one.tool for one in mine if one.name in about and one.form is None}
+        calls = [one for one in mine if one.name in about and one.form is None]
         goes_on = bool(said.more) and not is_no
         is_decision = is_decision and is_read and not (goes_on and len(calls) < len(about))
         if not is_decision or await self._is_answering(entry):
             return _answering(entry, about)
         if goes_on:
-            yes = decision(yes=True, by=message.sender.address, owner=owner)
-            settled = replace(_answering(entry, calls), settles=dict.fromkeys(calls, yes))
-            return self._with_more(settled, said.more)
+            yes = {one.name: self.questions.verdict(one, Decision(), message)[0] for one in calls}
+            answer = _answering(entry, {one.name: one.tool for one in calls})
+            return self._with_more(replace(answer, settles=yes), said.more)
         told = f"!{'reject' if is_no else 'approve'} {','.join(about)} {' '.join(said.more.split())}".strip()
         return replace(entry, message=message.model_copy(update={"text": told}), alone=True)
 
@@ -293,7 +279,7 @@ class WordedAnswers:
         rows = list(dropwhile(lambda row: _is_mere_notice(row) and not _asks_about(row), rows))
         return rows if rows and _asks_about(rows[0]) else []
 
-    async def _filled_in(self, entry: Pending, mine: Sequence[ToolQuestionRow]) -> Pending | None:
+    async def _filled_in(self, entry: Pending, mine: Sequence[Question]) -> Pending | None:
         """Return the answer to a server: a reply to it, or hardly anything else is meant; else None."""
         message = entry.message
         here = [one for one in mine if _is_here(one, entry)]
@@ -316,30 +302,35 @@ class WordedAnswers:
             return None if answer.message.notes.misread and yes_or_no(text) is None else answer
         return self._as_form(entry, here[0], text) if yes_or_no(text) is False else None
 
-    def _as_form(self, entry: Pending, question: ToolQuestionRow, text: str) -> Pending:
+    def _as_form(self, entry: Pending, question: Question, text: str) -> Pending:
         """A text as the answer to a server's question; a plain no that fills in nothing declines it."""
-        if self.calls.has_ended(question):
+        is_no = yes_or_no(text) is False
+        if is_no and _takes_text(question):
+            return self._settling(entry, question, Decision(yes=False))
+        answer = self._settling(entry, question, Decision(text=text))
+        if is_no and not answer.settles:
+            return self._settling(entry, question, Decision(yes=False))
+        return answer
+
+    def _settling(self, entry: Pending, question: Question, said: Decision) -> Pending:
+        """The message as this decision; one that does not fit the question decides nothing and is told so."""
+        if has_ended(question, self.questions.waiting):
             return _misread(entry, question, outcome(question.name, question.tool, ENDED))
-        message, about = entry.message, {question.name: question.tool}
-        owner = self.access.decide(message).role is Role.OWNER
-        told: dict[str, Any]
         try:
-            told = verdict_from_answer(question, text, by=message.sender.address, owner=owner)
-            if yes_or_no(text) is False and _takes_text(question):
-                told = {}
-        except NotAnAnswer as error:
-            told = {}
-            if yes_or_no(text) is not False:
-                return _misread(entry, question, _not_fitting(question, str(error)))
-        if not told:
-            told = {**decision(yes=False, by=message.sender.address, owner=owner), "verdict": DECLINED}
-        return replace(_answering(entry, about), settles={question.name: told})
+            verdict, grant = self.questions.verdict(question, said, entry.message)
+        except Unfit as error:
+            return _misread(entry, question, str(error))
+        answer = replace(_answering(entry, {question.name: question.tool}), settles={question.name: verdict})
+        if grant is None:
+            return answer
+        notes = replace(answer.message.notes, granted=granted_text(grant))
+        return replace(_noting(answer, notes), grants={question.name: grant})
 
     async def _answer(
         self,
         entry: Pending,
-        mine: Sequence[ToolQuestionRow],
-        waiting: Sequence[ToolQuestionRow],
+        mine: Sequence[Question],
+        waiting: Sequence[Question],
         said: AnswerReading,
     ) -> Pending | None:
         """A yes or no as an answer to one question, or to some that it may be about; None: it is neither."""
@@ -370,8 +361,8 @@ class WordedAnswers:
         return self._decided(entry, question, await self._with_earlier(said, question, message))
 
     async def _newest_question(
-        self, entry: Pending, here: Sequence[ToolQuestionRow], asked: Sequence[str]
-    ) -> list[ToolQuestionRow]:
+        self, entry: Pending, here: Sequence[Question], asked: Sequence[str]
+    ) -> list[Question]:
         """Return the question just above, if its wish came after the others were left open; else none."""
         newest = next((one for one in here if [one.name] == asked), None)
         if newest is None or not _is_own(newest, entry) or newest.at is None or newest.form is not None:
@@ -383,7 +374,7 @@ class WordedAnswers:
         return [newest] if is_later and entry.message.received_at - newest.at >= _CROSSED else []
 
     async def _with_earlier(
-        self, said: AnswerReading, question: ToolQuestionRow, message: InboundMessage
+        self, said: AnswerReading, question: Question, message: InboundMessage
     ) -> AnswerReading:
         """Add the sender's words beside earlier signs that were asked back about, with nothing said since."""
         rows, words = await self.store.approvals.newest_rows(message.session), [said.more]
@@ -398,7 +389,7 @@ class WordedAnswers:
                 words.insert(0, earlier.more)
         return said if said.sign is Sign.UNCLEAR else replace(said, more="\n\n".join(filter(None, words)))
 
-    async def _is_answering(self, entry: Pending, question: ToolQuestionRow | None = None) -> bool:
+    async def _is_answering(self, entry: Pending, question: Question | None = None) -> bool:
         """Return True if a model is answering another message here, whose answer may come first."""
         running = await self.store.inbox.rows(states=[InboxState.RUNNING], session=entry.conversation)
         return any(
@@ -412,8 +403,8 @@ class WordedAnswers:
     async def _reply(
         self,
         entry: Pending,
-        mine: Sequence[ToolQuestionRow],
-        waiting: Sequence[ToolQuestionRow],
+        mine: Sequence[Question],
+        waiting: Sequence[Question],
         said: AnswerReading,
     ) -> Pending | None:
         """An answer in reply to the notice of a question; None: it is none."""
@@ -425,41 +416,37 @@ class WordedAnswers:
             said = await self._with_earlier(said, found[0], entry.message)
             return self._decided(entry, found[0], said)
         for one in waiting:
-            if one.name == names[0] and (doubt := self.calls.weak_proof_reply(one, entry.message)):
+            if one.name == names[0] and (doubt := self.questions.weak_proof_reply(one, entry.message)):
                 return _misread(entry, one, doubt)
-        told = await self.calls.explain_decision(names[0], entry.message)
+        told = await self.questions.explain_decision(names[0], entry.message)
         if told is None and said.sign is not Sign.UNCLEAR:
-            told = next((self.calls.deciders_text(one) for one in waiting if one.name == names[0]), None)
+            told = next((self.questions.deciders_text(one) for one in waiting if one.name == names[0]), None)
             if told is None and entry.message.audience is Audience.DIRECT:
                 told = _(NOTHING_WAITS, name=names[0])
         if told is not None:
             return self._with_more(_deciding_nothing(entry, {names[0]: ""}, told), said.more)
         return None
 
-    def _decided(self, entry: Pending, question: ToolQuestionRow, said: AnswerReading) -> Pending | None:
+    def _decided(self, entry: Pending, question: Question, said: AnswerReading) -> Pending | None:
         """Return the decision of a sign, or a reply to an unclear one; None: it answers no question."""
-        message, yes = entry.message, said.sign is not Sign.NO
-        more = question.form is not None and not form_of(question.form).is_closed
-        if said.sign is Sign.UNCLEAR or (said.span and question.form is not None):
-            return None if more else _asked_back(entry, question)
-        if question.form is not None:
-            if yes and more and not self.calls.has_ended(question):
-                return _misread(
-                    entry,
-                    question,
-                    _not_fitting(
-                        question,
-                        _("Write `!answer {name} …`, or reply to the question.", name=question.name),
-                    ),
-                )
-            answer = self._as_form(entry, question, "yes" if yes else "no")
+        yes, form = said.sign is not Sign.NO, None if question.form is None else form_of(question.form)
+        if said.sign is Sign.UNCLEAR or (said.span and form is not None):
+            return _asked_back(entry, question) if form is None or form.is_closed else None
+        if form is not None:
+            is_short = yes and not form.is_closed  # which fits nothing, and is told so
+            answer = (
+                self._settling(entry, question, Decision())
+                if is_short
+                else self._as_form(entry, question, "yes" if yes else "no")
+            )
             return self._with_more(answer, said.more)
-        owner = self.access.decide(message).role is Role.OWNER
-        told = decision(yes=yes, by=message.sender.address, owner=owner, why="" if yes else said.more)
-        answer = replace(_answering(entry, {question.name: question.tool}), settles={question.name: told})
-        answer = self._granting(answer, question, said.span) if said.span else answer
-        is_all = told["why"] == " ".join(said.more.split())  # of a long reason it is the beginning
-        return answer if is_all or not answer.settles else self._with_more(answer, said.more)
+        terms = parse_terms([said.span]) if said.span else None
+        if said.span and terms is None:
+            return _misread(entry, question, _("A grant holds for a day at most. Nothing was done."))
+        answer = self._settling(entry, question, Decision(yes, "" if yes else said.more, terms=terms))
+        # Of a long reason the verdict has the beginning.
+        is_all = not answer.settles or answer.settles[question.name]["why"] == " ".join(said.more.split())
+        return answer if is_all else self._with_more(answer, said.more)
 
     def _with_more(self, answer: Pending, more: str) -> Pending:
         """The same decision in a message that goes to the model, with what was written below the sign."""
@@ -471,31 +458,14 @@ class WordedAnswers:
             message = message.with_context(replace(message.context, not_named=True))
         return _noting(replace(answer, message=message, alone=False), replace(message.notes, more=True))
 
-    def _granting(self, answer: Pending, question: ToolQuestionRow, span: str) -> Pending:
-        """A yes that is one to calls like this, too, for so long."""
-        terms = parse_terms([span])
-        if terms is None:
-            return _misread(answer, question, _("A grant holds for a day at most. Nothing was done."))
-        grant = self.calls.grant_or_refusal(question, answer.message, terms, self.now())
-        if isinstance(grant, str):
-            return _misread(answer, question, _("{grant} Answer `yes` or `no`.", grant=grant))
-        notes = replace(answer.message.notes, granted=granted_text(grant))
-        return replace(answer, message=answer.message.with_notes(notes), grants={question.name: grant})
 
-
-def _not_fitting(question: ToolQuestionRow, why: str) -> str:
-    return _(
-        "That does not answer `{name}`, so I send nothing to the server. {why}", name=question.name, why=why
-    )
-
-
-def _misread(entry: Pending, question: ToolQuestionRow, said: str) -> Pending:
+def _misread(entry: Pending, question: Question, said: str) -> Pending:
     """The message as an answer that decides nothing; what is said of the question can be answered, too."""
     entry = replace(_deciding_nothing(entry, {question.name: question.tool}, said), settles={})
     return _noting(entry, replace(entry.message.notes, approves=(question.name,)))
 
 
-def _asked_back(entry: Pending, question: ToolQuestionRow) -> Pending:
+def _asked_back(entry: Pending, question: Question) -> Pending:
     return _misread(
         entry,
         question,
@@ -514,7 +484,7 @@ def _deciding_nothing(entry: Pending, about: Mapping[str, str], said: str) -> Pe
     return _noting(entry, replace(entry.message.notes, misread=said))
 
 
-def _takes_text(question: ToolQuestionRow) -> bool:
+def _takes_text(question: Question) -> bool:
     """Return True if a "no" would be taken as the text of a single field."""
     fields = form_of(question.form).fields
     return len(fields) == 1 and fields[0].kind == "text"
@@ -531,19 +501,19 @@ def _is_reply(message: InboundMessage) -> bool:
     return bool(message.context.in_reply_to or message.context.outbound)
 
 
-def _is_here(question: ToolQuestionRow, entry: Pending) -> bool:
+def _is_here(question: Question, entry: Pending) -> bool:
     """Return True if a question is open in a message's conversation, or was asked where that was said."""
     return question.session == entry.conversation or entry.message.session in question.places
 
 
-def _is_own(question: ToolQuestionRow, entry: Pending) -> bool:
+def _is_own(question: Question, entry: Pending) -> bool:
     """Return True if a question is about a request of the sender in this conversation."""
     people = set(map(person_name, question.people))
     mine = person_name(entry.message.sender.address) in people or entry.session is not None
     return question.session == entry.conversation and mine
 
 
-def _may_cross(question: ToolQuestionRow, entry: Pending, notice: OutboxRow | None = None) -> bool:
+def _may_cross(question: Question, entry: Pending, notice: OutboxRow | None = None) -> bool:
     """
     Return True if the sender may not have read a question before writing the message.
 
@@ -559,7 +529,7 @@ def _may_cross(question: ToolQuestionRow, entry: Pending, notice: OutboxRow | No
     return at is not None and message.received_at - at < _CROSSED
 
 
-def _is_of(row: OutboxRow | None, question: ToolQuestionRow, message: InboundMessage) -> bool:
+def _is_of(row: OutboxRow | None, question: Question, message: InboundMessage) -> bool:
     """Return True if a row is the notice of a question and may have been read."""
     return (
         row is not None and row.state is not OutboxState.PENDING and _names(row, message) == [question.name]

@@ -49,7 +49,7 @@ def is_undecided(item: OutboxRow | InboxRow) -> bool:
     return item.state in (OutboxState.HELD, InboxState.QUARANTINED)
 
 
-def outcome(name: str, item: OutboxRow | InboxRow | None) -> str:
+def item_outcome(name: str, item: OutboxRow | InboxRow | None) -> str:
     """The outcome of an item, from its state alone."""
     error = (item.error if item is not None else None) or ""
     if item is None:

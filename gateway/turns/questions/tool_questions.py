@@ -115,7 +115,7 @@ class ToolQuestions:
 
     def __post_init__(self) -> None:
         self._store, self._channels = self.commit.store.approvals, self.commit.channels
-        self._notifier, self._access = self.reviews.notifier, self.reviews.access
+        self._notifier, self._access = self.reviews.notifier, self.reviews.questions.access
 
     def consent(self, turn: Turn, steps: Sequence[Step]) -> Consent:
         """Asks about the calls of one turn; ``steps`` is what its earlier starts have done."""

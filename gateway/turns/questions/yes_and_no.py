@@ -135,6 +135,13 @@ def read_answer(text: str) -> AnswerReading | None:
     return AnswerReading(sign, "".join(spans), to_all=bool(of_all) and len(signs) == 1)
 
 
+def sign_of(reaction: str) -> Sign | None:
+    """The yes or no of a reaction; None for any other."""
+    return next(
+        (sign for sign in (Sign.FINE, Sign.NO) if reaction[:1] in WORDS["any"][sign].split("|")), None
+    )
+
+
 def is_cancellation(text: str) -> bool:
     """Return True if a text is nothing but a word to leave something, such as "stop"."""
     return _normal(text[:_LONGEST]) in _OFF
