@@ -7,10 +7,9 @@ from collections.abc import Awaitable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from agent_core.models import ToolCall
 from agent_core.operation import operation
-from agent_core.provenance import describe, from_json
-from agent_core.tools.forms import form_of
+from agent_core.provenance import describe
+from agent_core.tools.forms import Form
 from agent_core.tools.grants import DEFAULT, describe_scope
 from gateway.errors import GatewayError, NotFound
 from gateway.operations.operation_arguments import RequestInvalid, capped_limit
@@ -28,7 +27,6 @@ from gateway.turns.questions.decisions import (
     clean_name,
     has_ended,
     is_call,
-    parse_scope,
     verdict_on_question,
 )
 from gateway.turns.questions.question_text import extra_fields, whole_text
@@ -124,34 +122,24 @@ def _shown(question: Question) -> Mapping[str, Any]:
         "session": str(question.session),
         "asked": list(question.asked),
         "tool": question.tool,
-        "text": _whole_text(question),
-        "because": describe(from_json(question.origins)),
-        "offer": None if (offer := parse_scope(question.offer)) is None else describe_scope(offer),
+        "text": whole_text(question) if question.calls else "",
+        "because": describe(question.origins),
+        "offer": question.offer and describe_scope(question.offer),
         "arguments": None if (known := _arguments(question)) is None else _argument_texts(known),
-        "form": None if question.form is None else _form(question),
+        "form": question.form and _form(question.form),
         "until": question.until.isoformat(),
         "verdict": None if question.verdict is None else question.verdict.get("verdict"),
     }
 
 
-def _whole_text(question: Question) -> str:
-    if question.form is not None:  # what its server asks stands in the form, and no call is behind it
-        return ""
-    calls = [(ToolCall.model_validate(call), review) for call, review in question.calls]
-    return whole_text(*calls[0], calls[1:]) if calls else ""
-
-
-def _form(question: Question) -> dict[str, Any]:
-    form = form_of(question.form)
+def _form(form: Form) -> dict[str, Any]:
     fields = [{"name": each.name, "wants": each.describe()} for each in form.fields]
     return {"message": form.message, "address": form.address, "fields": fields}
 
 
 def _arguments(question: Question) -> dict[str, Any] | None:
     """The arguments of a question's one call; None: it is about several, or about none."""
-    if question.form is not None or len(question.calls) != 1:
-        return None
-    return ToolCall.model_validate(question.calls[0][0]).arguments
+    return question.calls[0][0].arguments if len(question.calls) == 1 else None
 
 
 def _argument_texts(arguments: Mapping[str, Any]) -> dict[str, str]:

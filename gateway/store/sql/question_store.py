@@ -317,33 +317,8 @@ def _question(raw: Raw) -> Question | None:
     turn, _, request, result, session = raw
     key = session_or_none(session)
     try:
-        told = load_json(request)
-        decided = (told, *told.get("also", ()))
-        tools = [str(each["call"]["name"]) for each in decided]
-        return (
-            None
-            if key is None
-            else Question(
-                name=str(told["name"]),
-                session=key,
-                asked=tuple(str(address) for address in told["asked"]),
-                tool=", ".join(dict.fromkeys(tools)),
-                until=datetime.fromisoformat(told["until"]),
-                verdict=None if result is None else load_json(result),
-                turn=str(turn),
-                at=datetime.fromisoformat(told["at"]) if "at" in told else None,
-                offer=told.get("offer"),
-                form=told.get("form"),
-                origins=told.get("origins"),
-                proof=int(told.get("proof", 0)),
-                further=bool(told.get("further")),
-                calls=tuple((each["call"], str(each.get("review") or "")) for each in decided),
-                people=tuple(str(address) for address in told.get("people", told["asked"])),
-                places=tuple(
-                    place for each in told.get("places", ()) if (place := session_or_none(str(each)))
-                ),
-            )
-        )
+        verdict = None if result is None else load_json(result)
+        return None if key is None else Question.read(load_json(request), str(turn), key, verdict)
     except (json.JSONDecodeError, KeyError, TypeError, ValueError) as error:
         _log.error("question.unreadable", error=type(error).__name__)
         return None

@@ -18,7 +18,6 @@ from typing import Any
 from agent_core.language import _, gettext_noop, speaking
 from agent_core.memory.scopes import person_name
 from agent_core.messages import Audience, InboundMessage, MessageNotes, OutboundKind
-from agent_core.tools.forms import form_of
 from gateway.routing.access import Role
 from gateway.store.model import APPROVED, WITHDRAWN, JobKind, OutboxRow, Question
 from gateway.store.states import InboxState, OutboxState
@@ -297,7 +296,7 @@ class WordedAnswers:
         last = next(iter(await self.store.approvals.newest_rows(message.session)), None)
         if not _is_of(last, here[0], message) or _may_cross(here[0], entry):
             return None
-        if form_of(here[0].form).is_closed and len(text) <= 300:
+        if here[0].form.is_closed and len(text) <= 300:
             answer = self._as_form(entry, here[0], text)
             return None if answer.message.notes.misread and yes_or_no(text) is None else answer
         return self._as_form(entry, here[0], text) if yes_or_no(text) is False else None
@@ -429,7 +428,7 @@ class WordedAnswers:
 
     def _decided(self, entry: Pending, question: Question, said: AnswerReading) -> Pending | None:
         """Return the decision of a sign, or a reply to an unclear one; None: it answers no question."""
-        yes, form = said.sign is not Sign.NO, None if question.form is None else form_of(question.form)
+        yes, form = said.sign is not Sign.NO, question.form
         if said.sign is Sign.UNCLEAR or (said.span and form is not None):
             return _asked_back(entry, question) if form is None or form.is_closed else None
         if form is not None:
@@ -486,7 +485,7 @@ def _deciding_nothing(entry: Pending, about: Mapping[str, str], said: str) -> Pe
 
 def _takes_text(question: Question) -> bool:
     """Return True if a "no" would be taken as the text of a single field."""
-    fields = form_of(question.form).fields
+    fields = question.form.fields if question.form else ()
     return len(fields) == 1 and fields[0].kind == "text"
 
 

@@ -15,11 +15,9 @@ from typing import Any
 from agent_core.language import _, gettext_noop, list_of
 from agent_core.memory.scopes import person_name
 from agent_core.messages import InboundMessage, SessionKey
-from agent_core.models import ToolCall
-from agent_core.provenance import from_json
 from agent_core.text import read_number
-from agent_core.tools.forms import NotAnAnswer, form_of, read
-from agent_core.tools.grants import Grant, GrantKind, Scope, describe_scope
+from agent_core.tools.forms import NotAnAnswer, read
+from agent_core.tools.grants import Grant, describe_scope
 from gateway.routing.access import is_admitted
 from gateway.store.model import APPROVED, DELETED, EDITED, EXPIRED, LEFT, STOPPED, WITHDRAWN, Question
 from gateway.turns.questions.question_text import safe_line
@@ -148,11 +146,10 @@ def verdict_on_question(
         raise Unfit(_("`{name}` needs a yes or a no: {commands}.", name=name, commands=list_of(both, " or ")))
     if not said.yes:
         return {**told, "verdict": DECLINED}, None
-    form = form_of(question.form)
-    if form.fields and said.text is None:
+    if question.form.fields and said.text is None:
         raise Unfit(_("`{name}` needs more than a yes: {command}", name=name, command=how))
     try:
-        content = read(form, "yes" if said.text is None else said.text)
+        content = read(question.form, "yes" if said.text is None else said.text)
     except NotAnAnswer as error:
         raise Unfit(
             _(
@@ -166,26 +163,17 @@ def verdict_on_question(
 
 
 def _grant_of(question: Question, terms: Terms, who: Decider) -> Grant | None:
-    scope = parse_scope(question.offer)
-    return scope and Grant(
+    return question.offer and Grant(
         id=f"g{question.name[1:]}",
-        scope=scope,
+        scope=question.offer,
         conversation="" if terms.everywhere else str(question.session),
         people=tuple(dict.fromkeys(map(person_name, question.people))),
         by=who.by,
         at=who.at,
         until=who.at + timedelta(seconds=terms.seconds),
         turn=question.turn if terms.turn else "",
-        origins=from_json(question.origins),
+        origins=question.origins,
     )
-
-
-def parse_scope(offer: object) -> Scope | None:
-    """The grant that a question offers, as it was recorded."""
-    match offer:
-        case {"kind": str(kind), "tool": str(tool), "what": str(what)} if kind in set(GrantKind):
-            return Scope(GrantKind(kind), tool, what)
-    return None
 
 
 def granted_text(grant: Grant | None) -> str:
@@ -208,9 +196,9 @@ def outcome(name: str, tool: str, verdict: object) -> str:
 def question_subject(question: Question, *, details: bool = False) -> str:
     """Return the subject of a question in a few words, with ``details`` what the first call is given."""
     subject = _("to use `{tool}`" if question.form is None else "an answer for `{tool}`", tool=question.tool)
-    if not details or question.form is not None or not question.calls:
+    if not details or not question.calls:
         return subject
-    given = ToolCall.model_validate(question.calls[0][0]).arguments.values()
+    given = question.calls[0][0].arguments.values()
     said = safe_line(", ".join(map(str, given)), 60)
     return f"{subject} ({said})" if said else subject
 

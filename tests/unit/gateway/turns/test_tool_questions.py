@@ -19,6 +19,7 @@ from agent_core.tools.effects import Effect, Review
 from agent_core.tools.files import file_tools
 from agent_core.tools.files.change_tools import DeleteFileTool, EditFileTool, MoveFileTool, WriteFileTool
 from agent_core.tools.files.read_tools import ListFilesTool, ReadFileTool, SearchFilesTool
+from agent_core.tools.grants import GrantKind, Scope
 from agent_core.tools.memory_write import MemoryWriteTool
 from agent_core.tools.policy import Approval, Permission, PolicyVerdict, Proposal
 from agent_core.tools.read_skill import ReadSkillTool
@@ -333,7 +334,7 @@ class DecidedMeanwhile:
 @pytest.mark.parametrize("granted", [False, True])
 async def test_an_answer_that_comes_as_the_turn_ends_hears_what_was_decided(granted: bool) -> None:
     access, place = Access([Alias("test", "owner")], {}), SessionKey("test", "dm-owner")
-    offer = {"kind": "call", "tool": "effect", "what": ""}
+    offer = Scope(GrantKind.CALL, "effect", "")
     question = Question(
         "a123456", place, ("owner",), "effect", EPOCH, None, ("owner",), (place,), offer=offer
     )
