@@ -2,7 +2,7 @@
 Pauses a turn until a person has approved a tool call: which calls, and whom it asks. The policy
 (`agent_core.tools.policy`) decides which calls ask. The turn is left (`AwaitsApproval`): one transaction
 records the question as a step, posts the notice and lets the turn wait, without a place or model. A decision
-(``decisions.py``) makes it due, and it resumes by its journal as after a crash; without one it is due at the
+(``questions.py``) makes it due, and it resumes by its journal as after a crash; without one it is due at the
 deadline. Check-ins and scheduled jobs are refused at once; a background job asks its person if alone there,
 else the owner's in private and others' not at all.
 """
