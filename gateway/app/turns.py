@@ -59,7 +59,7 @@ from gateway.turns.heartbeat_turn import HeartbeatTurns
 from gateway.turns.model_choice import ModelChoice
 from gateway.turns.model_run import ModelRun
 from gateway.turns.out_of_band import CONCURRENCY, OutOfBandTurns
-from gateway.turns.questions.decisions import ToolDecisions
+from gateway.turns.questions.questions import Questions
 from gateway.turns.questions.review_questions import Approval, ReviewQuestions
 from gateway.turns.questions.server_questions import OpenQuestions, ServerQuestions
 from gateway.turns.questions.tool_grants import ToolGrants
@@ -104,11 +104,8 @@ def build_turns(
     commands = _commands(shared)
     transcription = _transcription(env, queue, agent)
     answers = WordedAnswers(
-        store=queue,
-        calls=shared.approvals.calls,
-        access=env.access,
+        questions=shared.approvals.questions,
         email_style=shared.email_style,
-        now=shared.grants.now,
     )
     handler = TurnHandler(
         history=supervision.history,
@@ -164,15 +161,13 @@ class _Shared:
             store=queue, channels=self.by_name, acknowledgements=routing.acknowledgements
         )
         self.deferral = Deferral(commit=self.commit, limits=agent.metering.limits, clock=env.clock)
+        self.grants = ToolGrants(queue.grants, env.clock)
         self.approvals = ReviewQuestions(
-            store=queue,
+            questions=Questions(store=queue, access=env.access, now=self.grants.now, waiting=self.waiting),
             notifier=proactive.notifier,
-            access=env.access,
             wakeups=env.wakeups,
-            calls=ToolDecisions(queue.approvals, env.access, self.waiting),
             held=_reply_approval(env.settings, env.overrides),
         )
-        self.grants = ToolGrants(queue.grants, env.clock)
         self.choice = ModelChoice(queue.state, agent.models, agent.pools)
         self.histories = Histories(agent.memory, supervision.history.flush)
         self.conversations = NewConversation(queue, self.histories)
@@ -208,9 +203,8 @@ def _commands(shared: _Shared) -> CommandService:
         memory=agent.memory,
         conversations=shared.conversations,
         access=access,
-        approvals=shared.approvals,
+        questions=shared.approvals.questions,
         status=shared.supervision.status.read,
-        grants=shared.grants,
         others={
             "model": ModelCommand(shared.choice).answer,
             "remind": ReminderCommand(proactive.jobs, queue.turns, proactive.owner).answer,

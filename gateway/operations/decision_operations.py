@@ -7,29 +7,27 @@ from collections.abc import Awaitable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from agent_core.models import ToolCall
 from agent_core.operation import operation
-from agent_core.provenance import describe, from_json
-from agent_core.tools.forms import Form, NotAnAnswer, form_of
-from agent_core.tools.grants import DEFAULT, Grant, describe_scope
+from agent_core.provenance import describe
+from agent_core.tools.forms import Form
+from agent_core.tools.grants import DEFAULT, describe_scope
 from gateway.errors import GatewayError, NotFound
 from gateway.operations.operation_arguments import RequestInvalid, capped_limit
 from gateway.operations.operation_context import OperationContext
 from gateway.operations.operation_views import draft
 from gateway.routing.access import LOCAL_ADDRESS
-from gateway.store.model import ToolQuestionRow
+from gateway.store.model import Question
 from gateway.store.states import IllegalMove, OutboxState
 from gateway.store.stores import OutboxRow
 from gateway.turns.questions.decisions import (
-    DECLINED,
+    Decider,
+    Decision,
     Terms,
+    Unfit,
     clean_name,
-    decision,
-    grant_of,
     has_ended,
     is_call,
-    parse_scope,
-    verdict_from_answer,
+    verdict_on_question,
 )
 from gateway.turns.questions.question_text import extra_fields, whole_text
 
@@ -45,38 +43,27 @@ class CallEnded(GatewayError):
 @operation("calls list", writes=False)
 async def list_calls(context: OperationContext) -> dict[str, Any]:
     """The tool calls that wait for approval, and those whose servers wait for an answer, oldest first."""
-    asked = await _asked(context)
-    return {"rows": [_shown(one) for one in asked if one.verdict is None and not _has_ended(context, one)]}
+    open_here = [one for one in await _asked(context) if one.verdict is None]
+    return {"rows": [_shown(one) for one in open_here if not has_ended(one, context.waiting)]}
 
 
 @operation("calls decide", writes=True, done="Decided.")
 async def decide_call(context: OperationContext, call: str, *, yes: bool, why: str = "") -> dict[str, Any]:
     """Approve or reject a call; the first decision counts, and it can be too late."""
-    question = await _asked_about(context, clean_name(call))
-    told: Mapping[str, Any] = decision(yes=yes, by=_BY, owner=True, why=why)
-    if question.form is not None and not yes:
-        told = {**told, "verdict": DECLINED}
-    elif question.form is not None:
-        if form_of(question.form).fields:
-            raise RequestInvalid(f"{question.name} needs more than a yes: {_how(question.name)}")
-        told = verdict_from_answer(question, "yes", by=_BY, owner=True)
-    return await _settled(context, question, told)
+    return await _settled(context, await _asked_about(context, call), Decision(yes, why))
 
 
 @operation("calls grant", writes=True, done="Approved, and calls like it there for an hour.")
 async def grant_call(context: OperationContext, call: str) -> dict[str, Any]:
     """Approve a call, and calls like it in its conversation for an hour; the first decision counts."""
-    question = await _asked_about(context, clean_name(call))
-    given = grant_of(question, Terms(DEFAULT.total_seconds()), by=_BY, now=datetime.now(UTC))
-    if given is None:
-        raise RequestInvalid(f"calls like {question.name} cannot be granted in advance")
-    return await _settled(context, question, decision(yes=True, by=_BY, owner=True), given)
+    hour = Decision(terms=Terms(DEFAULT.total_seconds()))
+    return await _settled(context, await _asked_about(context, call), hour)
 
 
 @operation("calls change", writes=True, done="Approved as you changed it.")
 async def change_call(context: OperationContext, call: str, arguments: dict[str, str]) -> dict[str, Any]:
     """Approve a call with other arguments, each as text; the first decision counts."""
-    question = await _asked_about(context, clean_name(call))
+    question = await _asked_about(context, call)
     known = _arguments(question)
     if known is None:
         raise RequestInvalid(f"{question.name} cannot be changed: it is no single call")
@@ -85,23 +72,13 @@ async def change_call(context: OperationContext, call: str, arguments: dict[str,
         raise RequestInvalid(f"{question.name} has no argument {unknown[0]}")
     given = {name: text for name, text in arguments.items() if text != shown[name]}
     changed = {**known, **{name: _parsed(name, text, known[name]) for name, text in given.items()}}
-    told = decision(yes=True, by=_BY, owner=True)
-    return await _settled(context, question, told if changed == known else {**told, "arguments": changed})
+    return await _settled(context, question, Decision(arguments=None if changed == known else changed))
 
 
 @operation("calls answer", writes=True, done="Answered.")
 async def answer_call(context: OperationContext, call: str, text: str) -> dict[str, Any]:
     """Answer the question of a server; the first answer counts, and it can be too late."""
-    question = await _asked_about(context, clean_name(call))
-    if question.form is None:
-        raise RequestInvalid(
-            f"{question.name} needs a yes or a no: squidbot inbox approve|reject {question.name}"
-        )
-    try:
-        told = verdict_from_answer(question, text, by=_BY, owner=True)
-    except NotAnAnswer as error:
-        raise RequestInvalid(f"nothing was sent to the server: {error} {_how(question.name)}") from error
-    return await _settled(context, question, told)
+    return await _settled(context, await _asked_about(context, call), Decision(text=text))
 
 
 def is_call_name(name: str | int) -> bool:
@@ -109,10 +86,11 @@ def is_call_name(name: str | int) -> bool:
     return is_call(clean_name(str(name)))
 
 
-async def _asked_about(context: OperationContext, name: str) -> ToolQuestionRow:
+async def _asked_about(context: OperationContext, call: str) -> Question:
+    name = clean_name(call)
     for one in await _asked(context):
         if one.name == name:
-            if _has_ended(context, one):
+            if has_ended(one, context.waiting):
                 raise CallEnded
             return one
     raise NotFound(
@@ -120,46 +98,38 @@ async def _asked_about(context: OperationContext, name: str) -> ToolQuestionRow:
     )
 
 
-async def _settled(
-    context: OperationContext, question: ToolQuestionRow, told: Mapping[str, Any], grant: Grant | None = None
-) -> dict[str, Any]:
+async def _settled(context: OperationContext, question: Question, said: Decision) -> dict[str, Any]:
     assert context.questions is not None
-    now = await context.questions.decide(question.name, told, grant=grant)
+    who = Decider(_BY, owner=True, at=datetime.now(UTC), command="`squidbot inbox {} {}`")
+    try:
+        verdict, grant = verdict_on_question(question, said, who)
+    except Unfit as error:
+        raise RequestInvalid(str(error)) from error
+    now = await context.questions.decide(question.name, verdict, grant=grant)
     if now is None:
         raise NotFound(f"the tool call {question.name} no longer waits for a decision")
     changed = question.verdict is None and now.verdict is not None
     return {"changed": changed, "running": context.running, "call": _shown(now)}
 
 
-def _has_ended(context: OperationContext, question: ToolQuestionRow) -> bool:
-    return has_ended(question, context.waiting)
-
-
-async def _asked(context: OperationContext) -> list[ToolQuestionRow]:
+async def _asked(context: OperationContext) -> list[Question]:
     return [] if context.questions is None else await context.questions.questions()
 
 
-def _shown(question: ToolQuestionRow) -> Mapping[str, Any]:
+def _shown(question: Question) -> Mapping[str, Any]:
     return {
         "name": question.name,
         "session": str(question.session),
         "asked": list(question.asked),
         "tool": question.tool,
-        "text": _whole_text(question),
-        "because": describe(from_json(question.origins)),
-        "offer": None if (offer := parse_scope(question.offer)) is None else describe_scope(offer),
+        "text": whole_text(question) if question.calls else "",
+        "because": describe(question.origins),
+        "offer": question.offer and describe_scope(question.offer),
         "arguments": None if (known := _arguments(question)) is None else _argument_texts(known),
-        "form": None if question.form is None else _form(form_of(question.form)),
+        "form": question.form and _form(question.form),
         "until": question.until.isoformat(),
         "verdict": None if question.verdict is None else question.verdict.get("verdict"),
     }
-
-
-def _whole_text(question: ToolQuestionRow) -> str:
-    if question.form is not None:  # what its server asks stands in the form, and no call is behind it
-        return ""
-    calls = [(ToolCall.model_validate(call), review) for call, review in question.calls]
-    return whole_text(*calls[0], calls[1:]) if calls else ""
 
 
 def _form(form: Form) -> dict[str, Any]:
@@ -167,11 +137,9 @@ def _form(form: Form) -> dict[str, Any]:
     return {"message": form.message, "address": form.address, "fields": fields}
 
 
-def _arguments(question: ToolQuestionRow) -> dict[str, Any] | None:
+def _arguments(question: Question) -> dict[str, Any] | None:
     """The arguments of a question's one call; None: it is about several, or about none."""
-    if question.form is not None or len(question.calls) != 1:
-        return None
-    return ToolCall.model_validate(question.calls[0][0]).arguments
+    return question.calls[0][0].arguments if len(question.calls) == 1 else None
 
 
 def _argument_texts(arguments: Mapping[str, Any]) -> dict[str, str]:
@@ -189,10 +157,6 @@ def _parsed(name: str, text: str, before: Any) -> Any:
         return json.loads(text)
     except ValueError as error:
         raise RequestInvalid(f"{name} is not valid JSON, such as {json.dumps(before)[:60]}") from error
-
-
-def _how(name: str) -> str:
-    return f"squidbot inbox answer {name} VALUE"
 
 
 @operation("drafts list", writes=False)

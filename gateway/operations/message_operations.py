@@ -196,13 +196,30 @@ async def drop_message(context: OperationContext, id: Name) -> dict[str, Any]:
     Args:
         id: As shown by the list: 7, m7, or d5 for a draft or for a message that could not be sent.
     """
-    from gateway.operations import decision_operations
+    return await _decide(context, id, _MESSAGE, yes=False)
 
-    kind, number = _parse_name(id, _MESSAGE)
+
+async def _decide(
+    context: OperationContext, id: Name, kind: str, *, yes: bool, why: str = "", text: str | None = None
+) -> dict[str, Any]:
+    """Decide about whatever has this name; a bare number is of ``kind``. Calls go with drafts."""
+    from gateway.operations import decision_operations as decisions
+
+    if kind == _DRAFT and text is None and decisions.is_call_name(id):
+        return await decisions.decide_call(context, str(id), yes=yes, why=why)
+    kind, number = _parse_name(id, kind, only=text is not None)
+    if kind == _DRAFT and yes:
+        return await decisions.approve_draft(context, number, text)
     if kind == _DRAFT:
-        return await decision_operations.reject_draft(context, number)
+        return await decisions.reject_draft(context, number, why)
     await show_message(context, number)
-    return {"id": number, "changed": await context.store.inbox.drop(number)}
+    if not yes:
+        return {"id": number, "changed": await context.store.inbox.drop(number)}
+    try:
+        await context.store.inbox.admit(number)
+    except IllegalMove:
+        return {"id": number, "changed": False, "running": context.running}
+    return {"id": number, "changed": True, "running": context.running}
 
 
 @operation(
@@ -219,17 +236,7 @@ async def release_message(context: OperationContext, id: Name) -> dict[str, Any]
     Args:
         id: As shown by `inbox list --quarantine`, such as m7.
     """
-    from gateway.operations import decision_operations
-
-    kind, number = _parse_name(id, _MESSAGE)
-    if kind == _DRAFT:
-        return await decision_operations.approve_draft(context, number)
-    await show_message(context, number)
-    try:
-        await context.store.inbox.admit(number)
-    except IllegalMove:
-        return {"id": number, "changed": False, "running": context.running}
-    return {"id": number, "changed": True, "running": context.running}
+    return await _decide(context, id, _MESSAGE, yes=True)
 
 
 @operation("inbox approve", writes=True, render=_approved_text, fails=_has_failed)
@@ -241,14 +248,7 @@ async def approve(context: OperationContext, id: Name, *, text: str | None = Non
         id: As shown by `inbox list --held`, such as d5 or a3f2c9; m7 releases a message from quarantine.
         text: Send this text instead of the draft's.
     """
-    from gateway.operations import decision_operations
-
-    if text is None and decision_operations.is_call_name(id):
-        return await decision_operations.decide_call(context, str(id), yes=True)
-    kind, number = _parse_name(id, _DRAFT, only=text is not None)
-    if kind == _MESSAGE:
-        return await release_message(context, number)
-    return await decision_operations.approve_draft(context, number, text)
+    return await _decide(context, id, _DRAFT, yes=True, text=text)
 
 
 @operation("inbox reject", writes=True, render=_rejected_text, fails=_has_failed)
@@ -260,14 +260,7 @@ async def reject(context: OperationContext, id: Name, *, why: str = "") -> dict[
         id: As shown by `inbox list --held`, such as d5 or a3f2c9; m7 discards a quarantined message.
         why: The reason; for a tool call, the model is told.
     """
-    from gateway.operations import decision_operations
-
-    if decision_operations.is_call_name(id):
-        return await decision_operations.decide_call(context, str(id), yes=False, why=why)
-    kind, number = _parse_name(id, _DRAFT)
-    if kind == _MESSAGE:
-        return await drop_message(context, number)
-    return await decision_operations.reject_draft(context, number, why)
+    return await _decide(context, id, _DRAFT, yes=False, why=why)
 
 
 @operation("inbox answer", writes=True, render=_approved_text, fails=_has_failed)

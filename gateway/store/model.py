@@ -20,8 +20,10 @@ from agent_core.messages import (
     OutboundMessage,
     SessionKey,
 )
-from agent_core.models import Message, Purpose, Usage
-from agent_core.tools.grants import Grant
+from agent_core.models import Message, Purpose, ToolCall, Usage
+from agent_core.provenance import Origins, from_json
+from agent_core.tools.forms import Form, form_of
+from agent_core.tools.grants import Grant, GrantKind, Scope
 from gateway.store.states import CrashRecord, InboxState, OutboxState
 
 OtherHistory = tuple[SessionKey, tuple[Message, ...]]
@@ -422,9 +424,9 @@ class CollectedAlert:
 
 
 @dataclass(frozen=True, slots=True)
-class ToolQuestionRow:
+class Question:
     """
-    A question whose turn has not ended.
+    A question about tool calls, or of a server during one, whose turn has not ended.
 
     Args:
         asked: The addresses of those who may decide, besides the owner.
@@ -435,10 +437,11 @@ class ToolQuestionRow:
         places: The conversations in which it was asked.
         turn: The waiting turn.
         further: The turn has asked before.
-        offer, origins: The possible grant (`agent_core.tools.grants.Scope`) and the named sources, as JSON.
+        again: What the calls do has changed since a yes to them.
+        offer, origins: The possible grant, and the named sources.
         proof: The strength of the senders' proof; see `proof_level`.
-        form: A server's form (`agent_core.tools.forms.Form`) as JSON, or None.
-        calls: All calls that the answer decides, as JSON values, each with what its tool shows of it.
+        form: A server's form, or None.
+        calls: All calls that the answer decides, each with what its tool shows of it; none of a server's.
     """
 
     name: str
@@ -452,11 +455,46 @@ class ToolQuestionRow:
     turn: str = ""
     at: datetime | None = None
     further: bool = False
-    offer: Any = None
-    origins: Any = None
-    form: Any = None
+    again: bool = False
+    offer: Scope | None = None
+    origins: Origins = ()
+    form: Form | None = None
     proof: int = 0
-    calls: tuple[tuple[Mapping[str, Any], str], ...] = ()
+    calls: tuple[tuple[ToolCall, str], ...] = ()
+
+    @classmethod
+    def read(
+        cls, request: Mapping[str, Any], turn: str, session: SessionKey, verdict: Mapping[str, Any] | None
+    ) -> Question:
+        """Read the step that asks. Raises KeyError, TypeError or ValueError if it is damaged."""
+        decided, form = (request, *request.get("also", ())), request.get("form")
+        calls = [] if form else [(each["call"], str(each.get("review") or "")) for each in decided]
+        return cls(
+            name=str(request["name"]),
+            session=session,
+            asked=tuple(map(str, request["asked"])),
+            tool=", ".join(dict.fromkeys(str(each["call"]["name"]) for each in decided)),
+            until=datetime.fromisoformat(request["until"]),
+            verdict=verdict,
+            turn=turn,
+            at=datetime.fromisoformat(request["at"]) if "at" in request else None,
+            offer=_scope_or_none(request.get("offer")),
+            form=form_of(form) if form else None,
+            origins=from_json(request.get("origins")),
+            proof=int(request.get("proof", 0)),
+            further=bool(request.get("further")),
+            again=bool(request.get("again")),
+            calls=tuple((ToolCall.model_validate({"id": "", **call}), review) for call, review in calls),
+            people=tuple(map(str, request.get("people", request["asked"]))),
+            places=tuple(SessionKey.parse(str(each)) for each in request.get("places", ())),
+        )
+
+
+def _scope_or_none(offer: object) -> Scope | None:
+    match offer:
+        case {"kind": str(kind), "tool": str(tool), "what": str(what)} if kind in set(GrantKind):
+            return Scope(GrantKind(kind), tool, what)
+    return None
 
 
 class RunningTurn(NamedTuple):

@@ -32,7 +32,7 @@ from gateway.turns.commit import STORE_RETRY, count_turn
 from gateway.turns.failure_and_deferral import Deferral, TurnFailure
 from gateway.turns.history_writer import HistoryWriter
 from gateway.turns.model_run import ModelRun
-from gateway.turns.questions.review_questions import OWNER_QUESTIONS
+from gateway.turns.questions.questions import OWNER_QUESTIONS
 from gateway.turns.turn_kinds import TurnKind
 
 _log = structlog.get_logger(__name__)

@@ -61,7 +61,7 @@ class ModelRun:
 
     def __post_init__(self) -> None:
         self._store, self._channels = self.commit.store, self.commit.channels
-        self._consent, self._access = self.servers.questions, self.answers.access
+        self._consent, self._access = self.servers.questions, self.answers.questions.access
         self._clock = self._consent.clock
 
     def rules(self, turn: Turn) -> TurnRules:

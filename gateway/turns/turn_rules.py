@@ -16,7 +16,7 @@ from channels.base import Channel, PlaceRules, SupportsPlaceRules
 from gateway.routing.access import Access
 from gateway.routing.household import PersonRules
 from gateway.store.stores import Turn
-from gateway.turns.questions.review_questions import OWNER_QUESTIONS
+from gateway.turns.questions.questions import OWNER_QUESTIONS
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,8 @@ from datetime import UTC, datetime
 
 from agent_core.models import ToolCall
 from channels.markup import to_html, to_text
-from gateway.turns.questions.question_text import asking_text, attached_text, quote, safe_line, visible
+from gateway.turns.questions.question_text import quote, safe_line, visible
+from tests.asked_questions import asking_text, attached_text
 from tests.rows import rows
 
 UNTIL = datetime(2026, 1, 2, tzinfo=UTC)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from agent_core.models import ToolCall
 from agent_core.provenance import KEPT, Origin, join_origins, person, untrusted_origin
 from channels.markup import to_html, to_text
-from gateway.turns.questions.question_text import asking_text, attached_text
+from tests.asked_questions import asking_text, attached_text
 from tests.clock import EPOCH
 from tests.rows import rows
 

@@ -9,7 +9,7 @@ import pytest
 
 from agent_core.messages import Attachment, Audience, SessionKey
 from gateway.turns.commands.written_answer import read_written_answer
-from gateway.turns.questions.review_questions import CommandReply, ReviewQuestions
+from gateway.turns.questions.questions import CommandReply, Questions
 from gateway.turns.questions.yes_and_no import Sign, yes_or_no
 from tests.inbound import inbound
 from tests.rows import rows
@@ -81,7 +81,7 @@ async def written(text: str) -> CommandReply | None:
         def outbox(self) -> object:
             raise Found
 
-    approvals = object.__new__(ReviewQuestions)
+    approvals = object.__new__(Questions)
     approvals.store = Store()  # type: ignore[assignment]
     message = inbound(
         SessionKey("email", "thread"),

@@ -18,7 +18,7 @@ from gateway.operations import render
 from gateway.store.states import InboxState, OutboxState
 from gateway.system.clock import SystemClock
 from gateway.turns.commands import worded_answers
-from gateway.turns.questions.review_questions import OWNER_QUESTIONS
+from gateway.turns.questions.questions import OWNER_QUESTIONS
 from tests.doubles.agent import StreamingModel
 from tests.doubles.loopback import Delivered, LoopbackChannel, LoopbackServer
 from tests.inbound import inbound

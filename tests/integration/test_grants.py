@@ -90,7 +90,7 @@ async def test_it_answers_the_questions_that_are_open_and_covered(tmp_path: Path
         await said(one, f"dm-{ANN}", f"`{name}` is approved")
         assert (await answers(one, f"dm-{ANN}", 3))[1:] == ["so: wrote git status"] * 2
         (left,) = [each for each in await one.built.store.approvals.questions() if each.verdict is None]
-        assert left.calls[0][0]["arguments"] == {"what": "git push"}
+        assert left.calls[0][0].arguments == {"what": "git push"}
         by = [each.approved_by for each in await one.built.store.receipts.newest()]
         (granted,) = await one.built.store.grants.rows()
         assert sorted(by) == [ANN, f"{ANN} (grant {granted.id})"]

@@ -203,15 +203,18 @@ async def test_the_owner_may_decide_for_others(tmp_path):
         status = await one.asked("!status", person=ANN)
         unknown = await one.asked("!approve d99", person=ANN)
         waiting = await one.asked("!status", person=BOB)
+        mixed = await one.asked(f"!approve {name},d99", person=BOB)
+        assert tool.written == [], "of a list with an item of the owner's nothing is decided"
         await one.asked(f"!approve {name}", person=ANN)
-        found = await answers(one, f"dm-{BOB}", 3)
+        found = await answers(one, f"dm-{BOB}", 4)
     assert others.text == "Nothing waits for your decision."
     assert listed.text == f"These wait for your decision:\n\n- `{name}`: to use `write_down`"
     assert his.text == f"{listed.text} (it)"  # what it is given are his words, and not for the owner's list
     assert f"\n{listed.text}\n\nThe oldest waits for" in status.text
     assert unknown.text == "There is nothing named `d99`. `!approve` alone lists what waits for you."
     assert waiting.text.endswith("; 1 of your messages waits here.")
-    assert found[2] == "so: wrote it"
+    assert mixed.text == "Only my owner can do that, in a private conversation with me."
+    assert found[3] == "so: wrote it"
 
 
 async def test_it_waits_over_a_restart(tmp_path):

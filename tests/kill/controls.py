@@ -16,7 +16,7 @@ from typing import Any
 from agent_core.messages import OutboundMessage
 from channels.base import Receipt
 from gateway.store.stores import Completion, Pending, Queue
-from gateway.turns.questions.review_questions import OWNER_QUESTIONS
+from gateway.turns.questions.questions import OWNER_QUESTIONS
 from tests.doubles.loopback import Delivered, LoopbackChannel
 from tests.doubles.queue import wrapping
 from tests.kill.points import Striker

@@ -35,7 +35,7 @@ from gateway.store.stores import Queue, StoreUnavailable
 from gateway.supervision.gateway import Gateway
 from gateway.system.home import open_home
 from gateway.system.process_tuning import loop_for
-from gateway.turns.questions.review_questions import OWNER_QUESTIONS
+from gateway.turns.questions.questions import OWNER_QUESTIONS
 from gateway.turns.turn_kinds import TurnPolicy
 from tests.doubles.loopback import FileLoopbackServer, LoopbackChannel
 from tests.kill import controls

@@ -8,7 +8,7 @@ from __future__ import annotations
 import structlog
 
 from agent_core.tools.forms import FormRefused, form_to_fill_in, link_to_open
-from agent_core.tools.mcp.server_connection import Question
+from agent_core.tools.mcp.server_connection import ElicitedQuestion
 from agent_core.tools.person_port import FormDialogue, FormReply
 
 MAX_QUESTIONS = 3
@@ -26,7 +26,7 @@ class Elicitation:
         """What became of them, for a model."""
         self._asked = 0
 
-    async def ask(self, question: Question) -> FormReply:
+    async def ask(self, question: ElicitedQuestion) -> FormReply:
         """Ask the person a question, if that is allowed."""
         self._asked += 1
         if self._asked > MAX_QUESTIONS:
@@ -40,7 +40,7 @@ class Elicitation:
         _log.info("mcp.asked", server=self._server, action=reply.action, reason=reply.why)
         return reply
 
-    async def _put(self, question: Question) -> FormReply:
+    async def _put(self, question: ElicitedQuestion) -> FormReply:
         try:
             form = (
                 form_to_fill_in(self._server, question.message, question.schema)

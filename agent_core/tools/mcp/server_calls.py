@@ -24,7 +24,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
 from agent_core.backoff import Backoff, BackoffPolicy
-from agent_core.tools.mcp.server_connection import Ask, Question, ServerError, ServerLost
+from agent_core.tools.mcp.server_connection import Ask, ElicitedQuestion, ServerError, ServerLost
 from agent_core.tools.person_port import FormReply
 
 
@@ -105,10 +105,10 @@ class Calls:
         return self._made[0] if len(self._made) == 1 and not self._is_unclear else None
 
 
-def _question(params: types.ElicitRequestParams) -> Question:
+def _question(params: types.ElicitRequestParams) -> ElicitedQuestion:
     if isinstance(params, types.ElicitRequestURLParams):
-        return Question(params.message, address=params.url)
-    return Question(params.message, params.requested_schema)
+        return ElicitedQuestion(params.message, address=params.url)
+    return ElicitedQuestion(params.message, params.requested_schema)
 
 
 _BEGIN_LIMIT_S = 10.0

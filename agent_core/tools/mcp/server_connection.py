@@ -23,7 +23,7 @@ from agent_core.tools.person_port import FormReply
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class ElicitedQuestion:
     """A server's question to a person: a form, or an address to open."""
 
     message: str
@@ -31,7 +31,7 @@ class Question:
     address: str | None = None
 
 
-Ask = Callable[[Question], Awaitable[FormReply]]
+Ask = Callable[[ElicitedQuestion], Awaitable[FormReply]]
 """Asks the person for whom a call is made."""
 
 

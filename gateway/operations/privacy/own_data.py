@@ -39,7 +39,7 @@ from gateway.store.stores import StateStore
 from gateway.store.wakeups import Alert
 from gateway.turns.commands.chat_command_context import NOT_PRIVATE, CommandContext, is_surely_private
 from gateway.turns.commands.conversation_commands import KeepFile
-from gateway.turns.questions.review_questions import CommandReply
+from gateway.turns.questions.questions import CommandReply
 
 _HOW = gettext_noop(
     "`!forget me` erases all that I have stored about you. For less than that: `!undo` takes back your last "

@@ -24,9 +24,9 @@ from gateway.store.model import (
     WITHDRAWN,
     NewOutbound,
     OutboxRow,
+    Question,
     QuestionDecision,
     Step,
-    ToolQuestionRow,
     Turn,
 )
 from gateway.store.sql import amendments, inbox_statements, outbox_statements
@@ -132,13 +132,13 @@ class QuestionStore(Store):
         locks = [session_lock(owned.session), *outbox_locks(messages)]
         return load_json(await self._writer.call("settle", write, locks=locks))
 
-    async def questions(self) -> list[ToolQuestionRow]:
+    async def questions(self) -> list[Question]:
         """Return the questions of all turns that have not ended, oldest first."""
         return await self._reader.call("questions", questions_in)
 
     async def decide(
         self, name: str, verdict: Mapping[str, Any], *, grant: Grant | None = None
-    ) -> ToolQuestionRow | None:
+    ) -> Question | None:
         """
         Record a person's decision; the turn is due at once. Nothing changes if the question is decided
         already, or if it is too late. Returns the question as it is then; None if there is none of that name.
@@ -146,7 +146,7 @@ class QuestionStore(Store):
         """
         now = self._now()
 
-        def write(db: ConnectionPort) -> ToolQuestionRow | None:
+        def write(db: ConnectionPort) -> Question | None:
             found = _decide(db, name, verdict, now)
             approved = found is not None and (found.verdict or {}).get("verdict") == APPROVED
             if grant is not None and approved:
@@ -236,7 +236,7 @@ def forget_withdrawn(db: ConnectionPort, now: float) -> None:
             db.execute("DELETE FROM state WHERE topic = ?", (topic,))
 
 
-def _decide(db: ConnectionPort, name: str, verdict: Mapping[str, Any], now: float) -> ToolQuestionRow | None:
+def _decide(db: ConnectionPort, name: str, verdict: Mapping[str, Any], now: float) -> Question | None:
     """Record a decision unless it is too late; return the question as it is then."""
     result = to_json(verdict)
     named = [(raw, found) for raw in db.execute(_QUESTIONS) if (found := _question(raw)) is not None]
@@ -256,7 +256,7 @@ def _decide(db: ConnectionPort, name: str, verdict: Mapping[str, Any], now: floa
     return decided
 
 
-def _remember(db: ConnectionPort, decided: ToolQuestionRow, now: float) -> None:
+def _remember(db: ConnectionPort, decided: Question, now: float) -> None:
     verdict = (decided.verdict or {}).get("verdict")
     remember(db, _TOPIC + decided.name, f"{now:.0f} {decided.session} {verdict} {decided.tool}")
 
@@ -284,7 +284,7 @@ def amend(
     return effects
 
 
-def questions_in(db: ConnectionPort) -> list[ToolQuestionRow]:
+def questions_in(db: ConnectionPort) -> list[Question]:
     """Return the questions of all turns that have not ended; decided ones have a verdict."""
     raws = db.execute(_QUESTIONS).fetchall()
     return [question for raw in raws if (question := _question(raw)) is not None]
@@ -312,38 +312,13 @@ def _find(db: ConnectionPort, turn: str, step: Step) -> Raw | None:
     return row[:1]
 
 
-def _question(raw: Raw) -> ToolQuestionRow | None:
+def _question(raw: Raw) -> Question | None:
     """Convert a row of `_QUESTIONS`; None if it is damaged."""
     turn, _, request, result, session = raw
     key = session_or_none(session)
     try:
-        told = load_json(request)
-        decided = (told, *told.get("also", ()))
-        tools = [str(each["call"]["name"]) for each in decided]
-        return (
-            None
-            if key is None
-            else ToolQuestionRow(
-                name=str(told["name"]),
-                session=key,
-                asked=tuple(str(address) for address in told["asked"]),
-                tool=", ".join(dict.fromkeys(tools)),
-                until=datetime.fromisoformat(told["until"]),
-                verdict=None if result is None else load_json(result),
-                turn=str(turn),
-                at=datetime.fromisoformat(told["at"]) if "at" in told else None,
-                offer=told.get("offer"),
-                form=told.get("form"),
-                origins=told.get("origins"),
-                proof=int(told.get("proof", 0)),
-                further=bool(told.get("further")),
-                calls=tuple((each["call"], str(each.get("review") or "")) for each in decided),
-                people=tuple(str(address) for address in told.get("people", told["asked"])),
-                places=tuple(
-                    place for each in told.get("places", ()) if (place := session_or_none(str(each)))
-                ),
-            )
-        )
+        verdict = None if result is None else load_json(result)
+        return None if key is None else Question.read(load_json(request), str(turn), key, verdict)
     except (json.JSONDecodeError, KeyError, TypeError, ValueError) as error:
         _log.error("question.unreadable", error=type(error).__name__)
         return None

@@ -7,7 +7,7 @@ nobody else reads along.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Any
@@ -26,11 +26,10 @@ from gateway.turns.commands.chat_command_context import NOT_HERE, CommandContext
 from gateway.turns.commands.command_parsing import Command
 from gateway.turns.commands.command_text import about_parts, help_text, stopped_text
 from gateway.turns.commands.new_conversation import NewConversation
-from gateway.turns.questions.decisions import NOTHING_WAITS, clean_name, is_call
-from gateway.turns.questions.review_questions import CommandReply, ReviewQuestions, is_review_name
-from gateway.turns.questions.tool_grants import ToolGrants, parse_terms
+from gateway.turns.questions.decisions import Decision, clean_name, is_call, is_review_name
+from gateway.turns.questions.questions import CommandReply, Questions
+from gateway.turns.questions.tool_grants import parse_terms
 
-_NOTHING = gettext_noop("Nothing waits for your decision.")
 _NOT_YOURS = gettext_noop(
     "Other people take part in this conversation, so I continue it. Only my owner or a moderator of the "
     "room can start a new one here."
@@ -60,9 +59,8 @@ class CommandHandlers:
     memory: MemoryPort
     conversations: NewConversation
     access: Access
-    approvals: ReviewQuestions
+    questions: Questions
     status: Callable[[], Awaitable[Mapping[str, Any]]]
-    grants: ToolGrants
     others: Mapping[str, Handler]
 
     def __post_init__(self) -> None:
@@ -72,8 +70,8 @@ class CommandHandlers:
             "stop": self._stop,
             "status": self._status_text,
             "memory": self._memory_text,
-            "approve": self._approve,
-            "reject": self._reject,
+            "approve": self._decide,
+            "reject": self._decide,
             "answer": self._answer,
             "grant": self._grant,
             **self.others,
@@ -100,7 +98,7 @@ class CommandHandlers:
         if not before:
             return _("A new conversation starts here: I have set aside what was said before. My notes stay.")
         waits = ngettext("1 message waits", "{n} messages wait", before)
-        open_here = await self.approvals.calls.overview(asked.message, everywhere=False)
+        open_here = await self.questions.call_lines(asked.message, everywhere=False)
         told = _(
             "A new conversation starts with your next message. {waits} from before; I answer that as "
             "part of the old conversation, unless you say `!stop`. My notes stay.",
@@ -142,8 +140,8 @@ class CommandHandlers:
         if away:
             lines.append(_("My language model is not answering at the moment; I keep trying."))
         if asked.owner:
-            calls = await self.approvals.calls.overview(asked.message, everywhere=True)
-            lines += ["", *about_parts(report), "", await self.approvals.overview(calls)]
+            waiting_here = await self.questions.overview(asked.message, private=True)
+            lines += ["", *about_parts(report), "", waiting_here]
             if (oldest := (report.get("work") or {}).get("oldest_question_s")) is not None:
                 lines.append(
                     _(
@@ -202,62 +200,35 @@ class CommandHandlers:
             return _("I have no notes about {whose} yet.", whose=whose)
         return _("These are my notes about {whose}:\n\n{strip}", whose=whose, strip=document.text.strip())
 
-    async def _approve(self, asked: CommandContext) -> CommandReply | str:
-        argument = asked.command.argument
-        names, rest = _names_of_items(argument)
-        if not argument or (names and not rest):
-            return await self._decide_each(asked, names, yes=True)
-        return await self.approvals.decide(argument, yes=True) if asked.owner else NOT_HERE
-
-    async def _decide_each(
-        self, asked: CommandContext, names: Sequence[str], *, yes: bool, why: str = ""
-    ) -> CommandReply:
+    async def _decide(self, asked: CommandContext) -> CommandReply | str:
         """Decide about what is named, each for whoever may; without a name, say what waits."""
-        decided = list[CommandReply]()
-        for name in names:
-            if not is_call(name):
-                if not asked.owner:
-                    return CommandReply(NOT_HERE)
-                decided.append(await self.approvals.decide(name, yes=yes, why=why))
-                continue
-            told = await self.approvals.calls.decide(name, asked.message, yes=yes, why=why)
-            decided.append(CommandReply(told or _(NOTHING_WAITS, name=name)))
-        if decided:
-            refused = dict.fromkeys(session for each in decided for session in each.refused)
-            return CommandReply("\n".join(each.text for each in decided), tuple(refused))
-        lines = await self.approvals.calls.overview(asked.message, everywhere=asked.owner)
-        if asked.owner:
-            return CommandReply(await self.approvals.overview(lines))
-        return CommandReply(
-            "\n".join([_("These wait for your decision:"), "", *lines]) if lines else _NOTHING
-        )
+        argument, yes = asked.command.argument, asked.command.name == "approve"
+        if not argument:
+            return await self.questions.overview(asked.message, private=asked.owner)
+        names, why = _names_of_items(argument)
+        if not names or (yes and why):
+            names, why = [argument if yes else argument.partition(" ")[0]], ""  # nothing has that name
+        if not asked.owner and not all(map(is_call, names)):
+            return NOT_HERE
+        decided = [await self.questions.decide(name, Decision(yes, why), asked.message) for name in names]
+        refused = dict.fromkeys(session for each in decided for session in each.refused)
+        return CommandReply("\n".join(each.text for each in decided), tuple(refused))
 
-    async def _answer(self, asked: CommandContext) -> str:
+    async def _answer(self, asked: CommandContext) -> CommandReply | str:
         name, __, text = asked.command.argument.partition(" ")
         if not is_call(clean_name(name)):
             return _(
                 "Write `!answer NAME VALUE`, with the name of the server's question. Nothing was sent to "
                 "a server."
             )
-        told = await self.approvals.calls.answer(clean_name(name), asked.message, text)
-        return told or _(NOTHING_WAITS, name=clean_name(name))
+        return await self.questions.decide(clean_name(name), Decision(text=text), asked.message)
 
-    async def _grant(self, asked: CommandContext) -> str:
+    async def _grant(self, asked: CommandContext) -> CommandReply | str:
         name, *words = asked.command.argument.split() or [""]
         terms = parse_terms(words)
         if not is_call(clean_name(name)) or terms is None:
             return _("Write `!grant NAME 1h`, with the name of my question; at most a day. Nothing was done.")
-        told = await self.approvals.calls.grant(clean_name(name), asked.message, terms, self.grants.now())
-        return told or _(NOTHING_WAITS, name=clean_name(name))
-
-    async def _reject(self, asked: CommandContext) -> CommandReply | str:
-        name, _, why = asked.command.argument.partition(" ")
-        names, rest = _names_of_items(asked.command.argument)
-        if not name or names:
-            return await self._decide_each(asked, names, yes=False, why=rest)
-        if not asked.owner:
-            return NOT_HERE
-        return await self.approvals.decide(name, yes=False, why=why.strip())
+        return await self.questions.decide(clean_name(name), Decision(terms=terms), asked.message)
 
 
 def _names_of_items(argument: str) -> tuple[list[str], str]:

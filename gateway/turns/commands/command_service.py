@@ -25,14 +25,9 @@ from gateway.turns.commands.chat_commands import CommandHandlers
 from gateway.turns.commands.command_parsing import Command, Misread, is_only_read, is_stop, parse_command
 from gateway.turns.commands.worded_answers import answer_note, recorded_reply
 from gateway.turns.commit import TurnCommit, count_turn
-from gateway.turns.questions.decisions import NOT_PROVED
 from gateway.turns.questions.question_text import safe_line
-from gateway.turns.questions.review_questions import (
-    ASK_AGAIN_S,
-    OWNER_QUESTIONS,
-    CommandReply,
-    ReviewQuestions,
-)
+from gateway.turns.questions.questions import NOT_PROVED, OWNER_QUESTIONS, CommandReply
+from gateway.turns.questions.review_questions import ASK_AGAIN_S, ReviewQuestions
 from gateway.turns.user_input import session_of, user_lines
 
 _INTRODUCED = (
@@ -198,13 +193,13 @@ class CommandService:
         """Execute a command or a reaction and return the reply; None: it decides nothing."""
         head = turn.head.message
         if head.kind == "reaction":
-            return await self.approvals.react(head)
+            return await self.approvals.questions.react(head)
         if (answered := recorded_reply(head)) is not None:
             return CommandReply(answered)
         if len(commands) > 1:
             return None if None in commands else CommandReply(_EDITED)
         # Below a notice `!approve` means what the notice is about, and needs no name.
-        written = await self.approvals.decide_by_reply(head)
+        written = await self.approvals.questions.decide_by_reply(head)
         (command,) = commands
         if written is not None or command is None:
             return written
@@ -233,7 +228,7 @@ class CommandService:
 
     async def _ask(self, turn: Turn) -> None:
         """Ask the owner, as soon as there is a place to ask in."""
-        outbound = await self.approvals.questions(turn)
+        outbound = await self.approvals.notices(turn)
         if outbound is None:
             await self.commit.defer(turn, "the owner has no direct conversation yet", ASK_AGAIN_S)
         else:

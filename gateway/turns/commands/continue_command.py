@@ -28,7 +28,7 @@ from gateway.turns.commands.chat_command_context import NOT_HERE, CommandContext
 from gateway.turns.commands.command_text import TAKEN_OVER, for_people
 from gateway.turns.commands.conversation_commands import PAGE, PAGE_CHARS, Histories
 from gateway.turns.questions.question_text import safe_line, visible
-from gateway.turns.questions.review_questions import CommandReply
+from gateway.turns.questions.questions import CommandReply
 
 _LISTED = 9
 _MAX_CHARS = 16_000

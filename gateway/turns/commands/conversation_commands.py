@@ -26,7 +26,7 @@ from gateway.routing.conversations import place_name
 from gateway.turns.commands.chat_command_context import CommandContext
 from gateway.turns.commands.command_text import excerpt_for_people, for_people
 from gateway.turns.questions.question_text import visible
-from gateway.turns.questions.review_questions import CommandReply
+from gateway.turns.questions.questions import CommandReply
 
 PAGE, PAGE_CHARS = 5_000, 8_000_000
 """

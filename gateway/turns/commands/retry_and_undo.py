@@ -35,7 +35,7 @@ from gateway.turns.commands.command_text import TAKEN_OVER, for_people, tool_lin
 from gateway.turns.commands.conversation_commands import Histories
 from gateway.turns.commands.worded_answers import recorded_reply
 from gateway.turns.questions.question_text import safe_line
-from gateway.turns.questions.review_questions import CommandReply
+from gateway.turns.questions.questions import CommandReply
 from gateway.turns.transcription import sound_files
 from gateway.turns.user_input import earlier_tool_uses
 

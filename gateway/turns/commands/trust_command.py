@@ -13,7 +13,7 @@ import anyio.to_thread
 from agent_core.errors import ToolError
 from agent_core.language import _
 from agent_core.ports import Clock
-from agent_core.provenance import KEPT, describe, from_json
+from agent_core.provenance import KEPT, describe
 from agent_core.text import short_hash
 from agent_core.tools.effects import Effect
 from gateway.store.model import EffectReceipt
@@ -115,7 +115,7 @@ class TrustCommand:
                 known = trusted_before(await self._store.state.read(topic), self._clock.now())
                 at = max(question.at, known) if known else question.at
                 await self._store.state.write(topic, at.isoformat())
-                shown = describe(from_json(question.origins), most=KEPT) or _("only your own words")
+                shown = describe(question.origins, most=KEPT) or _("only your own words")
                 return _(
                     "Everything that had come in here before I asked `{name}` counts as your own words "
                     "from now on: {shown}. The question still waits for your answer.",

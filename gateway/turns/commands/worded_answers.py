@@ -9,36 +9,33 @@ withdrawn, as its call blocks the conversation.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 from itertools import dropwhile, takewhile
 from typing import Any
 
 from agent_core.language import _, gettext_noop, speaking
 from agent_core.memory.scopes import person_name
 from agent_core.messages import Audience, InboundMessage, MessageNotes, OutboundKind
-from agent_core.tools.forms import NotAnAnswer, form_of
-from gateway.routing.access import Access, Role
-from gateway.store.model import APPROVED, WITHDRAWN, JobKind, OutboxRow, ToolQuestionRow
+from gateway.routing.access import Role
+from gateway.store.model import APPROVED, WITHDRAWN, JobKind, OutboxRow, Question
 from gateway.store.states import InboxState, OutboxState
-from gateway.store.stores import Pending, Queue, Step, Turn
+from gateway.store.stores import Pending, Step, Turn
 from gateway.turns.commands.command_parsing import without_name
 from gateway.turns.commands.written_answer import own_lines, read_written_answer
 from gateway.turns.questions.decisions import (
-    DECLINED,
     ENDED,
-    NOTHING_WAITS,
-    ToolDecisions,
-    decision,
+    Decision,
+    Unfit,
     granted_text,
+    has_ended,
     is_call,
     outcome,
     place_of,
     question_subject,
-    verdict_from_answer,
 )
-from gateway.turns.questions.question_text import is_undecided
+from gateway.turns.questions.questions import NOTHING_WAITS, Questions
 from gateway.turns.questions.tool_grants import parse_terms
 from gateway.turns.questions.yes_and_no import (
     AnswerReading,
@@ -91,100 +88,26 @@ class WordedAnswers:
     """
     Finds answers to questions in batches before they are accepted, for all channels.
 
-    In ``email_style`` channels only first lines of replies count; grants begin at ``now``.
+    In ``email_style`` channels only first lines of replies count.
     """
 
-    store: Queue
-    calls: ToolDecisions
-    access: Access
+    questions: Questions
     email_style: frozenset[str]
-    now: Callable[[], datetime]
 
     async def settle_answers(self, batch: Sequence[Pending]) -> list[Pending]:
         """The same batch, with the decisions that its messages make. Raises `StoreUnavailable`."""
         if not any(map(_may_decide, batch)):
             return list(batch)
-        waiting = [one for one in await self.store.approvals.questions() if one.verdict is None]
-        return [await self._apply_in_language(each, waiting) if _may_decide(each) else each for each in batch]
+        waiting, settled = await self.questions.calls(), list[Pending]()
+        for entry in batch:
+            rules = self.questions.access.rules(entry.message)
+            with speaking("" if rules is None else rules.language):
+                settled.append(await self._read(entry, waiting).settle() if _may_decide(entry) else entry)
+        return settled
 
-    async def _apply_in_language(self, entry: Pending, waiting: Sequence[ToolQuestionRow]) -> Pending:
-        rules = self.access.rules(entry.message)
-        with speaking("" if rules is None else rules.language):
-            return await self._apply_answer(entry, waiting)
-
-    async def _apply_answer(self, entry: Pending, waiting: Sequence[ToolQuestionRow]) -> Pending:
-        mine = [one for one in waiting if self.calls.may_decide(one, entry.message)]
-        answer = await self._filled_in(entry, mine) or await self._called_off(entry)
-        if answer is None and (said := self._read_sign(entry.message)) is not None:
-            answer = await self._answer_all(entry, mine, said)
-            answer = answer or await self._answer(entry, mine, waiting, said)
-            answer = answer or await self._review(entry, mine, said)
-        if answer is not None:
-            return answer
-        told = {"verdict": WITHDRAWN, "by": entry.message.sender.address}
-        forms = [one for one in mine if one.form is not None and _is_own(one, entry)]
-        return replace(entry, settles={one.name: told for one in forms})
-
-    async def _review(
-        self, entry: Pending, mine: Sequence[ToolQuestionRow], said: AnswerReading
-    ) -> Pending | None:
-        """
-        Take the owner's direct yes or no as a reply to the notice of a draft or a kept message above.
-
-        None: no such notice is the last that was asked. The reply is decided by `ReviewQuestions`.
-        """
-        message = entry.message
-        is_meant = message.audience is Audience.DIRECT and message.channel not in self.email_style
-        if not is_meant or _is_reply(message) or said.sign is Sign.UNCLEAR or said.span or said.more:
-            return None
-        if self.access.decide(message).role is not Role.OWNER or any(_is_here(one, entry) for one in mine):
-            return None
-        rows = await self.store.approvals.newest_rows(message.session)
-        later = list(takewhile(lambda row: _is_mere_notice(row) and not row.message.notes.approves, rows))
-        notice = next(iter(rows[len(later) :]), None)
-        names = notice.message.notes.approves if notice is not None else ()
-        if notice is None or notice.state is OutboxState.PENDING or not names or any(map(is_call, names)):
-            return None
-        if not await self._waits(names):
-            return None
-        is_late = message.received_at - notice.message.created_at >= _CROSSED
-        near = [row.message for row in rows[: len(later) + 2]]
-        is_wanted = any(one.notes.is_command and f"`{names[0]}`" in one.text for one in near)
-        is_clear = (is_late or is_wanted) and not (later and said.sign is Sign.FINE)
-        if not is_clear or await self._is_answering(entry):
-            asked = _(
-                "Is that a yes or a no to `{join}`? It still waits. Reply to this message "
-                "with `yes` or `no`, or write `!approve` or `!reject` with its name.",
-                join="`, `".join(names),
-            )
-            entry = _deciding_nothing(entry, dict.fromkeys(names, ""), asked)
-            return _noting(entry, replace(entry.message.notes, approves=names))
-        return replace(
-            entry, message=message.with_context(replace(message.context, outbound=notice.message.id))
-        )
-
-    async def _waits(self, names: Sequence[str]) -> bool:
-        """Return True if one of these drafts and kept messages is not decided yet."""
-        drafts = [await self.store.outbox.row(int(name[1:])) for name in names if name[0] == "d"]
-        kept = [await self.store.inbox.row(int(name[1:])) for name in names if name[0] == "m"]
-        items = [*drafts, *(found[0] for found in kept if found)]
-        return any(item is not None and is_undecided(item) for item in items)
-
-    async def _called_off(self, entry: Pending) -> Pending | None:
-        """
-        Make a "stop" that would wait for what it is about the command; other such words are told of it.
-
-        None for anything else.
-        """
-        message = entry.message
-        is_meant = message.audience is Audience.DIRECT and message.channel not in self.email_style
-        if not is_meant or _is_reply(message) or message.attachments or not is_cancellation(message.text):
-            return None
-        if not await self._is_answering(entry):
-            return None
-        if is_stop_word(message.text):
-            return replace(entry, message=message.model_copy(update={"text": "!stop"}), alone=True)
-        return _deciding_nothing(entry, {"": ""}, _(_STILL_BUSY))
+    def _read(self, entry: Pending, waiting: Sequence[Question]) -> _WordedAnswer:
+        by_mail = entry.message.channel in self.email_style
+        return _WordedAnswer(self.questions, entry, waiting, by_mail=by_mail)
 
     async def spoken(self, turn: Turn, steps: Sequence[Step]) -> str | None:
         """
@@ -199,10 +122,9 @@ class WordedAnswers:
         if noted is None or isinstance(noted, str):
             return noted
         name, tool = str(noted["name"]), str(noted["tool"])
-        question = await self.store.approvals.decide(name, noted["verdict"])
-        known = await self.store.approvals.find_decision(name) if question is None else None
-        counts = (question.verdict or {}).get("verdict") if question else known.verdict if known else ""
-        return outcome(name, tool, counts)
+        store = self.questions.store.approvals
+        known = await store.decide(name, noted["verdict"]) or await store.find_decision(name)
+        return outcome(name, tool, known.verdict if known else "")
 
     async def _decided_by_voice(self, turn: Turn, steps: Sequence[Step]) -> Mapping[str, Any] | str | None:
         """Return the record of a decision by voice, or a reply without one; None: it is neither."""
@@ -215,27 +137,109 @@ class WordedAnswers:
         said = read_answer(heard[0].text)
         if said is None or said.sign not in (Sign.YES, Sign.NO) or said.span:
             return None
-        waiting = [
-            one
-            for one in await self.store.approvals.questions()
-            if one.verdict is None and one.form is None and one.at and one.at < turn.head.accepted_at
-        ]
-        mine = [one for one in waiting if self.calls.may_decide(one, message)]
+        calls, before = await self.questions.calls(), turn.head.accepted_at
+        waiting = [one for one in calls if one.form is None and one.at and one.at < before]
         session = None if turn.session == message.session else turn.session
-        answer = await self._answer(Pending(message, session=session), mine, waiting, said)
+        answer = await self._read(Pending(message, session=session), waiting).answer(said)
         if answer is None or not answer.settles:
             return None if answer is None else recorded_reply(answer.message)
         ((name, verdict),) = answer.settles.items()
         noted = {"name": name, "tool": answer.message.notes.answers[name], "verdict": verdict}
-        await self.store.turns.record_step_result(turn, Step(_SPOKEN, "spoken", name, noted, {}))
+        await self.questions.store.turns.record_step_result(turn, Step(_SPOKEN, "spoken", name, noted, {}))
         return noted
 
-    def _read_sign(self, message: InboundMessage) -> AnswerReading | None:
-        return read_written_answer(message, by_mail=message.channel in self.email_style)
 
-    async def _answer_all(
-        self, entry: Pending, mine: Sequence[ToolQuestionRow], said: AnswerReading
-    ) -> Pending | None:
+class _WordedAnswer:
+    """One message, and what it answers of the questions that wait."""
+
+    def __init__(
+        self, questions: Questions, entry: Pending, waiting: Sequence[Question], *, by_mail: bool
+    ) -> None:
+        self.questions, self.store, self.waiting, self.by_mail = questions, questions.store, waiting, by_mail
+        self.entry, self.message = entry, entry.message
+        self.mine = [one for one in waiting if questions.may_decide(one, self.message)]
+        self.here = [one for one in self.mine if _is_here(one, entry)]
+        self.is_reply = bool(self.message.context.in_reply_to or self.message.context.outbound)
+        """A reply to any message decides nothing but that."""
+        self.is_direct = self.message.audience is Audience.DIRECT
+        self.is_bare = self.is_direct and not by_mail and not self.is_reply
+        self.is_owner = questions.access.decide(self.message).role is Role.OWNER
+
+    async def settle(self) -> Pending:
+        """The message with its decision; one that is no answer withdraws what a server asks its sender."""
+        answer = await self._filled_in() or await self._called_off()
+        said = read_written_answer(self.message, by_mail=self.by_mail) if answer is None else None
+        if said is not None:
+            answer = await self._answer_all(said) or await self.answer(said) or await self._review(said)
+        if answer is not None:
+            return answer
+        told = {"verdict": WITHDRAWN, "by": self.message.sender.address}
+        forms = [one for one in self.mine if one.form is not None and _is_own(one, self.entry)]
+        return replace(self.entry, settles={one.name: told for one in forms})
+
+    async def _rows(self) -> list[OutboxRow]:
+        return await self.store.approvals.newest_rows(self.message.session)
+
+    async def _replied(self) -> OutboxRow | None:
+        """The message of ours in this conversation to which this is a reply."""
+        key = self.message.context.outbound
+        row = await self.store.outbox.find_by_key(key) if key else None
+        same = row is not None and place_of(row.message.session) == place_of(self.message.session)
+        return row if same else None
+
+    async def _review(self, said: AnswerReading) -> Pending | None:
+        """
+        Take the owner's direct yes or no as a reply to the notice of a draft or a kept message above.
+
+        None: no such notice is the last that was asked. The reply is decided by `Questions`.
+        """
+        message = self.message
+        if not self.is_bare or said.sign is Sign.UNCLEAR or said.span or said.more:
+            return None
+        if not self.is_owner or self.here:
+            return None
+        rows = await self._rows()
+        later = list(takewhile(lambda row: _is_mere_notice(row) and not row.message.notes.approves, rows))
+        notice = next(iter(rows[len(later) :]), None)
+        names = notice.message.notes.approves if notice is not None else ()
+        if notice is None or notice.state is OutboxState.PENDING or not names or any(map(is_call, names)):
+            return None
+        if not any([await self.questions.is_open(name) for name in names]):
+            return None
+        is_late = message.received_at - notice.message.created_at >= _CROSSED
+        near = [row.message for row in rows[: len(later) + 2]]
+        is_wanted = any(one.notes.is_command and f"`{names[0]}`" in one.text for one in near)
+        is_clear = (is_late or is_wanted) and not (later and said.sign is Sign.FINE)
+        if not is_clear or await self._is_answering():
+            asked = _(
+                "Is that a yes or a no to `{join}`? It still waits. Reply to this message "
+                "with `yes` or `no`, or write `!approve` or `!reject` with its name.",
+                join="`, `".join(names),
+            )
+            entry = _deciding_nothing(self.entry, dict.fromkeys(names, ""), asked)
+            return _noting(entry, replace(entry.message.notes, approves=names))
+        context = replace(message.context, outbound=notice.message.id)
+        return replace(self.entry, message=message.with_context(context))
+
+    async def _called_off(self) -> Pending | None:
+        """
+        Make a "stop" that would wait for what it is about the command; other such words are told of it.
+
+        None for anything else.
+        """
+        text = self.message.text
+        if not self.is_bare or self.message.attachments or not is_cancellation(text):
+            return None
+        if not await self._is_answering():
+            return None
+        if is_stop_word(text):
+            return self._as_command("!stop")
+        return _deciding_nothing(self.entry, {"": ""}, _(_STILL_BUSY))
+
+    def _as_command(self, text: str) -> Pending:
+        return replace(self.entry, message=self.message.model_copy(update={"text": text}), alone=True)
+
+    async def _answer_all(self, said: AnswerReading) -> Pending | None:
         """
         Make a yes or no to all the command that names all that waits here; None: fewer than two do.
 
@@ -243,259 +247,213 @@ class WordedAnswers:
         reply is to what its message names; one that is not to all is asked back, too, and one to all in reply
         to a question about one call, while others wait. What stands below a yes goes to the model.
         """
-        message = entry.message
-        rows = await self._rows_meant(message, said)
+        rows = await self._rows_meant(said)
         named = [name for row in rows for name in row.message.notes.approves or row.message.notes.answers]
-        here = [one for one in mine if _is_here(one, entry)]
-        is_of_one = said.to_all and any([one.name] == named and len(one.calls) < 2 for one in here)
-        is_short = is_of_one and _is_reply(message)
-        if rows and (is_short or not _is_reply(message)):
-            named += [one.name for one in here]
-        about = {one.name: question_subject(one, details=True) for one in mine if one.name in named}
+        is_of_one = said.to_all and any([one.name] == named and len(one.calls) < 2 for one in self.here)
+        is_short = is_of_one and self.is_reply
+        if rows and (is_short or not self.is_reply):
+            named += [one.name for one in self.here]
+        about = {one.name: question_subject(one, details=True) for one in self.mine if one.name in named}
         has_calls = bool(about)
-        owner = self.access.decide(message).role is Role.OWNER
-        if message.audience is Audience.DIRECT and owner:
+        if self.is_direct and self.is_owner:
             items = [name for name in dict.fromkeys(named) if name and not is_call(name)]
-            about |= {name: "" for name in items if await self._waits([name])}
+            about |= {name: "" for name in items if await self.questions.is_open(name)}
         if len(about) < 2 or not (has_calls or said.to_all):
             return None
-        shown = [row for row in rows if not about.keys().isdisjoint(row.message.notes.approves)]
         is_read = all(
-            row.state is not OutboxState.PENDING and message.received_at - row.message.created_at >= _CROSSED
-            for row in shown
+            row.state is not OutboxState.PENDING
+            and self.message.received_at - row.message.created_at >= _CROSSED
+            for row in rows
+            if not about.keys().isdisjoint(row.message.notes.approves)
         )
         is_no, is_decision = said.sign is Sign.NO, said.to_all and not said.span and not is_short
-        calls = {one.name: one.tool for one in mine if one.name in about and one.form is None}
+        calls = [one for one in self.mine if one.name in about and one.form is None]
         goes_on = bool(said.more) and not is_no
         is_decision = is_decision and is_read and not (goes_on and len(calls) < len(about))
-        if not is_decision or await self._is_answering(entry):
-            return _answering(entry, about)
+        if not is_decision or await self._is_answering():
+            return _answering(self.entry, about)
         if goes_on:
-            yes = decision(yes=True, by=message.sender.address, owner=owner)
-            settled = replace(_answering(entry, calls), settles=dict.fromkeys(calls, yes))
-            return self._with_more(settled, said.more)
-        told = f"!{'reject' if is_no else 'approve'} {','.join(about)} {' '.join(said.more.split())}".strip()
-        return replace(entry, message=message.model_copy(update={"text": told}), alone=True)
+            yes = {one.name: self.questions.verdict(one, Decision(), self.message)[0] for one in calls}
+            answer = _answering(self.entry, {one.name: one.tool for one in calls})
+            return self._with_more(replace(answer, settles=yes), said.more)
+        words = ["!reject" if is_no else "!approve", ",".join(about), *said.more.split()]
+        return self._as_command(" ".join(words))
 
-    async def _rows_meant(self, message: InboundMessage, said: AnswerReading) -> Sequence[OutboxRow]:
+    async def _rows_meant(self, said: AnswerReading) -> Sequence[OutboxRow]:
         """The message that a reply is to; for a word to all what was said here, if a question is the last."""
-        if _is_reply(message):
-            row = await self.store.outbox.find_by_key(message.context.outbound)
-            same = row is not None and place_of(row.message.session) == place_of(message.session)
-            return [row] if row is not None and same else []
-        if not said.to_all or message.channel in self.email_style:
-            return []
-        return await self._rows_since_asked(message)
+        if self.is_reply:
+            row = await self._replied()
+            return [] if row is None else [row]
+        return await self._rows_since_asked() if said.to_all and not self.by_mail else []
 
-    async def _rows_since_asked(self, message: InboundMessage) -> Sequence[OutboxRow]:
+    async def _rows_since_asked(self) -> Sequence[OutboxRow]:
         """Return what was said here, newest first, if nothing but notices follows the last question."""
-        rows = await self.store.approvals.newest_rows(message.session)
-        rows = list(dropwhile(lambda row: _is_mere_notice(row) and not _asks_about(row), rows))
+        rows = list(dropwhile(lambda row: _is_mere_notice(row) and not _asks_about(row), await self._rows()))
         return rows if rows and _asks_about(rows[0]) else []
 
-    async def _filled_in(self, entry: Pending, mine: Sequence[ToolQuestionRow]) -> Pending | None:
+    async def _filled_in(self) -> Pending | None:
         """Return the answer to a server: a reply to it, or hardly anything else is meant; else None."""
-        message = entry.message
-        here = [one for one in mine if _is_here(one, entry)]
-        if not any(one.form is not None for one in mine):
+        if not any(one.form is not None for one in self.mine):
             return None
-        key = message.context.outbound
-        names = _names(await self.store.outbox.find_by_key(key), message) if key else []
-        by_mail = message.channel in self.email_style
-        text = own_lines(message.text) if by_mail else without_name(message.text, message)
-        for one in mine:
+        names, message = _names(await self._replied()), self.message
+        text = own_lines(message.text) if self.by_mail else without_name(message.text, message)
+        for one in self.mine:
             if one.form is not None and names == [one.name]:
-                return self._as_form(entry, one, text)
-        if _is_reply(message) or by_mail or len(here) != 1 or here[0].form is None:
+                return self._as_form(one, text)
+        if self.is_reply or self.by_mail or len(self.here) != 1 or self.here[0].form is None:
             return None
-        last = next(iter(await self.store.approvals.newest_rows(message.session)), None)
-        if not _is_of(last, here[0], message) or _may_cross(here[0], entry):
+        (question,), last = self.here, next(iter(await self._rows()), None)
+        if not _is_of(last, question) or _may_cross(question, self.entry):
             return None
-        if form_of(here[0].form).is_closed and len(text) <= 300:
-            answer = self._as_form(entry, here[0], text)
+        is_no = yes_or_no(text) is False
+        if self.here[0].form.is_closed and len(text) <= 300:
+            answer = self._as_form(question, text)
             return None if answer.message.notes.misread and yes_or_no(text) is None else answer
-        return self._as_form(entry, here[0], text) if yes_or_no(text) is False else None
+        return self._as_form(question, text) if is_no else None
 
-    def _as_form(self, entry: Pending, question: ToolQuestionRow, text: str) -> Pending:
+    def _as_form(self, question: Question, text: str) -> Pending:
         """A text as the answer to a server's question; a plain no that fills in nothing declines it."""
-        if self.calls.has_ended(question):
-            return _misread(entry, question, outcome(question.name, question.tool, ENDED))
-        message, about = entry.message, {question.name: question.tool}
-        owner = self.access.decide(message).role is Role.OWNER
-        told: dict[str, Any]
-        try:
-            told = verdict_from_answer(question, text, by=message.sender.address, owner=owner)
-            if yes_or_no(text) is False and _takes_text(question):
-                told = {}
-        except NotAnAnswer as error:
-            told = {}
-            if yes_or_no(text) is not False:
-                return _misread(entry, question, _not_fitting(question, str(error)))
-        if not told:
-            told = {**decision(yes=False, by=message.sender.address, owner=owner), "verdict": DECLINED}
-        return replace(_answering(entry, about), settles={question.name: told})
+        is_no = yes_or_no(text) is False
+        if is_no and _takes_text(question):
+            return self._settling(question, Decision(yes=False))
+        answer = self._settling(question, Decision(text=text))
+        return self._settling(question, Decision(yes=False)) if is_no and not answer.settles else answer
 
-    async def _answer(
-        self,
-        entry: Pending,
-        mine: Sequence[ToolQuestionRow],
-        waiting: Sequence[ToolQuestionRow],
-        said: AnswerReading,
-    ) -> Pending | None:
+    def _settling(self, question: Question, said: Decision) -> Pending:
+        """The message as this decision; one that does not fit the question decides nothing and is told so."""
+        if has_ended(question, self.questions.waiting):
+            return _misread(self.entry, question, outcome(question.name, question.tool, ENDED))
+        try:
+            verdict, grant = self.questions.verdict(question, said, self.message)
+        except Unfit as error:
+            return _misread(self.entry, question, str(error))
+        answer = _answering(self.entry, {question.name: question.tool})
+        answer = replace(answer, settles={question.name: verdict})
+        if grant is None:
+            return answer
+        notes = replace(answer.message.notes, granted=granted_text(grant))
+        return replace(_noting(answer, notes), grants={question.name: grant})
+
+    async def answer(self, said: AnswerReading) -> Pending | None:
         """A yes or no as an answer to one question, or to some that it may be about; None: it is neither."""
-        message = entry.message
-        if _is_reply(message) or message.channel in self.email_style:
-            return await self._reply(entry, mine, waiting, said)
-        here = [one for one in mine if _is_here(one, entry)]
+        here, is_sure = self.here, said.sign in (Sign.YES, Sign.NO)
+        if self.is_reply or self.by_mail:
+            return await self._reply(said)
         if not here:
             return None
-        rows = await self.store.approvals.newest_rows(message.session)
-        asked = _names(rows[0], message) if rows and rows[0].state is not OutboxState.PENDING else []
+        rows = await self._rows()
+        asked = _names(rows[0]) if rows and rows[0].state is not OutboxState.PENDING else []
         if len(here) > 1 and not said.to_all:
-            here = await self._newest_question(entry, here, asked) or here
+            here = await self._newest_question(asked) or here
         if len(here) > 1:
-            is_clear = said.sign in (Sign.YES, Sign.NO) and any(_is_own(one, entry) for one in here)
-            is_meant = is_clear or bool(await self._rows_since_asked(message))
+            is_meant = is_sure and any(_is_own(one, self.entry) for one in here)
             about = {one.name: question_subject(one, details=True) for one in here}
-            return _answering(entry, about) if is_meant else None
+            return _answering(self.entry, about) if is_meant or await self._rows_since_asked() else None
         (question,) = here
-        later = list(takewhile(lambda row: question.name not in _names(row, message), rows))
+        later = list(takewhile(lambda row: question.name not in _names(row), rows))
         notice = next(iter(rows[len(later) :]), None)
-        by_model = not all(map(_is_mere_notice, later)) or await self._is_answering(entry, question)
-        if by_model or not _is_of(notice, question, message):
-            is_meant = said.sign in (Sign.YES, Sign.NO) and _is_own(question, entry)
-            return _asked_back(entry, question) if is_meant else None
-        if _may_cross(question, entry, notice) or (later and said.sign is Sign.FINE):
-            return _asked_back(entry, question)
-        return self._decided(entry, question, await self._with_earlier(said, question, message))
+        by_model = not all(map(_is_mere_notice, later)) or await self._is_answering(question)
+        if by_model or not _is_of(notice, question):
+            return _asked_back(self.entry, question) if is_sure and _is_own(question, self.entry) else None
+        if _may_cross(question, self.entry, notice) or (later and said.sign is Sign.FINE):
+            return _asked_back(self.entry, question)
+        return self._decided(question, await self._with_earlier(said, question))
 
-    async def _newest_question(
-        self, entry: Pending, here: Sequence[ToolQuestionRow], asked: Sequence[str]
-    ) -> list[ToolQuestionRow]:
+    async def _newest_question(self, asked: Sequence[str]) -> list[Question]:
         """Return the question just above, if its wish came after the others were left open; else none."""
-        newest = next((one for one in here if [one.name] == asked), None)
-        if newest is None or not _is_own(newest, entry) or newest.at is None or newest.form is not None:
+        newest = next((one for one in self.here if [one.name] == asked), None)
+        if newest is None or not _is_own(newest, self.entry) or newest.at is None or newest.form is not None:
             return []
-        rows = await self.store.inbox.rows(states=[InboxState.READY], session=entry.conversation)
+        rows = await self.store.inbox.rows(states=[InboxState.READY], session=self.entry.conversation)
         wished = [row.message.received_at for row in rows if row.turn == newest.turn]
-        others = [one.at for one in here if one is not newest]
+        others = [one.at for one in self.here if one is not newest]
         is_later = wished and all(at is not None and at + _CROSSED <= min(wished) for at in others)
-        return [newest] if is_later and entry.message.received_at - newest.at >= _CROSSED else []
+        return [newest] if is_later and self.message.received_at - newest.at >= _CROSSED else []
 
-    async def _with_earlier(
-        self, said: AnswerReading, question: ToolQuestionRow, message: InboundMessage
-    ) -> AnswerReading:
+    async def _with_earlier(self, said: AnswerReading, question: Question) -> AnswerReading:
         """Add the sender's words beside earlier signs that were asked back about, with nothing said since."""
-        rows, words = await self.store.approvals.newest_rows(message.session), [said.more]
+        message, words = self.message, [said.more]
+        if said.sign is Sign.UNCLEAR:
+            return said
         for row in takewhile(
-            lambda each: each.message.notes.answers and _names(each, message) == [question.name], rows
+            lambda each: each.message.notes.answers and _names(each) == [question.name], await self._rows()
         ):
             kept = None if row.inbox_id is None else await self.store.inbox.row(row.inbox_id)
             before = message if kept is None else kept[0].message
             is_same = before.sender.address == message.sender.address and not before.notes.redacted
-            earlier = self._read_sign(before) if is_same and not before.context.others_words else None
-            if before is not message and earlier is not None and earlier.sign is Sign.UNCLEAR:
+            if before is message or not is_same or before.context.others_words:
+                continue
+            earlier = read_written_answer(before, by_mail=self.by_mail)
+            if earlier is not None and earlier.sign is Sign.UNCLEAR:
                 words.insert(0, earlier.more)
-        return said if said.sign is Sign.UNCLEAR else replace(said, more="\n\n".join(filter(None, words)))
+        return replace(said, more="\n\n".join(filter(None, words)))
 
-    async def _is_answering(self, entry: Pending, question: ToolQuestionRow | None = None) -> bool:
+    async def _is_answering(self, question: Question | None = None) -> bool:
         """Return True if a model is answering another message here, whose answer may come first."""
-        running = await self.store.inbox.rows(states=[InboxState.RUNNING], session=entry.conversation)
+        running = await self.store.inbox.rows(states=[InboxState.RUNNING], session=self.entry.conversation)
         return any(
-            row.message.native_id != entry.message.native_id
+            row.message.native_id != self.message.native_id
             and (question is None or row.turn != question.turn)
             and row.message.kind == "message"
             and recorded_reply(row.message) is None
             for row in running
         )
 
-    async def _reply(
-        self,
-        entry: Pending,
-        mine: Sequence[ToolQuestionRow],
-        waiting: Sequence[ToolQuestionRow],
-        said: AnswerReading,
-    ) -> Pending | None:
+    async def _reply(self, said: AnswerReading) -> Pending | None:
         """An answer in reply to the notice of a question; None: it is none."""
-        key = entry.message.context.outbound
-        names = _names(await self.store.outbox.find_by_key(key), entry.message) if key else []
+        names = _names(await self._replied())
         if len(names) != 1:
             return None
-        if found := [one for one in mine if one.name == names[0]]:
-            said = await self._with_earlier(said, found[0], entry.message)
-            return self._decided(entry, found[0], said)
-        for one in waiting:
-            if one.name == names[0] and (doubt := self.calls.weak_proof_reply(one, entry.message)):
-                return _misread(entry, one, doubt)
-        told = await self.calls.explain_decision(names[0], entry.message)
+        found = next((one for one in self.waiting if one.name == names[0]), None)
+        if found in self.mine:
+            return self._decided(found, await self._with_earlier(said, found))
+        if found is not None and (doubt := self.questions.weak_proof_reply(found, self.message)):
+            return _misread(self.entry, found, doubt)
+        told = await self.questions.explain_decision(names[0], self.message)
         if told is None and said.sign is not Sign.UNCLEAR:
-            told = next((self.calls.deciders_text(one) for one in waiting if one.name == names[0]), None)
-            if told is None and entry.message.audience is Audience.DIRECT:
+            if found is not None:
+                told = self.questions.deciders_text(found)
+            elif self.is_direct:
                 told = _(NOTHING_WAITS, name=names[0])
-        if told is not None:
-            return self._with_more(_deciding_nothing(entry, {names[0]: ""}, told), said.more)
-        return None
+        if told is None:
+            return None
+        return self._with_more(_deciding_nothing(self.entry, {names[0]: ""}, told), said.more)
 
-    def _decided(self, entry: Pending, question: ToolQuestionRow, said: AnswerReading) -> Pending | None:
+    def _decided(self, question: Question, said: AnswerReading) -> Pending | None:
         """Return the decision of a sign, or a reply to an unclear one; None: it answers no question."""
-        message, yes = entry.message, said.sign is not Sign.NO
-        more = question.form is not None and not form_of(question.form).is_closed
-        if said.sign is Sign.UNCLEAR or (said.span and question.form is not None):
-            return None if more else _asked_back(entry, question)
-        if question.form is not None:
-            if yes and more and not self.calls.has_ended(question):
-                return _misread(
-                    entry,
-                    question,
-                    _not_fitting(
-                        question,
-                        _("Write `!answer {name} …`, or reply to the question.", name=question.name),
-                    ),
-                )
-            answer = self._as_form(entry, question, "yes" if yes else "no")
-            return self._with_more(answer, said.more)
-        owner = self.access.decide(message).role is Role.OWNER
-        told = decision(yes=yes, by=message.sender.address, owner=owner, why="" if yes else said.more)
-        answer = replace(_answering(entry, {question.name: question.tool}), settles={question.name: told})
-        answer = self._granting(answer, question, said.span) if said.span else answer
-        is_all = told["why"] == " ".join(said.more.split())  # of a long reason it is the beginning
-        return answer if is_all or not answer.settles else self._with_more(answer, said.more)
+        yes, form = said.sign is not Sign.NO, question.form
+        if said.sign is Sign.UNCLEAR or (said.span and form is not None):
+            return _asked_back(self.entry, question) if form is None or form.is_closed else None
+        if form is not None and yes and not form.is_closed:
+            return self._settling(question, Decision())  # which fits nothing, and is told so
+        if form is not None:
+            return self._with_more(self._as_form(question, "yes" if yes else "no"), said.more)
+        terms = parse_terms([said.span]) if said.span else None
+        if said.span and terms is None:
+            return _misread(self.entry, question, _("A grant holds for a day at most. Nothing was done."))
+        answer = self._settling(question, Decision(yes, "" if yes else said.more, terms=terms))
+        # Of a long reason the verdict has the beginning.
+        is_all = not answer.settles or answer.settles[question.name]["why"] == " ".join(said.more.split())
+        return answer if is_all else self._with_more(answer, said.more)
 
     def _with_more(self, answer: Pending, more: str) -> Pending:
         """The same decision in a message that goes to the model, with what was written below the sign."""
         if not more:
             return answer
         message = answer.message.model_copy(update={"text": more})
-        if message.channel in self.email_style:
+        if self.by_mail:
             # It may be a signature, which nobody can tell from words and which needs no answer.
             message = message.with_context(replace(message.context, not_named=True))
         return _noting(replace(answer, message=message, alone=False), replace(message.notes, more=True))
 
-    def _granting(self, answer: Pending, question: ToolQuestionRow, span: str) -> Pending:
-        """A yes that is one to calls like this, too, for so long."""
-        terms = parse_terms([span])
-        if terms is None:
-            return _misread(answer, question, _("A grant holds for a day at most. Nothing was done."))
-        grant = self.calls.grant_or_refusal(question, answer.message, terms, self.now())
-        if isinstance(grant, str):
-            return _misread(answer, question, _("{grant} Answer `yes` or `no`.", grant=grant))
-        notes = replace(answer.message.notes, granted=granted_text(grant))
-        return replace(answer, message=answer.message.with_notes(notes), grants={question.name: grant})
 
-
-def _not_fitting(question: ToolQuestionRow, why: str) -> str:
-    return _(
-        "That does not answer `{name}`, so I send nothing to the server. {why}", name=question.name, why=why
-    )
-
-
-def _misread(entry: Pending, question: ToolQuestionRow, said: str) -> Pending:
+def _misread(entry: Pending, question: Question, said: str) -> Pending:
     """The message as an answer that decides nothing; what is said of the question can be answered, too."""
     entry = replace(_deciding_nothing(entry, {question.name: question.tool}, said), settles={})
     return _noting(entry, replace(entry.message.notes, approves=(question.name,)))
 
 
-def _asked_back(entry: Pending, question: ToolQuestionRow) -> Pending:
+def _asked_back(entry: Pending, question: Question) -> Pending:
     return _misread(
         entry,
         question,
@@ -514,9 +472,9 @@ def _deciding_nothing(entry: Pending, about: Mapping[str, str], said: str) -> Pe
     return _noting(entry, replace(entry.message.notes, misread=said))
 
 
-def _takes_text(question: ToolQuestionRow) -> bool:
+def _takes_text(question: Question) -> bool:
     """Return True if a "no" would be taken as the text of a single field."""
-    fields = form_of(question.form).fields
+    fields = question.form.fields if question.form else ()
     return len(fields) == 1 and fields[0].kind == "text"
 
 
@@ -526,24 +484,19 @@ def _may_decide(entry: Pending) -> bool:
     return free and message.kind == "message" and not message.context.read_only
 
 
-def _is_reply(message: InboundMessage) -> bool:
-    """Return True for a reply to any message: it decides nothing but that."""
-    return bool(message.context.in_reply_to or message.context.outbound)
-
-
-def _is_here(question: ToolQuestionRow, entry: Pending) -> bool:
+def _is_here(question: Question, entry: Pending) -> bool:
     """Return True if a question is open in a message's conversation, or was asked where that was said."""
     return question.session == entry.conversation or entry.message.session in question.places
 
 
-def _is_own(question: ToolQuestionRow, entry: Pending) -> bool:
+def _is_own(question: Question, entry: Pending) -> bool:
     """Return True if a question is about a request of the sender in this conversation."""
     people = set(map(person_name, question.people))
     mine = person_name(entry.message.sender.address) in people or entry.session is not None
     return question.session == entry.conversation and mine
 
 
-def _may_cross(question: ToolQuestionRow, entry: Pending, notice: OutboxRow | None = None) -> bool:
+def _may_cross(question: Question, entry: Pending, notice: OutboxRow | None = None) -> bool:
     """
     Return True if the sender may not have read a question before writing the message.
 
@@ -559,11 +512,9 @@ def _may_cross(question: ToolQuestionRow, entry: Pending, notice: OutboxRow | No
     return at is not None and message.received_at - at < _CROSSED
 
 
-def _is_of(row: OutboxRow | None, question: ToolQuestionRow, message: InboundMessage) -> bool:
+def _is_of(row: OutboxRow | None, question: Question) -> bool:
     """Return True if a row is the notice of a question and may have been read."""
-    return (
-        row is not None and row.state is not OutboxState.PENDING and _names(row, message) == [question.name]
-    )
+    return row is not None and row.state is not OutboxState.PENDING and _names(row) == [question.name]
 
 
 def _is_mere_notice(row: OutboxRow) -> bool:
@@ -581,11 +532,9 @@ def _asks_about(row: OutboxRow) -> bool:
     return bool(notes.approves) or (len(notes.answers) > 1 and not notes.settled)
 
 
-def _names(row: Any, message: InboundMessage) -> list[str]:
-    """The calls that a notice in this place is about."""
-    if row is None or place_of(row.message.session) != place_of(message.session):
-        return []
-    found = row.message.notes.approves
+def _names(row: OutboxRow | None) -> list[str]:
+    """The calls that a notice is about."""
+    found = () if row is None else row.message.notes.approves
     return list(found) if all(map(is_call, found)) else []
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, tzinfo
 from typing import Any
 
@@ -19,12 +19,13 @@ from agent_core.models import ToolCall
 from agent_core.provenance import KEPT, Origins, describe
 from agent_core.text import one_line, short_hash, shorten_hashes
 from agent_core.tools.forms import Form
-from agent_core.tools.grants import Scope
 from agent_core.tools.grants import describe_scope as grant_text
-from gateway.store.model import InboxRow, OutboxRow
+from gateway.store.model import InboxRow, OutboxRow, Question
 from gateway.store.sql.quarantine_after_restore import RESTORED
 from gateway.store.states import InboxState, OutboxState
 
+Calls = Sequence[tuple[ToolCall, str]]
+"""The calls of a question, each with what its tool shows of it."""
 _JOINERS = "\u200c\u200d"
 _SELECTORS = "\ufe0e\ufe0f"
 _BLANK = "\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0"
@@ -49,7 +50,7 @@ def is_undecided(item: OutboxRow | InboxRow) -> bool:
     return item.state in (OutboxState.HELD, InboxState.QUARANTINED)
 
 
-def outcome(name: str, item: OutboxRow | InboxRow | None) -> str:
+def item_outcome(name: str, item: OutboxRow | InboxRow | None) -> str:
     """The outcome of an item, from its state alone."""
     error = (item.error if item is not None else None) or ""
     if item is None:
@@ -228,61 +229,53 @@ _NAME_CHARS = 200
 
 
 def asking_text(
-    name: str,
-    call: ToolCall,
-    until: datetime,
+    question: Question,
     *,
     zone: tzinfo | None,
     email_style: bool,
-    origins: Origins = (),
-    review: str = "",
     is_attached: bool = True,
-    offer: Scope | None = None,
-    is_again: bool = False,
-    also: Sequence[tuple[ToolCall, str]] = (),
     spared_by: str = "",
-    people: Collection[str] = (),
     asked_by: str = "",
     is_group: bool = False,
 ) -> str:
     """
-    Render a question. ``spared_by`` names commands that end its reason for the reader.
+    Render a question about calls. ``spared_by`` names commands that end its reason for the reader.
 
-    ``review`` replaces the bare arguments; ``offer`` is what can be granted; ``is_attached``: `attached_text`
-    goes with it, with whole hashes; ``is_again``: the subject changed after a yes; ``also`` are further calls
-    of the same answer. ``people`` asked for it; ``asked_by`` tells the owner who they are. In a group a word
-    counts only as a reply.
+    ``is_attached``: `attached_text` goes with it, with whole hashes; ``asked_by`` tells the owner who asked
+    for it. In a group a word counts only as a reply.
     """
-    whole = attached_text(call, review, also)
-    review, also = shorten_hashes(review), [(each, shorten_hashes(known)) for each, known in also]
-    told, is_short = _form_lines(call, review, also), bool(whole) and is_attached
+    name, offer = question.name, question.offer
+    whole = attached_text(question)
+    calls = [(call, shorten_hashes(review)) for call, review in question.calls]
+    several = len(calls) > 1
+    told, is_short = _form_lines(calls), bool(whole) and is_attached
     room = max(_QUOTED_CHARS, 2 * len(whole) * max(1, len(told)))
     everything = fenced_arguments(told, room, most=len(told))
     shown = fenced_arguments(told, _QUOTED_CHARS, hashed=False) if is_short else everything
-    origins, idea = _others(origins, people), _THEIR_IDEA if asked_by else _YOUR_IDEA
+    origins, idea = _others(question), _THEIR_IDEA if asked_by else _YOUR_IDEA
     few = len(origins) <= _FEW_SOURCES
     why = "" if asked_by else _("I always ask before this.")
     if origins:
         why = _reason(origins, idea)
-    if is_again:
-        why = f"{_again_because(call)}\n\n{why}".rstrip()
+    if question.again:
+        why = f"{_again_because(calls[0][0])}\n\n{why}".rstrip()
     answers = _("`yes` / `no` / `yes for an hour`") if offer else _("`yes` / `no`")
-    answers = _("{answers} to all of them", answers=answers) if also else answers
+    answers = _("{answers} to all of them", answers=answers) if several else answers
     commands = f"`!approve {name}`, `!reject {name}`" + (f", `!grant {name} 1h`" if offer else "")
     spared_by = spared_by if origins else ""
     parts = [
-        _("**{name}**: I need your approval {purpose}:", name=name, purpose=_purpose(call, also)),
+        _("**{name}**: I need your approval {purpose}:", name=name, purpose=_purpose(calls)),
         _("Asked by {person}.", person=asked_by) if asked_by else "",
-        _list_of(call, review, also) if also else shown,
+        _list_of(calls) if several else shown,
         _("All of it is in the file `{name}`.", name=f"{name}.txt") if is_short else "",
         why,
         _(_BY_MAIL if email_style else _BY_REPLY if is_group else _BY_SIGN, answers=answers),
         _("An hour covers {scope}.", scope=grant_text(offer)) if offer else "",
-        _("It waits until {time}.", time=_time(until, zone)),
+        _("It waits until {time}.", time=_time(question.until, zone)),
         _("Also: {commands}", commands=commands),
         _("{commands} spares further questions because of that.", commands=spared_by) if spared_by else "",
         _(idea, shown=describe(origins, most=KEPT)) if not few else "",
-        everything if also and not is_short and not _is_listed_whole(call, review, also) else "",
+        everything if several and not is_short and not _is_listed_whole(calls) else "",
         _digest(f"{name}.txt", whole.encode()) if is_short else "",
     ]
     return "\n\n".join(filter(None, parts))
@@ -318,39 +311,41 @@ def trust_commands(origins: Origins) -> str:
     )
 
 
-def _others(origins: Origins, people: Collection[str]) -> Origins:
+def _others(question: Question) -> Origins:
     """The origins without the words of those who ask; a full list is left whole, as it may lack some."""
+    origins = question.origins
     if len(origins) >= KEPT:
         return origins
-    return tuple(each for each in origins if each.kind != "person" or each.where not in people)
+    return tuple(each for each in origins if each.kind != "person" or each.where not in question.people)
 
 
-def subject_of(call: ToolCall, also: Sequence[tuple[ToolCall, str]] = ()) -> str:
+def subject_of(question: Question) -> str:
     """The subject of a question by mail, in one line."""
-    value = next(iter(_form_lines(call, "", also).values()), "")
-    purpose = _purpose(call, also).removeprefix("to ").removeprefix("before I ").removeprefix("for ")
+    value = next(iter(_form_lines([(call, "") for call, __ in question.calls]).values()), "")
+    purpose = _purpose(question.calls)
+    purpose = purpose.removeprefix("to ").removeprefix("before I ").removeprefix("for ")
     return _("Approve? {purpose}: {value}", purpose=purpose.replace("`", ""), value=safe_line(value))
 
 
-def attached_text(call: ToolCall, review: str = "", also: Sequence[tuple[ToolCall, str]] = ()) -> str:
+def attached_text(question: Question) -> str:
     """The whole call, for a file that goes with the question; empty if the question itself has it."""
-    told = {key: visible(value) for key, value in _form_lines(call, review, also).items()}
+    told = {key: visible(value) for key, value in _form_lines(question.calls).items()}
     each = _QUOTED_CHARS // max(1, len(told))
     lines = sum(value.count("\n") + 1 for value in told.values())
     is_small = len(told) <= 20 and lines <= _QUOTED_LINES
     if is_small and all(len(value) <= each for value in told.values()):
         return ""
-    return whole_text(call, review, also)
+    return whole_text(question)
 
 
-def whole_text(call: ToolCall, review: str = "", also: Sequence[tuple[ToolCall, str]] = ()) -> str:
+def whole_text(question: Question) -> str:
     """Return all that a question is about, each part under its name; nothing in it can look like another."""
-    told = {key: visible(value) for key, value in _form_lines(call, review, also).items()}
+    told = {key: visible(value) for key, value in _form_lines(question.calls).items()}
     parts = [
         f"{safe_line(key)}:\n{value}".removeprefix(":\n").replace("\n", "\n    ")
         for key, value in told.items()
     ]
-    return f"{_uses(call, also)}\n\n".replace("`", "") + "\n\n".join(parts) + "\n"
+    return f"{_uses(question.calls)}\n\n".replace("`", "") + "\n\n".join(parts) + "\n"
 
 
 def form_text(name: str, form: Form, until: datetime, *, zone: tzinfo | None, email_style: bool) -> str:
@@ -400,53 +395,52 @@ def _time(at: datetime, zone: tzinfo | None) -> str:
 def _listed(call: ToolCall, review: str) -> str:
     """A call of several in one line, uncut: its tool, and what it is about or its first value."""
     main = call.arguments.get(_MAIN.get(call.name, "")) if review else None
-    value = _shown(main) if main else next(iter(_form_lines(call, "").values()), "")
+    value = _shown(main) if main else next(iter(_form_lines([(call, "")]).values()), "")
     return f"{call.name}: {value}"
 
 
-def _list_of(call: ToolCall, review: str, also: Sequence[tuple[ToolCall, str]]) -> str:
+def _list_of(calls: Calls) -> str:
     """The calls of a question, numbered, one line each."""
-    every = [_listed(*one) for one in [(call, review), *also]]
-    lines = [f"{number}. {safe_line(one, _LISTED_CHARS)}" for number, one in enumerate(every, start=1)]
+    lines = [
+        f"{number}. {safe_line(_listed(*one), _LISTED_CHARS)}" for number, one in enumerate(calls, start=1)
+    ]
     return fenced_arguments({"": "\n".join(lines)}, sum(map(len, lines)) + len(lines), indented=False)
 
 
-def _is_listed_whole(call: ToolCall, review: str, also: Sequence[tuple[ToolCall, str]]) -> bool:
+def _is_listed_whole(calls: Calls) -> bool:
     """Return True if the list shows each character of every call."""
     return not any(
-        each or len(one.arguments) > 1 or safe_line(_listed(one, each), _LISTED_CHARS) != _listed(one, each)
-        for one, each in [(call, review), *also]
+        review or len(call.arguments) > 1 or safe_line(line, _LISTED_CHARS) != line
+        for call, review in calls
+        for line in [_listed(call, review)]
     )
 
 
-def _uses(call: ToolCall, also: Sequence[tuple[ToolCall, str]]) -> str:
+def _uses(calls: Calls) -> str:
     """The tools of a question, with the number of the calls if there are several."""
-    names = [f"`{safe_line(name)}`" for name in dict.fromkeys(one.name for one in _calls(call, also))]
-    told = list_of(names)
-    return _("{tool} {n} times", tool=told, n=len(also) + 1) if len(names) == 1 and also else told
+    names = [f"`{safe_line(name)}`" for name in dict.fromkeys(call.name for call, __ in calls)]
+    told, one_tool = list_of(names), len(names) == 1 and len(calls) > 1
+    return _("{tool} {n} times", tool=told, n=len(calls)) if one_tool else told
 
 
-def _purpose(call: ToolCall, also: Sequence[tuple[ToolCall, str]]) -> str:
+def _purpose(calls: Calls) -> str:
     """The kind of what would be done, in a few words."""
-    if also:
-        return _("for {n} calls", n=len(also) + 1)
-    known = _PURPOSES.get(call.name)
-    return _(known) if known else _("before I use {tools}", tools=_uses(call, also))
+    if len(calls) > 1:
+        return _("for {n} calls", n=len(calls))
+    known = _PURPOSES.get(calls[0][0].name)
+    return _(known) if known else _("before I use {tools}", tools=_uses(calls))
 
 
-def _calls(call: ToolCall, also: Sequence[tuple[ToolCall, str]]) -> list[ToolCall]:
-    return [call, *(one for one, _ in also)]
-
-
-def _form_lines(call: ToolCall, review: str, also: Sequence[tuple[ToolCall, str]] = ()) -> Mapping[str, str]:
-    if also:
-        every, mixed = [(call, review), *also], len({one.name for one in _calls(call, also)}) > 1
+def _form_lines(calls: Calls) -> Mapping[str, str]:
+    if len(calls) > 1:
+        mixed = len({call.name for call, __ in calls}) > 1
         return {
             f"{number}. {', '.join(filter(None, [tool if mixed or not key else '', key]))}": value
-            for number, one in enumerate(every, start=1)
+            for number, one in enumerate(calls, start=1)
             for tool in [safe_line(one[0].name)]
-            for key, value in (_form_lines(*one) or {"": ""}).items()
+            for key, value in (_form_lines([one]) or {"": ""}).items()
         }
+    ((call, review),) = calls
     if review:
         return {"": review}
     main = _MAIN.get(call.name, "")

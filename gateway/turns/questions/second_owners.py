@@ -15,7 +15,7 @@ from gateway.proactive.jobs.job_permissions import PlaceUnknown, direct_conversa
 from gateway.proactive.owner_contact import Target
 from gateway.routing.access import Access, Role, contact_rank, kinds_of, normalise
 from gateway.routing.household import HouseholdRole
-from gateway.store.model import ToolQuestionRow, Turn
+from gateway.store.model import Question, Turn
 
 
 def is_second_owner(access: Access, message: InboundMessage) -> bool:
@@ -30,7 +30,7 @@ def is_any_owners(access: Access, turn: Turn) -> bool:
     return all(access.decide(one).role is Role.OWNER or is_second_owner(access, one) for one in messages)
 
 
-def may_decide_for(access: Access, question: ToolQuestionRow, message: InboundMessage) -> bool:
+def may_decide_for(access: Access, question: Question, message: InboundMessage) -> bool:
     """Return True if a message is a second owner's, in private, and the question was put to them there."""
     if message.audience is not Audience.DIRECT or not is_second_owner(access, message):
         return False

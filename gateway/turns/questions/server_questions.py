@@ -12,7 +12,7 @@ import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import datetime
 from typing import Any, Literal
 
 import anyio
@@ -30,7 +30,6 @@ from gateway.turns.questions.decisions import (
     ENDED,
     name_of,
     outcome,
-    proof_level,
 )
 from gateway.turns.questions.question_text import form_text
 from gateway.turns.questions.tool_questions import ToolQuestions
@@ -86,7 +85,7 @@ class ServerQuestions:
     waiting: OpenQuestions
 
     def __post_init__(self) -> None:
-        self._commit, self._clock = self.questions.commit, self.questions.clock
+        self._commit = self.questions.commit
         self._store = self._commit.store.approvals
 
     def person(self, turn: Turn, steps: Sequence[Step]) -> PersonPort:
@@ -107,28 +106,19 @@ class ServerQuestions:
         if place is None:
             return FormReply("decline", why="nobody can be asked here")
         digest = secrets.token_hex(16)
-        until = self._clock.now() + timedelta(seconds=seconds)
-        people = list(dict.fromkeys(row.message.sender.address for row in turn.rows))
         name = name_of(digest)
+        facts = self.questions.facts(turn, name, seconds)
         text = form_text(
             name,
             form,
-            until,
+            datetime.fromisoformat(facts["until"]),
             zone=self.questions.zone,
             email_style=self._commit.channels[place.channel].capabilities.email_style,
         )
-        notice = await self.questions.notice(turn, name, text, rings_for=people)
-        request = {
-            "name": name,
-            "call": {"name": form.asker},
-            "asked": people,
-            "people": people,
-            "until": until.isoformat(),
-            "at": self._clock.now().isoformat(),
-            "places": list(dict.fromkeys(str(new.session) for new in notice)),
-            "form": form.as_json(),
-            "proof": max(proof_level(row.message) for row in turn.rows),
-        }
+        notice = await self.questions.notice(turn, name, text, rings_for=facts["people"])
+        places = list(dict.fromkeys(str(new.session) for new in notice))
+        asking = {"call": {"name": form.asker}, "asked": facts["people"], "form": form.as_json()}
+        request = {**facts, **asking, "places": places}
         step = Step(number, APPROVAL, digest, request, None)
         decided: Mapping[str, Any] | None = None
         with self.waiting.waiting(name) as news:

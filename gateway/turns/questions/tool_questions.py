@@ -2,7 +2,7 @@
 Pauses a turn until a person has approved a tool call: which calls, and whom it asks. The policy
 (`agent_core.tools.policy`) decides which calls ask. The turn is left (`AwaitsApproval`): one transaction
 records the question as a step, posts the notice and lets the turn wait, without a place or model. A decision
-(``decisions.py``) makes it due, and it resumes by its journal as after a crash; without one it is due at the
+(``questions.py``) makes it due, and it resumes by its journal as after a crash; without one it is due at the
 deadline. Check-ins and scheduled jobs are refused at once; a background job asks its person if alone there,
 else the owner's in private and others' not at all.
 """
@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, tzinfo
-from typing import Any
+from typing import Any, NoReturn
 
 import structlog
 
@@ -23,8 +23,8 @@ from agent_core.memory.scopes import person_name
 from agent_core.messages import Attachment, Audience, MessageContext, MessageNotes, OutboundKind
 from agent_core.models import ToolCall, ToolResult
 from agent_core.ports import Clock
-from agent_core.provenance import Origins, from_json, person, to_json
-from agent_core.tools.effects import Effect
+from agent_core.provenance import person, to_json
+from agent_core.tools.effects import Effect, Review
 from agent_core.tools.grants import scope_of
 from agent_core.tools.policy import (
     DEFAULT_POLICY,
@@ -41,10 +41,10 @@ from channels.base import Channel, ChannelUnavailable
 from gateway.proactive.jobs.job_permissions import PlaceUnknown, can_others_read, current_role
 from gateway.routing.access import Role, is_admitted
 from gateway.store.background_job_rows import KIND, order_of
-from gateway.store.model import APPROVAL, APPROVED, EXPIRED, WITHDRAWN
+from gateway.store.model import APPROVAL, APPROVED, EXPIRED, WITHDRAWN, Question
 from gateway.store.stores import NewOutbound, Step, Turn
 from gateway.turns.commit import TurnCommit
-from gateway.turns.questions.decisions import REFUSED, decision, name_of, parse_scope, proof_level
+from gateway.turns.questions.decisions import REFUSED, decision, name_of, proof_level
 from gateway.turns.questions.question_text import (
     asking_text,
     attached_text,
@@ -83,11 +83,10 @@ _log = structlog.get_logger(__name__)
 class ApprovalPending(AwaitsApproval):
     """I wait for somebody's approval before I go on."""
 
-    def __init__(self, step: Step, call: ToolCall, until: datetime) -> None:
+    def __init__(self, step: Step, call: ToolCall) -> None:
         super().__init__(f"waits for approval: {step.request['name']}")
         self.step = step
         self.call = call
-        self.until = until
 
 
 @dataclass(eq=False, kw_only=True)
@@ -115,7 +114,7 @@ class ToolQuestions:
 
     def __post_init__(self) -> None:
         self._store, self._channels = self.commit.store.approvals, self.commit.channels
-        self._notifier, self._access = self.reviews.notifier, self.reviews.access
+        self._notifier, self._access = self.reviews.notifier, self.reviews.questions.access
 
     def consent(self, turn: Turn, steps: Sequence[Step]) -> Consent:
         """Asks about the calls of one turn; ``steps`` is what its earlier starts have done."""
@@ -123,41 +122,34 @@ class ToolQuestions:
 
     async def wait(self, turn: Turn, waiting: ApprovalPending) -> None:
         """Ask once, in private of the owner under review, and wait. Raises LostTurn or PlaceUnknown."""
-        name, request = str(waiting.step.request["name"]), waiting.step.request
-        file = await self._whole(name, waiting)
+        step = waiting.step
+        question = Question.read(step.request, turn.id, turn.session, None)
+        file = await self._whole(question)
         if self.reviews.needs_review(turn):
-            notice = await self._to_the_owner(turn, name, waiting, file, second=False)
-        elif not request["asked"]:
+            notice = await self._to_the_owner(turn, question, file, second=False)
+        elif not question.asked:
             notice = [
-                *await self._to_the_owner(turn, name, waiting, file, second=True),
-                *await self.notice(turn, name, _(_OWNER_IS_ASKED)),
+                *await self._to_the_owner(turn, question, file, second=True),
+                *await self.notice(turn, question.name, _(_OWNER_IS_ASKED)),
             ]
         else:
             place = await self.question_place(turn) or turn
-            origins = from_json(request.get("origins"))
-            spared_by = trust_commands(origins) if self._all_owner(turn) else "`!new`"
-            text = self._text(
-                waiting,
-                self._channels[place.channel],
-                file,
-                spared_by=spared_by,
-                is_group=place.head.message.audience is not Audience.DIRECT,
-            )
-            headline = subject_of(waiting.call, _shown_with(request))
+            spared_by = trust_commands(question.origins) if self._all_owner(turn) else "`!new`"
+            is_group = place.head.message.audience is not Audience.DIRECT
+            text = self._text(question, place.channel, file, spared_by=spared_by, is_group=is_group)
             notice = [
-                replace(one, context=replace(one.context, headline=headline))
-                for one in await self.notice(turn, name, text, file, rings_for=request["asked"])
+                replace(one, context=replace(one.context, headline=subject_of(question)))
+                for one in await self.notice(turn, question.name, text, file, rings_for=question.asked)
             ]
-        step = waiting.step
         if step.result is None and "places" not in step.request:
             places = list(dict.fromkeys(str(new.session) for new in notice))
             step = replace(step, request={**step.request, "places": places})
-        delay_s = max((waiting.until - self.clock.now()).total_seconds(), 0.0)
+        delay_s = max((question.until - self.clock.now()).total_seconds(), 0.0)
         rows = await self.commit.retry_until_stored(
             lambda: self._store.ask(turn, step, notice, why=str(waiting), delay_s=delay_s)
         )
         tool, told = waiting.call.name, bool(rows)
-        _log.info("turn.approval_pending", channel=turn.channel, tool=tool, item=name, told=told)
+        _log.info("turn.approval_pending", channel=turn.channel, tool=tool, item=question.name, told=told)
 
     async def question(
         self,
@@ -168,49 +160,49 @@ class ToolQuestions:
         changed: Step | None = None,
         *,
         further: bool = False,
-    ) -> ApprovalPending | Permission:
+    ) -> ApprovalPending:
         """
-        Build a question, or return why it is not asked.
+        Build a question. Raises ToolError with why it is not asked.
 
         The owner may decide, and the person who asked unless the effect leaves their conversation. The owner
         has one open question per other person. ``changed`` was answered before its subject changed: the new
         name keeps a late yes to it from counting. ``further``: not the turn's first.
         """
         times = 0 if changed is None else int(changed.request.get("again") or 0) + 1
-        call = proposal.call
-        until = self.clock.now() + timedelta(seconds=self.wait_s)
-        people = list(dict.fromkeys(row.message.sender.address for row in turn.rows))
-        asked = people
-        if self._is_the_owners_alone(turn, proposal):
-            asked = []
-            if await self._owner_is_busy_with(people):
-                return _refused(call, _OWNER_HAS_NOT_ANSWERED)
-        try:
-            review = None if proposal.review is None else await proposal.review()
-        except ToolError as error:
-            return _refused(call, str(error), error.origins)
-        if review is not None and review.changes_nothing:
-            return _refused(call, "It is so already, so nothing was done and nobody was asked.")
+        call, facts = proposal.call, self.facts(turn, name_of(digest, times), self.wait_s)
+        is_the_owners = self._is_the_owners_alone(turn, proposal)
+        if is_the_owners and await self._owner_is_busy_with(facts["people"]):
+            raise ToolError(_OWNER_HAS_NOT_ANSWERED)
+        review = await _review_of(proposal)
+        if review.changes_nothing:
+            raise ToolError("It is so already, so nothing was done and nobody was asked.")
         also = [] if changed is not None else await self._also(turn, number, proposal)
         offer = None if also else scope_of(proposal)
         request = {
-            "name": name_of(digest, times),
+            **facts,
             "again": times,
             "call": call.model_dump(mode="json"),
-            "asked": asked,
-            "people": people,
-            "until": until.isoformat(),
-            "at": self.clock.now().isoformat(),
+            "asked": [] if is_the_owners else facts["people"],
             "further": further,
             "effect": proposal.effect.value,
             "origins": to_json(proposal.origins),
-            "review": review.text if review else "",
-            "state": review.state if review else "",
-            "proof": max(proof_level(row.message) for row in turn.rows),
+            "review": review.text,
+            "state": review.state,
             "also": also,
             "offer": None if offer is None else offer._asdict(),
         }
-        return ApprovalPending(Step(number, APPROVAL, digest, request, None), call, until)
+        return ApprovalPending(Step(number, APPROVAL, digest, request, None), call)
+
+    def facts(self, turn: Turn, name: str, seconds: float) -> dict[str, Any]:
+        """Return the facts that every question of a turn keeps: its name, its people and its time."""
+        now = self.clock.now()
+        return {
+            "name": name,
+            "people": list(dict.fromkeys(row.message.sender.address for row in turn.rows)),
+            "at": now.isoformat(),
+            "until": (now + timedelta(seconds=seconds)).isoformat(),
+            "proof": max(proof_level(row.message) for row in turn.rows),
+        }
 
     def _is_the_owners_alone(self, turn: Turn, proposal: Proposal) -> bool:
         by_policy = self.verdict(replace(proposal, guarded=False)) is not PolicyVerdict.ALLOW
@@ -221,18 +213,10 @@ class ToolQuestions:
         also, alone = list[dict[str, Any]](), self._is_the_owners_alone(turn, proposal)
         for later, each in proposal.following():
             if self.verdict(each) is PolicyVerdict.ASK and self._is_the_owners_alone(turn, each) is alone:
-                try:
-                    review = None if each.review is None else await each.review()
-                except ToolError:
-                    continue  # it is refused when it is its turn
-                also.append(
-                    {
-                        "number": number + later,
-                        "call": each.call.model_dump(mode="json"),
-                        "review": review.text if review else "",
-                        "state": review.state if review else "",
-                    }
-                )
+                with suppress(ToolError):  # it is refused when it is its turn
+                    review, call = await _review_of(each), each.call.model_dump(mode="json")
+                    shown = {"review": review.text, "state": review.state}
+                    also.append({"number": number + later, "call": call, **shown})
         return also[: _MAX_TOGETHER - 1]
 
     async def _owner_is_busy_with(self, people: Sequence[str]) -> bool:
@@ -288,10 +272,9 @@ class ToolQuestions:
         _log.info("tool_approval.expired", item=name, tool=tool)
         return verdict
 
-    async def _whole(self, name: str, waiting: ApprovalPending) -> Attachment | None:
+    async def _whole(self, question: Question) -> Attachment | None:
         """The file with all that would be done; None: it is short, or is said in the question itself."""
-        request = waiting.step.request
-        whole = attached_text(waiting.call, str(request.get("review") or ""), _shown_with(request))
+        whole, name = attached_text(question), question.name
         if not whole:
             return None
         try:
@@ -300,23 +283,12 @@ class ToolQuestions:
             _log.warning("tool_approval.not_attached", item=name, error=type(error).__name__)
             return None
 
-    def _text(self, waiting: ApprovalPending, channel: Channel, file: Attachment | None, **more: Any) -> str:
+    def _text(self, question: Question, channel: str, file: Attachment | None, **more: Any) -> str:
         """The question as it is asked by a channel; one that cannot send files is told everything."""
-        request, capabilities = waiting.step.request, channel.capabilities
+        able = self._channels[channel].capabilities
+        is_attached = file is not None and able.attachments
         return asking_text(
-            str(request["name"]),
-            waiting.call,
-            waiting.until,
-            zone=self.zone,
-            email_style=capabilities.email_style,
-            origins=from_json(request.get("origins")),
-            review=str(request.get("review") or ""),
-            is_attached=file is not None and capabilities.attachments,
-            offer=parse_scope(request.get("offer")),
-            is_again=bool(request.get("again")),
-            also=_shown_with(request),
-            people=request.get("people", ()),
-            **more,
+            question, zone=self.zone, email_style=able.email_style, is_attached=is_attached, **more
         )
 
     def is_wanted(self, turn: Turn) -> bool:
@@ -395,7 +367,7 @@ class ToolQuestions:
         ]
 
     async def _to_the_owner(
-        self, turn: Turn, name: str, waiting: ApprovalPending, file: Attachment | None, *, second: bool
+        self, turn: Turn, question: Question, file: Attachment | None, *, second: bool
     ) -> list[NewOutbound]:
         """The question to the owner, each in their language; ``second``: to second owners, too."""
         target = (await self._notifier.reach(_TOPIC)).target
@@ -404,19 +376,15 @@ class ToolQuestions:
         who = ", ".join(dict.fromkeys(f"`{safe_line(row.message.sender.address)}`" for row in turn.rows))
         found: list[NewOutbound] = []
         for place, language in places:
-            channel = self._channels[place.channel]
             with speaking(language):
                 asked_by = _("{people}, by {channel}", people=who, channel=turn.channel)
-                context = MessageContext(
-                    headline=subject_of(waiting.call, _shown_with(waiting.step.request)),
-                    notes=MessageNotes(approves=(name,)),
-                )
+                notes = MessageNotes(approves=(question.name,))
                 found += self._notifier.parts(
                     place,
-                    self._text(waiting, channel, file, asked_by=asked_by),
+                    self._text(question, place.channel, file, asked_by=asked_by),
                     OutboundKind.NOTICE,
-                    context=context,
-                    attachments=_sent_by(channel, file),
+                    context=MessageContext(headline=subject_of(question), notes=notes),
+                    attachments=_sent_by(self._channels[place.channel], file),
                     rings=True,
                 )
         return found
@@ -434,6 +402,15 @@ class Consent:
 
     async def permission(self, number: int, digest: str, proposal: Proposal) -> Permission:
         """Permission by the policy, or by a person's approval."""
+        try:
+            return await self._permission(number, digest, proposal)
+        except ToolError as error:
+            refusal = ToolResult(
+                content=str(error), is_error=True, tool_call_id=proposal.call.id, origins=error.origins
+            )
+            return Permission(refusal)
+
+    async def _permission(self, number: int, digest: str, proposal: Proposal) -> Permission:
         call, step, as_shown = proposal.call, self._steps.get(number), self._as_shown
         if proposal.effect not in HARMLESS:
             self._as_shown = frozenset()
@@ -442,26 +419,26 @@ class Consent:
             return _begun(proposal, known)
         verdict = self._asking.verdict(proposal)
         if verdict is PolicyVerdict.DENY:
-            return _refused(call, "The policy of this assistant does not allow it here; it was not run.")
+            raise ToolError("The policy of this assistant does not allow it here; it was not run.")
         # What was asked about once is not run without an answer, even if the prompt has changed since.
         question = known if known is not None and known.kind == APPROVAL else None
         question = question or self._together(number, digest, call)
         if verdict is PolicyVerdict.ALLOW and question is None:
             return Permission()
         if await self._asking.question_place(self._turn) is None:
-            return _refused(
-                call, "This needs a person's approval, and nobody can be asked here; it was not run."
-            )
+            raise ToolError("This needs a person's approval, and nobody can be asked here; it was not run.")
         if question is None:
             granted = await self._asking.find_grant(self._turn, proposal)
-            return await self._ask(number, digest, proposal) if granted is None else Permission(None, granted)
+            if granted is None:
+                await self._ask(number, digest, proposal)
+            return Permission(None, granted)
         decided = question.result
         if decided is None:
             decided = await self._asking.decide_by_grant(self._turn, question, proposal)
             decided = decided or await self._asking.too_late(self._turn, question)
             self._steps[number] = replace(question, result=decided)
         if decided is None:
-            raise ApprovalPending(question, call, datetime.fromisoformat(question.request["until"]))
+            raise ApprovalPending(question, call)
         return await self._decided(proposal, question, decided, as_shown)
 
     def _together(self, number: int, digest: str, call: ToolCall) -> Step | None:
@@ -482,15 +459,12 @@ class Consent:
 
     async def _ask(
         self, number: int, digest: str, proposal: Proposal, changed: Step | None = None
-    ) -> Permission:
+    ) -> NoReturn:
         """Ask; ask again if the approved state ``changed`` is no longer the same."""
         if any((step.result or {}).get("verdict") == WITHDRAWN for step in self._steps.values()):
-            return _refused(proposal.call, _WITHDRAWN)
+            raise ToolError(_WITHDRAWN)
         further = any(map(_was_asked, self._steps.values()))
-        asked = await self._asking.question(self._turn, number, digest, proposal, changed, further=further)
-        if isinstance(asked, Permission):
-            return asked
-        raise asked
+        raise await self._asking.question(self._turn, number, digest, proposal, changed, further=further)
 
     async def _note_as_shown(self, proposal: Proposal, question: Step, as_shown: Collection[int]) -> None:
         """Before a change that the question shows: which of its later calls are still as it shows them."""
@@ -502,8 +476,8 @@ class Consent:
             if again is None or again.review is None:
                 continue
             with suppress(ToolError):
-                review = await again.review()
-                if each["number"] in as_shown or (review.state if review else "") == each["state"]:
+                review = await _review_of(again)
+                if each["number"] in as_shown or review.state == each["state"]:
                     found.add(each["number"])
         self._as_shown = frozenset(found)
 
@@ -511,18 +485,14 @@ class Consent:
         self, proposal: Proposal, question: Step, decided: Mapping[str, Any], as_shown: Collection[int]
     ) -> Permission:
         """After a yes: the call is made if it is wanted, and as shown but for the question's changes."""
-        call, by = proposal.call, str(decided.get("by") or "somebody")
+        by = str(decided.get("by") or "somebody")
         if not self._asking.is_wanted(self._turn):
-            return _refused(call, _NOBODYS_WISH)
+            raise ToolError(_NOBODYS_WISH)
         if decided.get("granted"):
             return Permission(approval=Approval(by, proposal.origins))
-        try:
-            review = None if proposal.review is None else await proposal.review()
-        except ToolError as error:
-            return _refused(call, str(error), error.origins)
-        state = "" if review is None else review.state
+        state = (await _review_of(proposal)).state
         if state != question.request.get("state", "") and question.number not in as_shown:
-            return await self._ask(question.number, question.digest, proposal, question)
+            await self._ask(question.number, question.digest, proposal, question)
         if decided.get("owner") and decided.get("arguments") is not None:
             return await self._approved_changed(proposal, decided["arguments"], by)
         await self._note_as_shown(proposal, question, as_shown)
@@ -537,26 +507,19 @@ class Consent:
         if isinstance(changed, ToolResult):
             return Permission(changed)
         if changed is None or self._asking.verdict(changed) is PolicyVerdict.DENY:
-            return _refused(proposal.call, _CHANGED_IN_VAIN)
-        try:
-            review = None if changed.review is None else await changed.review()
-        except ToolError as error:
-            return _refused(changed.call, str(error), error.origins)
-        state = "" if review is None else review.state
+            raise ToolError(_CHANGED_IN_VAIN)
+        state = (await _review_of(changed)).state
         return Permission(approval=Approval(by, (), state, changed=True), instead=changed)
 
     async def _decided(
         self, proposal: Proposal, question: Step, decided: Mapping[str, Any], as_shown: Collection[int]
     ) -> Permission:
-        call = proposal.call
         if decided.get("verdict") == APPROVED:
             return await self._approved(proposal, question, decided, as_shown)
         if decided.get("verdict") == REFUSED:
             why = f" ({decided['why']})" if decided.get("why") else ""
-            return _refused(
-                call, f"The person was asked and said no{why}. It was not run; do not try it again."
-            )
-        return _refused(call, "The person was asked and did not answer in time. It was not run.")
+            raise ToolError(f"The person was asked and said no{why}. It was not run; do not try it again.")
+        raise ToolError("The person was asked and did not answer in time. It was not run.")
 
 
 def _sent_by(channel: Channel, file: Attachment | None) -> tuple[Attachment, ...]:
@@ -589,10 +552,6 @@ def _job_as_asked(turn: Turn) -> Turn | None:
     return replace(turn, session=order.place, rows=(replace(turn.head, message=asked),))
 
 
-def _shown_with(request: Mapping[str, Any]) -> list[tuple[ToolCall, str]]:
-    """The further calls that a question is about, and what their tool shows of them."""
-    return [(ToolCall.model_validate(each["call"]), each["review"]) for each in request.get("also", ())]
-
-
-def _refused(call: ToolCall, text: str, origins: Origins = ()) -> Permission:
-    return Permission(ToolResult(content=text, is_error=True, tool_call_id=call.id, origins=origins))
+async def _review_of(proposal: Proposal) -> Review:
+    """Return the view of a call that a person approves. Raises ToolError."""
+    return (None if proposal.review is None else await proposal.review()) or Review("")

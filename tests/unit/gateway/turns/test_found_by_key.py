@@ -18,7 +18,9 @@ from gateway.store.sqlite.sqlite_queue import SqliteQueue
 from gateway.store.states import OutboxState
 from gateway.store.stores import Completion, NewOutbound
 from gateway.store.wakeups import Wakeups
-from gateway.turns.questions.review_questions import OWNER_QUESTIONS, ReviewQuestions
+from gateway.turns.questions.decisions import Decision
+from gateway.turns.questions.questions import OWNER_QUESTIONS, Questions
+from gateway.turns.questions.review_questions import ReviewQuestions
 from tests.clock import ManualClock
 from tests.contract.queue_data import BOT, OTHER, ROOM, accept, claim, message, out, pending
 
@@ -45,11 +47,11 @@ class Reached:
 def approvals_of(store: SqliteQueue) -> ReviewQuestions:
     """A new process."""
     return ReviewQuestions(
-        store=store,
+        questions=Questions(
+            store=store, access=Access([Alias(channel="matrix", address=ALICE)], {}), now=ManualClock().now
+        ),
         notifier=Reached(),
-        access=Access([Alias(channel="matrix", address=ALICE)], {}),
         wakeups=Wakeups(),
-        calls=None,
         held={},
     )
 
@@ -75,10 +77,10 @@ async def test_a_sign_below_an_old_notice_counts(store) -> None:
     [notice] = await store.outbox.post([NewOutbound("matrix", BOT, ROOM, "?", OutboundKind.NOTICE, context)])
     await store.outbox.post([out(f"{number}", hold=number % 2 == 0) for number in range(2 * MORE)])
     await approvals._ask_new_items()
-    assert await approvals.react(sign("none of ours")) is None
-    told = await approvals.react(sign(notice.message.id))
+    assert await approvals.questions.react(sign("none of ours")) is None
+    told = await approvals.questions.react(sign(notice.message.id))
     assert (await store.outbox.row(draft.id)).state is OutboxState.PENDING, told
-    again = await approvals.react(sign(notice.message.id))
+    again = await approvals.questions.react(sign(notice.message.id))
     assert again.text == told.text, "decided long ago, and still told in the same words"
 
 
@@ -88,7 +90,7 @@ async def test_all_parts_of_an_old_draft_are_decided(store) -> None:
     parts = [out("1", hold=True), out("2", hold=True)]
     first, second = await store.turns.complete(await claim(store), Completion(outbound=parts))
     await store.outbox.post([out("later", hold=True) for _ in range(MORE)])
-    await approvals_of(store).decide(f"d{first.id}", yes=True)
+    await approvals_of(store).questions.decide(f"d{first.id}", Decision(), sign("any"))
     assert (await store.outbox.row(second.id)).state is OutboxState.PENDING
 
 
@@ -143,7 +145,7 @@ async def test_what_is_committed_late_with_a_low_id_is_asked_about(
     seen = {f"d{other.id}", f"m{later.id}"}
     assert set(await asked(store)) == (seen if by_highest else seen | {f"d{late.id}", f"m{kept.id}"})
     if not by_highest:
-        await approvals.decide(f"d{other.id}", yes=True)
+        await approvals.questions.decide(f"d{other.id}", Decision(), sign("any"))
         await approvals._ask_new_items()
         assert (approvals._drafts_known, approvals._kept_known) == ({late.id}, {kept.id, later.id})
 

@@ -17,13 +17,12 @@ from agent_core.tools.grants import GrantKind, Scope
 from agent_core.tools.memory_write import MemoryWriteTool
 from channels.markup import to_text
 from gateway.turns.questions.question_text import (
-    asking_text,
-    attached_text,
     reason_text,
     subject_of,
     trust_commands,
     visible,
 )
+from tests.asked_questions import asked_about, asking_text, attached_text
 
 UNTIL = datetime(2026, 1, 2, 12, tzinfo=UTC)
 PAGE = (untrusted_origin("web", "http://page.test"),)
@@ -142,7 +141,7 @@ def test_a_command_of_a_megabyte() -> None:
 def test_a_subject_is_one_line() -> None:
     """No newline of an argument ends a header."""
     call = ToolCall(id="c", name="shell", arguments={"command": "wc\r\nBcc: eve@evil.test"})
-    assert subject_of(call) == "Approve? run in the workspace: wc Bcc: eve@evil.test"
+    assert subject_of(asked_about(call)) == "Approve? run in the workspace: wc Bcc: eve@evil.test"
 
 
 async def test_lost_lines_of_the_memory_are_seen() -> None:

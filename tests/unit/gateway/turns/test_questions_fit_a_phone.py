@@ -13,7 +13,8 @@ from agent_core.provenance import untrusted_origin
 from agent_core.tools.forms import Field, Form
 from agent_core.tools.grants import GrantKind, Scope
 from channels.markup import to_text
-from gateway.turns.questions.question_text import asking_text, expired_text, form_text
+from gateway.turns.questions.question_text import expired_text, form_text
+from tests.asked_questions import asking_text
 
 WIDTH = 60
 UNTIL = datetime(2026, 9, 28, 12, tzinfo=UTC)

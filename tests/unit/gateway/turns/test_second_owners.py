@@ -11,14 +11,14 @@ import pytest
 from agent_core.messages import Audience, InboundMessage, Sender, SessionKey
 from gateway.routing.access import Access, Alias
 from gateway.routing.household import Household, HouseholdRole, PersonRules
-from gateway.store.model import ToolQuestionRow
+from gateway.store.model import Question
 from gateway.turns.questions.second_owners import may_decide_for
 
 ANN, BOB, BOB_MAIL, CID, EVE = (
     "@ann:hs.test", "@bob:hs.test", "bob@mail.test", "@cid:hs.test", "@eve:hs.test",
 )  # fmt: skip
 CHAT, MAIL = SessionKey("matrix", "!dm-bob"), SessionKey("email", "about-a1b2c3", BOB_MAIL)
-QUESTION = ToolQuestionRow(
+QUESTION = Question(
     "a1b2c3", SessionKey("matrix", "!dm-cid"), (), "tell", datetime.now(UTC), None, (CID,), (CHAT, MAIL)
 )
 

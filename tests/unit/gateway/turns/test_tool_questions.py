@@ -19,6 +19,7 @@ from agent_core.tools.effects import Effect, Review
 from agent_core.tools.files import file_tools
 from agent_core.tools.files.change_tools import DeleteFileTool, EditFileTool, MoveFileTool, WriteFileTool
 from agent_core.tools.files.read_tools import ListFilesTool, ReadFileTool, SearchFilesTool
+from agent_core.tools.grants import GrantKind, Scope
 from agent_core.tools.memory_write import MemoryWriteTool
 from agent_core.tools.policy import Approval, Permission, PolicyVerdict, Proposal
 from agent_core.tools.read_skill import ReadSkillTool
@@ -29,9 +30,10 @@ from agent_core.tools.web.web_fetch import WebFetchTool
 from agent_core.tools.web.web_search import WebSearchTool
 from gateway.routing.access import Access, Alias
 from gateway.settings.cross_checks import TOOLS
-from gateway.store.model import APPROVED, QuestionDecision, ToolQuestionRow
+from gateway.store.model import APPROVED, Question, QuestionDecision
 from gateway.store.stores import Step, Turn
-from gateway.turns.questions.decisions import Terms, ToolDecisions, clean_name, is_call, name_of
+from gateway.turns.questions.decisions import Decision, Terms, clean_name, is_call, name_of
+from gateway.turns.questions.questions import Questions
 from gateway.turns.questions.tool_questions import ApprovalPending, ToolQuestions
 from tests.clock import EPOCH, ManualClock
 from tests.doubles.agent import FakeTool, Journey, call
@@ -50,7 +52,7 @@ def turn_of(kind: str = "message") -> Turn:
 class Quiet:
     """No question waits."""
 
-    async def questions(self) -> list[ToolQuestionRow]:
+    async def questions(self) -> list[Question]:
         return []
 
 
@@ -82,13 +84,20 @@ def asking(store: Any = None, clock: ManualClock | None = None) -> ToolQuestions
         reviews=SimpleNamespace(  # type: ignore[arg-type] - nor is the owner asked
             notifier=None,
             needs_review=lambda _: False,
-            access=Access([Alias("test", "@ann:example.org")], {"test": ["*"], "loopback": ["*"]}),
+            questions=SimpleNamespace(
+                access=Access([Alias("test", "@ann:example.org")], {"test": ["*"], "loopback": ["*"]})
+            ),
         ),
         clock=clock or ManualClock(),
         grants=NoGrants(),  # type: ignore[arg-type]
         keep=None,  # type: ignore[arg-type] - nor is anything long
         wait_s=60,
     )
+
+
+def questions_of(store: Any, access: Access) -> Questions:
+    queue: Any = SimpleNamespace(approvals=store)
+    return Questions(store=queue, access=access, now=lambda: EPOCH)
 
 
 async def test_a_tool_that_nobody_can_approve_is_not_run():
@@ -240,9 +249,9 @@ async def test_the_owner_has_one_question_of_each_guest(
     """Nobody can bury the owner in questions: the next one is refused until the first is answered."""
 
     class Store:
-        async def questions(self) -> list[ToolQuestionRow]:
+        async def questions(self) -> list[Question]:
             session = SessionKey("loopback", "elsewhere")
-            return [ToolQuestionRow("a123456", session, asked, "effect", EPOCH, verdict, people)]
+            return [Question("a123456", session, asked, "effect", EPOCH, verdict, people)]
 
     consent = asking(Store()).consent(turn_of(), [])
     proposal = replace(PROPOSAL, origins=(untrusted_origin("web", "https://example.org"),))
@@ -291,9 +300,9 @@ def test_every_built_in_tool_says_what_it_does() -> None:
 def test_a_guest_answers_where_the_question_was_asked(place: str, person: str, may: bool) -> None:
     """That of a background job stands in the conversation that wished for the job; the owner answers anywhere."""
     access = Access([Alias("test", "owner")], {"test": ["*"]})
-    decisions = ToolDecisions(Quiet(), access)  # type: ignore[arg-type]
+    decisions = questions_of(Quiet(), access)
     asked = SessionKey("test", "dm-bob")
-    question = ToolQuestionRow(
+    question = Question(
         "a123456", SessionKey("test", "job-1"), ("bob",), "effect", EPOCH, None, ("bob",), (asked,)
     )
     said = turn_of().head.message.model_copy(
@@ -309,10 +318,10 @@ def test_a_guest_answers_where_the_question_was_asked(place: str, person: str, m
 class DecidedMeanwhile:
     """Another answer is taken, and the turn ends, between a look at its question and the decision."""
 
-    def __init__(self, question: ToolQuestionRow) -> None:
+    def __init__(self, question: Question) -> None:
         self.question = question
 
-    async def questions(self) -> list[ToolQuestionRow]:
+    async def questions(self) -> list[Question]:
         return [self.question]
 
     async def decide(self, *_: Any, **__: Any) -> None:
@@ -325,20 +334,18 @@ class DecidedMeanwhile:
 @pytest.mark.parametrize("granted", [False, True])
 async def test_an_answer_that_comes_as_the_turn_ends_hears_what_was_decided(granted: bool) -> None:
     access, place = Access([Alias("test", "owner")], {}), SessionKey("test", "dm-owner")
-    offer = {"kind": "call", "tool": "effect", "what": ""}
-    question = ToolQuestionRow(
+    offer = Scope(GrantKind.CALL, "effect", "")
+    question = Question(
         "a123456", place, ("owner",), "effect", EPOCH, None, ("owner",), (place,), offer=offer
     )
-    decisions = ToolDecisions(DecidedMeanwhile(question), access)  # type: ignore[arg-type]
+    decisions = questions_of(DecidedMeanwhile(question), access)
     said = turn_of().head.message.model_copy(
         update={"channel": "test", "session": place, "sender": Sender(address="owner", verified=True)}
     )
-    told = (
-        await decisions.grant("a123456", said, Terms(60), EPOCH)
-        if granted
-        else await decisions.decide("a123456", said, yes=False)
+    told = await decisions.decide(
+        "a123456", Decision(terms=Terms(60)) if granted else Decision(yes=False), said
     )
-    assert told == "`a123456` was approved before. This changes nothing."
+    assert told.text == "`a123456` was approved before. This changes nothing."
 
 
 LET_IN = MessageContext(notes=MessageNotes(admitted=True))
@@ -348,10 +355,8 @@ LET_IN = MessageContext(notes=MessageNotes(admitted=True))
 def test_what_was_let_in_answers_no_question_not_even_its_own(context: MessageContext) -> None:
     """A question of the same doubtful sender needs no better proof; a person who let two in proved neither."""
     access, place = Access([Alias("test", "owner")], {}), SessionKey("test", "dm-owner")
-    decisions = ToolDecisions(Quiet(), access)  # type: ignore[arg-type]
-    question = ToolQuestionRow(
-        "a123456", place, ("owner",), "effect", EPOCH, None, ("owner",), (place,), proof=0
-    )
+    decisions = questions_of(Quiet(), access)
+    question = Question("a123456", place, ("owner",), "effect", EPOCH, None, ("owner",), (place,), proof=0)
     said = turn_of().head.message.model_copy(
         update={
             "channel": "test",

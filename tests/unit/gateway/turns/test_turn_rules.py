@@ -14,7 +14,7 @@ from gateway.routing.access import Access, Alias
 from gateway.routing.household import Household, HouseholdRole, PersonRules
 from gateway.store.background_job_rows import KIND, own_session
 from gateway.store.model import Turn
-from gateway.turns.questions.review_questions import OWNER_QUESTIONS
+from gateway.turns.questions.questions import OWNER_QUESTIONS
 from gateway.turns.turn_rules import TurnRules, rules_of_turn, use_turn_language
 
 ANN, BOB, CID = "@ann:hs.test", "@bob:hs.test", "@cid:hs.test"

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import re
-
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.turns.questions.yes_and_no import (
-    _TABLE,
+    WORDS,
     AnswerReading,
     Sign,
     is_question,
@@ -98,7 +96,7 @@ def test_no(language: str, text: str) -> None:
 
 
 def test_every_language_is_tried() -> None:
-    assert set(_TABLE) == set(YES) == set(NO)
+    assert set(WORDS) - {"any"} == set(YES) == set(NO)
 
 
 @rows("text", UNCLEAR)
@@ -172,10 +170,10 @@ RESTRICTING = [
 ]  # fmt: skip
 KNOWN = [
     phrase
-    for row in _TABLE.values()
-    for at in (0, 1, 3, 4, 5)
-    for phrase in re.split("[|/]", row[at])
-    if phrase
+    for language, row in WORDS.items()
+    for key in ("yes", "fine", "fine_alone", "polite", "hour", "to_all", "all")
+    for phrase in row.get(key, "").split("|")
+    if phrase and language != "any"
 ]
 
 
