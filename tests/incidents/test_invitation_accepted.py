@@ -81,7 +81,7 @@ def test_a_note_in_a_reply_is_answered(note: str, by_a_program: bool) -> None:
     arrival = read_arrival(1, datetime.now(UTC), raw, whole=True)
     found = MailIntake("email", CONFIG, AnswerLimiter(CONFIG.limits)).convert(arrival, uidvalidity=1)
     assert not isinstance(found, OwnCopy)
-    assert (found.context.refused, found.context.refusal) == (None, "")
+    assert (found.context.refused, found.context.refusal) == ("", "")
     assert found.context.read_only == (note not in NOTES)
     assert NOTES.get(note, "Dinner") in found.background[0].text or "RESPONSE" in note
 
