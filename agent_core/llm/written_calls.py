@@ -48,6 +48,12 @@ _GLM_NAME = re.compile(r"([\w.-]{1,64})\s{0,9}(?=<arg_key>)")
 _GLM_PAIR = re.compile(
     r"<arg_key>([^<>]{1,64})</arg_key>\s{0,9}<arg_value>(.*?)</arg_value>\s{0,9}", re.DOTALL
 )
+_BEGUN = re.compile(
+    r"[\[{\s]{1,20}(?:[\"']type[\"']\s{0,9}:\s{0,9}[\"']function[\"']\s{0,9},\s{0,9}[\"']function[\"']\s{0,9}:\s{0,9}\{"
+    r"\s{0,9})?[\"'](?:name|function|tool|tool_name)[\"']\s{0,9}:\s{0,9}[\"']([\w.-]{1,64})[\"']\s{0,9},\s{0,9}"
+    r"[\"'](?:arguments|parameters|args|input|tool_input)[\"']\s{0,9}:"
+)
+"""A call without a tag, as far as that can be read of one that is broken."""
 _NAMES = ("name", "function", "tool", "tool_name")
 _ARGUMENTS = ("arguments", "parameters", "args", "input", "tool_input")
 
@@ -102,7 +108,7 @@ class WrittenCalls:
         """
         Return the held-back text that is talk, and the calls that the answer ends with.
 
-        Of tagged calls that cannot be read it is one that is `ToolCall.unreadable`.
+        Of calls that cannot be read it is one that is `ToolCall.unreadable`.
         """
         held, self._held = self._held, ""
         text = held.strip()
@@ -111,8 +117,10 @@ class WrittenCalls:
         found, behind = _calls_in(text)
         is_talk = not found or any(name not in self._names for name, _ in found) or self._is_copied(text)
         tagged = text.startswith(_TAGS)
-        if behind and tagged and (not found or behind[0] in "{[<"):
-            offered = next((name for name in sorted(self._names) if name in text), None)
+        begun = None if found or tagged else _BEGUN.match(text)
+        if behind and (begun or (tagged and (not found or behind[0] in "{[<"))):
+            named = [begun[1]] if begun else sorted(self._names)
+            offered = next((name for name in named if name in self._names and name in text), None)
             if offered is None or self._is_copied(text):
                 return held, []
             problem = "a tool call in the text cannot be read"

@@ -93,11 +93,11 @@ class AttachmentStore:
         self._threads: anyio.CapacityLimiter | None = None
         """Of a shared storage: what hangs there holds up nobody else's files."""
         self._away: str | None = None
-        self._was_asked = False
+        self._was_asked = self._is_told = False
         self._gone = anyio.Event()
         self._blocked = ""
         self.on_blocked: Callable[[str], None] = lambda _: None
-        """Is told why the disk takes no files, once until it has taken one."""
+        """Is told why disk or storage take no files, once until they work again."""
 
     @property
     def is_shared(self) -> bool:
@@ -360,7 +360,7 @@ class AttachmentStore:
             with anyio.fail_after(limit_s):
                 async with self._threads:
                     why_slow = f"{self._storage.name} has not answered for {patience_s:.0f} s"
-                    slow = asyncio.get_running_loop().call_later(patience_s, self._learned, why_slow)
+                    slow = asyncio.get_running_loop().call_later(patience_s, self._note_storage, why_slow)
                     return await self._in_thread(do)
         except (FileNotFoundError, Damaged):
             raise
@@ -379,12 +379,17 @@ class AttachmentStore:
         finally:
             if slow is not None:
                 slow.cancel()
-            self._learned(why)
+            self._note_storage(why)
+            if why is None:
+                self._is_told = False
+            elif not self._is_told:
+                self._is_told = True
+                self.on_blocked(why)
 
     async def _in_thread(self, do: Callable[[], _T]) -> _T:
         return await anyio.to_thread.run_sync(do, abandon_on_cancel=True, limiter=anyio.CapacityLimiter(1))
 
-    def _learned(self, away: str | None) -> None:
+    def _note_storage(self, away: str | None) -> None:
         if (away is None) != (self._away is None):
             if away is not None:
                 _log.warning("attachment.storage_away", reason=away)

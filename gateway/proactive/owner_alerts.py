@@ -87,12 +87,12 @@ def history_set_aside(what: str) -> Alert:
 
 @for_owner
 def disk_alert(why: str) -> Alert:
-    """Alert: the disk takes no files, so messages with files are not taken in."""
+    """Alert: disk or storage take no files, so messages with files are not taken in."""
     return Alert(
         "files",
         _(
-            "Messages with files wait, because I cannot store them ({why}). Free some space on my disk; I "
-            "keep trying.",
+            "Messages with files wait, because I cannot store them ({why}). See to my disk or the storage "
+            "for files; I keep trying.",
             why=why,
         ),
     )

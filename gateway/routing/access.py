@@ -95,6 +95,10 @@ class Access:
         """The channels with a list of people."""
         return sorted(self._exact)
 
+    def is_own(self, address: str) -> bool:
+        """Return True for the address of one of the bot's own accounts."""
+        return normalise(address) in self._own
+
     def admit(self, channel: str, people: Iterable[str]) -> None:
         """Replace the people whom the owner has admitted in addition to the settings."""
         self._let_in[channel] = frozenset(map(normalise, people))
@@ -120,7 +124,7 @@ class Access:
         general list; the owner is allowed everywhere.
         """
         role = self.role(message.channel, message.sender.address, verified=message.sender.verified)
-        if role is Role.STRANGER and normalise(message.sender.address) in self._own:
+        if role is Role.STRANGER and self.is_own(message.sender.address):
             return AccessDecision(allowed=False, role=role, reason="own_account")
         here = message.context.allowed_here
         if here is not None and message.sender.verified and role is not Role.OWNER:

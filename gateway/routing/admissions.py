@@ -128,6 +128,8 @@ async def admit_person(store: Queue, access: Access, address: str) -> AdmissionR
         )
     if not channels:
         return AdmissionResult(who, problem=_("is no address of a channel that is switched on"))
+    if access.is_own(who):
+        return AdmissionResult(who, problem=_("is my own address"))
     is_known = all(access.role(name, who, verified=True) is not Role.STRANGER for name in channels)
     for name in () if is_known else channels:
         known = _read(await store.state.read(f"{_TOPIC}{name}"))

@@ -5,6 +5,7 @@ end: the list of charsets that are refused knew one spelling of each, and Python
 
 from __future__ import annotations
 
+import base64
 import codecs
 
 from channels.email.parse.inbound_mail import parse_mail
@@ -54,3 +55,20 @@ def test_no_spelling_gets_through(label: str) -> None:
 def test_charsets_are_read(label: str, data: bytes, text: str) -> None:
     """The control: others count, also under other spellings; what is none does not."""
     assert decode_text(data, label) == text
+
+
+@rows(
+    ("data", "text"),
+    [
+        (b"\x1b$B-!-j\x1b(B 3", "①㈱ 3"),
+        (b"\x1b$B|b\x1b(B", "髙"),
+        (b"\x1b(I6@6E\x1b(B!", "ｶﾀｶﾅ!"),
+        ("明日の予定、ABC\n田中".encode("iso-2022-jp"), "明日の予定、ABC\n田中"),
+        (b"\x1b$B-", ""),
+    ],
+)
+def test_japanese_mails_have_the_characters_of_windows(data: bytes, text: str) -> None:
+    """Circled numbers, company signs and names, which Python's codec replaced; so in subjects and names."""
+    assert decode_text(data, "ISO-2022-JP") == text
+    word = base64.b64encode(data).decode()
+    assert decoded_header(f"=?ISO-2022-JP?B?{word}?=") == text

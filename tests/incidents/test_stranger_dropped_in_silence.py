@@ -110,6 +110,15 @@ async def test_to_let_somebody_in_answers_what_was_kept(house: Harness) -> None:
     assert (await admissions.admit_person(house.store, again, "@x:hs.test")).problem
 
 
+async def test_the_bots_own_address_is_not_let_in(house: Harness) -> None:
+    """It was said that it may write now; what comes from there is never answered."""
+    mine = Access([], {"email": (ALICE,)}, own=["Bot@mail.test"])
+    done = await admissions.admit_person(house.store, mine, "bot@Mail.test")
+    assert (list(done.channels), done.problem) == ([], "is my own address")
+    assert await house.store.state.read("let-in:email") is None
+    assert not (await admissions.admit_person(house.store, mine, CAROL)).problem
+
+
 async def test_who_may_write_already_is_not_let_in_again(house: Harness) -> None:
     """Otherwise "may write to me now" would be said of the owner's own mail that proves nothing."""
     done = await admissions.admit_person(house.store, house.access, ALICE)

@@ -100,6 +100,7 @@ def test_a_person_at_a_terminal_may_mistype(world, tmp_path):
     # hs.test is no name that anybody knows, so its homeserver has to be named.
     person.sees("The homeserver .*: ").types(world.synapse.url)
     person.sees("password of .*: ").types("wrong-pw").sees("does not accept")
+    person.sees("password of .*: ").types("wrong-pw").sees("does not accept")  # it may be the name
     person.sees("Matrix id.*: ").types("").sees("password of .*: ").types(CANARY).sees("Logged in as")
     person.sees(r"mailbox\? \[Y/n\]: ").types("y")
     person.sees("mail address .*: ").types(world.bot_mail)

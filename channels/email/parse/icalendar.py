@@ -17,6 +17,7 @@ _FOLD = re.compile(r"\n[ \t]")
 _NAME = re.compile(r"([A-Za-z0-9-]{1,40})((?:;[^:\"]{0,200}(?:\"[^\"]{0,200}\"[^:\"]{0,200}){0,10})?):")
 _ZONE = re.compile(r";TZID=\"?([^;:\"]{1,80})", re.IGNORECASE)
 _NICK = re.compile(r";CN=\"?([^;:\"]{1,80})", re.IGNORECASE)
+_NOTE = re.compile(r";X-RESPONSE-COMMENT=\"?([^\"]{1,200})", re.IGNORECASE)
 _STAMP = re.compile(r"(\d{4})(\d\d)(\d\d)(?:T(\d\d)(\d\d)(?:\d\d)?(Z)?)?")
 _ESCAPED = re.compile(r"\\([\\;,nN])")
 _METHODS = {
@@ -33,6 +34,7 @@ _LABELS = {
     "STATUS": "Status",
     "URL": "Link",
     "DESCRIPTION": "Description",
+    "COMMENT": "Note",
 }
 
 
@@ -71,6 +73,19 @@ def in_words(source: str) -> str:
     return "\n\n".join(_event_text(label, event) for event in events)
 
 
+def note_of_reply(source: str) -> str | None:
+    """The note in a reply to an invitation, or "" without one; None: it is no reply. Total."""
+    method = note = ""
+    for name, parameters, value in _properties(source):
+        if name == "METHOD":
+            method = value.strip().upper()
+        elif name == "COMMENT":
+            note = note or _plain(value)
+        elif name == "ATTENDEE" and (found := _NOTE.search(parameters)) is not None:  # Google's way
+            note = note or found[1].strip()
+    return note if method == "REPLY" else None
+
+
 def _properties(source: str) -> Iterator[tuple[str, str, str]]:
     text = _FOLD.sub("", source.replace("\r\n", "\n").replace("\r", "\n"))
     for line in text.split("\n", MAX_LINES)[:MAX_LINES]:
@@ -93,9 +108,9 @@ def _event_text(label: str, event: _Event) -> str:
     if event.guests:
         lines.append(f"Invited: {event.guests}")
     lines += [
-        f"{said}: {_plain(event.known[name][1])}"
+        f"{said}: {value}"
         for name, said in _LABELS.items()
-        if name in event.known and event.known[name][1].strip()
+        if (value := _plain(event.known.get(name, ("", ""))[1]))
     ]
     return "\n".join(lines)
 

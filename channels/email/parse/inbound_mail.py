@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 
 from agent_core.html_to_text import html_to_text
-from channels.email.parse.icalendar import in_words
+from channels.email.parse.icalendar import in_words, note_of_reply
 from channels.email.parse.mime import (
     CONTROL,
     Caps,
@@ -44,7 +44,6 @@ _SIGNATURES = frozenset(
 _OPAQUE = frozenset({"application/pkcs7-mime", "application/x-pkcs7-mime"})
 _CID = re.compile(r"\[cid:([^\]\s]{1,200})\]", re.IGNORECASE)
 _REACTION = "text/vnd.google.email-reaction+json"
-_IS_REPLY = re.compile(r"^METHOD:REPLY\s{0,9}$", re.IGNORECASE | re.MULTILINE)
 _WORD = re.compile(r"\w+")
 _types = mimetypes.MimeTypes()
 
@@ -63,8 +62,9 @@ class AttachmentNote:
     def chunks(self) -> Iterator[bytes]:
         """The content, decoded as well as possible, in pieces of about a megabyte. Total."""
         for piece in decode_pieces(self.encoded, self.encoding):
-            # Mails are exchanged with the line ends of mail; the reader has made them one kind.
-            yield piece.replace(b"\n", b"\r\n") if self.media_type == "message/rfc822" else piece
+            # Mails are exchanged with the line ends of mail; outside of base64 the reader has made them one.
+            is_mail = self.media_type == "message/rfc822" and self.encoding != "base64"
+            yield piece.replace(b"\n", b"\r\n") if is_mail else piece
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +84,9 @@ class ParsedMail:
 
     ``text`` is the new part of ``whole``, ``rest`` what others may have written below; ``forwards``: the text
     is about that; ``is_mixed``: several parts were joined; ``two_versions``: plain text and HTML differ;
-    ``wants_no_answer``: a ``reaction`` (its sign), or a reply to an invitation. ``digest`` covers what the
-    author wrote, without servers' fields, for mails without a usable Message-ID.
+    ``wants_no_answer``: a ``reaction`` (its sign), or a reply to an invitation without a note; ``has_note``:
+    one with a note. ``digest`` covers what the author wrote, without servers' fields, for mails without a
+    usable Message-ID.
     """
 
     headers: Headers
@@ -100,6 +101,7 @@ class ParsedMail:
     whole: str = field(default="", repr=False)
     is_mixed: bool = False
     wants_no_answer: bool = False
+    has_note: bool = False
     reaction: str = ""
 
     def without(self, sent: Sequence[str]) -> ParsedMail:
@@ -117,6 +119,7 @@ def parse_mail(raw: bytes, caps: Caps | None = None) -> ParsedMail:
     reading.collect(root)
     texts = [text for text in reading.texts[: caps.texts] if text.strip()]
     named = [] if texts else reading.named[:1]
+    has_note = any(reading.notes_in_replies)
     mail = ParsedMail(
         root.headers,
         "",
@@ -127,7 +130,8 @@ def parse_mail(raw: bytes, caps: Caps | None = None) -> ParsedMail:
         two_versions=reading.two_versions,
         whole="\n\n".join([*texts, *named]).strip(),
         is_mixed=len(texts) > 1 or bool(named),
-        wants_no_answer=reading.wants_no_answer or bool(reading.reaction),
+        wants_no_answer=(bool(reading.notes_in_replies) and not has_note) or bool(reading.reaction),
+        has_note=has_note,
         reaction=reading.reaction,
     )
     if mail.whole.startswith("-----BEGIN PGP MESSAGE-----"):
@@ -150,7 +154,9 @@ class _Reading:
         self.forwarded: list[Forwarded] = []
         self.events: list[str] = []
         self.two_versions = False
-        self.wants_no_answer = False
+        self.calendars: dict[str, int] = {}
+        """The number of the note of each calendar, by its text; Google and others send it twice."""
+        self.notes_in_replies: list[str] = []
         self.reaction = ""
 
     def collect(self, part: MimePart) -> None:
@@ -218,14 +224,24 @@ class _Reading:
     def _attach(self, part: MimePart) -> None:
         if _is_text(part) and not self.named:
             self.named.append(self._text(part))
-        if part.media_type in ("text/calendar", "application/ics"):
-            event = self._text(part)
-            self.wants_no_answer = self.wants_no_answer or _IS_REPLY.search(event) is not None
-            told = in_words(event)
-            self.events += [told] if told else []
+        if part.media_type in ("text/calendar", "application/ics") and self._is_known(part):
+            return
         self.notes.append(_note(self._data, part, len(self.notes) + 1))
         if part.media_type == "message/rfc822" or self.notes[-1].name.lower().endswith(".eml"):
             self._read_inner(part)
+
+    def _is_known(self, part: MimePart) -> bool:
+        """Read a calendar; True if the same one has been attached before, which takes its name."""
+        event = self._text(part)
+        before = self.calendars.setdefault(" ".join(event.split()), len(self.notes))
+        if before < len(self.notes):
+            self.notes[before] = replace(self.notes[before], name=_name(part) or self.notes[before].name)
+            return True
+        if (note := note_of_reply(event)) is not None:
+            self.notes_in_replies.append(note)
+        told = in_words(event)
+        self.events += [told] if told else []
+        return False
 
     def _read_inner(self, part: MimePart) -> None:
         """Read a forwarded mail, at most two levels deep; its files are files of this mail, too."""

@@ -56,6 +56,7 @@ _AS_ON_THE_WEB = {
     "iso8859-11": "cp874",
 }
 """The supersets that programs mean (WHATWG Encoding Standard, 4.2), by the names of Python."""
+_JAPANESE_MODE = re.compile(rb"\x1b(\([BJI]|\$[@B])")
 _NO_CHARSETS = {"idna", "punycode", "unicode-escape", "raw-unicode-escape", "undefined"}
 """Codecs that are no character sets, or that take quadratic time, by their own names."""
 
@@ -259,13 +260,28 @@ def decode_text(data: bytes, charset: str | None) -> str:
         name = ""
     if name and name not in _NO_CHARSETS:
         try:
-            text = _mostly(data, name)
+            text = _decode_japanese(data) if name.startswith("iso2022_jp") else _mostly(data, name)
         except (LookupError, UnicodeError, ValueError):
             text = None
         if text is not None:
             return text
     text = _mostly(data, "utf-8")
     return data.decode("cp1252", "replace") if text is None else text
+
+
+def _decode_japanese(data: bytes) -> str | None:
+    """Decode ISO-2022-JP with the characters of Windows (①, ㈱, 髙), as the web does and Python does not."""
+    pieces = [b"(B", *_JAPANESE_MODE.split(data)]
+    text = bytearray()
+    for mode, piece in zip(pieces[::2], pieces[1::2], strict=True):
+        if mode.startswith(b"$"):  # the same table, otherwise arranged
+            for row, cell in zip(piece[::2], piece[1::2], strict=False):
+                lead = (row + 1) // 2 + (0x70 if row < 0x5F else 0xB0)
+                trail = cell + ((0x20 if cell >= 0x60 else 0x1F) if row % 2 else 0x7E)
+                text += bytes((lead, trail & 0xFF))
+        else:
+            text += bytes(each | 0x80 if each > 0x20 else each for each in piece) if mode == b"(I" else piece
+    return _mostly(bytes(text), "cp932")
 
 
 def _codec(label: str) -> str:

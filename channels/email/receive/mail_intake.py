@@ -253,7 +253,7 @@ class MailIntake:
         explained = False
         if arrival.mail is not None and self._is_explained(headers, verdict):
             verdict = replace(verdict, refused=None)
-            explained = not arrival.mail.wants_no_answer
+            explained = not (arrival.mail.wants_no_answer or arrival.mail.has_note)
         native_id, session = self._names(arrival, verdict, person, ours, explained=explained)
         refused, quarantine, place = self._judged(
             arrival, verdict, native_id, str(session), person, taken_at=now or arrival.received_at

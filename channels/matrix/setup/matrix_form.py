@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from channels.base import ChannelError
+from channels.base import ChannelAuthFailed, ChannelError
 from channels.matrix.config import MatrixAddresses, MatrixConfig
 from channels.matrix.setup.matrix_probe import (
     VerifiedLogin,
@@ -111,9 +111,10 @@ def _logged_in(
     user = given.get("matrix_user") or ""
     homeserver, password = "", given.get("matrix_password")
     ways: Sequence[str] = ["password"]
+    refusals = 0
     for attempt in range(TRIES):
         first = attempt == 0
-        if not user or not first:
+        if not user or not (first or refusals == 1):
             proposed = user or (current.user_id if current else "")
             question = "  The bot's Matrix id (an account of its own, such as @squid:example.org)"
             user = dialogue.ask(question, proposed, check=matrix_id, flag="--matrix-user")
@@ -143,6 +144,8 @@ def _logged_in(
             if not dialogue.interactive or attempt == TRIES - 1:
                 raise SetupFailed(f"Matrix: {error}\nNothing was written.") from error
             dialogue.say(f"  That did not work: {error}")
+            # What is refused twice may be the name.
+            refusals = refusals + 1 if isinstance(error, ChannelAuthFailed) else 0
             continue
         dialogue.say(f"  Logged in as {user}.")
         ca_used = ca_file if homeserver.startswith("https:") else None

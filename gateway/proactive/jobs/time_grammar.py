@@ -151,6 +151,8 @@ class _Reader(TokenReader):
         if found is None:
             said = _("I do not understand {text} as a time", text=f"{self.text[:40]!r}")
             raise NotATime(said, self.example)
+        if isinstance(found, Calendar | Moments) and self._clock_was_said:
+            return replace(found, zone=self._attempt(self._zone) or "")
         return found
 
     @property
@@ -160,7 +162,7 @@ class _Reader(TokenReader):
 
     def can_continue(self, when: When) -> bool:
         """Return True if the next words may belong to it: ``every monday 9``, ``18:00 CET``."""
-        if self._is_unsure_day:
+        if self._is_unsure_day or (self._clock_was_said and self._is_unknown_zone):
             return True
         first, second, *_ = *self.tokens[self.at :], words.NOTHING, words.NOTHING
         is_text = second.kind == "word" and second.text not in words.TIME_WORDS
@@ -176,13 +178,12 @@ class _Reader(TokenReader):
         counts = self._ends_in_hours if isinstance(when, Span | Every) else not self._clock_was_said
         is_unit = self._next.text in (*words.UNITS, *words.HALVES, *words.ORDINALS)
         is_date = follows.text in words.MONTHS and self._next.kind == "number"
-        is_slashed = self._next.text == "/" and self._next.is_glued  # "12/24", "Europe/London"
+        is_slashed = self._next.text == "/" and self._next.is_glued  # "12/24"
         self.at = start
         if follows.text[:1].isdigit():
             return is_joined or counts or is_unit or is_slashed or follows.kind != "number"
         is_hour = (is_joined or counts) and follows.text in words.HOURS
-        is_zone = is_slashed and follows.text in words.ZONE_AREAS
-        return is_date or is_hour or is_zone or follows.text in words.TIME_WORDS
+        return is_date or is_hour or follows.text in words.TIME_WORDS
 
     def clock_in_text(self, when: When) -> tuple[str, str] | None:
         """A time of day in the text, which may be that of a day without one, and the other words."""

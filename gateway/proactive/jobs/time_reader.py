@@ -197,3 +197,35 @@ class TokenReader:
     def _minutes_behind(self) -> int | None:
         """The minutes of ``18 Uhr 30``."""
         return self._digits() if is_minutes(self._next.text) else None
+
+    # ── zones ──
+
+    def _zone(self) -> str | None:
+        """The IANA name for ``Europe/London``, ``London time`` or ``Berliner Zeit``."""
+        in_brackets = self._skip("(")
+        for count in range(min(5, len(self.tokens) - self.at), 0, -1):
+            said = self.tokens[self.at : self.at + count]
+            written = self.text[said[0].start : said[-1].end]
+            behind = self.tokens[self.at + count : self.at + count + 1]
+            is_place = bool(behind) and behind[0].text in words.TIME_OF_A_PLACE and written[:1].isupper()
+            name = written.lower()
+            names = (name, name.removesuffix("er")) if is_place else (name,) if "/" in name else ()
+            if zone := next(filter(None, map(words.zones_by_name().get, names)), ""):
+                self.at += count + is_place
+                if in_brackets:
+                    self._skip(")")
+                return zone
+        return None
+
+    @property
+    def _is_unknown_zone(self) -> bool:
+        """True for what may be a zone and is none that is known: ``Wiener Zeit``, ``london time``."""
+        first, second, third = (each.text for each in (*self.tokens[self.at :], *[words.NOTHING] * 3)[:3])
+        if second == "/":
+            return self.tokens[self.at + 1].is_glued and any(
+                zone.startswith(f"{first}/") for zone in words.zones_by_name()
+            )
+        if not words.TIME_OF_A_PLACE & {second, third}:
+            return False
+        is_place = any(name in words.zones_by_name() for name in (first, f"{first} {second}"))
+        return is_place or (second == "zeit" and first.endswith("er"))

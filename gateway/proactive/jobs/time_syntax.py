@@ -62,7 +62,8 @@ class Calendar:
     Repeated by the calendar: each ``count`` of a ``unit`` ("days", "weeks", "months").
 
     ``weekdays``: on these, in months only the ``nth`` (-1: the last). ``days_of_month`` and ``month``: the
-    days; 31 is the last one of each month. A month without any of these is counted from today.
+    days; 31 is the last one of each month. A month without any of these is counted from today. ``zone``: an
+    IANA name, if one was said.
     """
 
     clocks: tuple[TimeOfDay, ...]
@@ -72,16 +73,21 @@ class Calendar:
     nth: int = 0
     days_of_month: tuple[int, ...] = ()
     month: int = 0
+    zone: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Moments:
-    """Single times: a day (None: the next such time) with times, or instants; ``is_vague``: at some time."""
+    """
+    Single times: a day (None: the next such time) with times, or instants; ``is_vague``: at some time;
+    ``zone``: an IANA name, if one was said.
+    """
 
     day: Day | None = None
     clocks: tuple[TimeOfDay, ...] = ()
     instants: tuple[datetime, ...] = ()
     is_vague: bool = False
+    zone: str = ""
 
 
 When = Span | Every | Calendar | Moments

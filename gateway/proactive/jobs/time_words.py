@@ -7,9 +7,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from datetime import datetime, timedelta
 from difflib import get_close_matches
+from functools import cache
+from importlib.resources import files
 from itertools import islice
 from typing import NamedTuple, TypeVar
+from zoneinfo import ZoneInfo
 
 from agent_core.language import gettext_noop
 
@@ -222,7 +226,7 @@ EXCEPT = _set("except|but|ausser")
 THROUGH = _set("to|through|thru|bis|-|–")
 """Between the first and the last of several days."""
 ORDINALS = _set("st|nd|rd|th")
-JOINS = AND | _set(":|or|until|till|to|at|from|for|oder|bis|um|ab|-|–|+|/")
+JOINS = AND | _set(":|or|until|till|to|at|from|for|between|oder|bis|um|ab|zwischen|-|–|+|/")
 """Before a number behind a time, which is then a part of the time."""
 LEADS = JOINS | _set("in|on|am|of|through|starting|except|von|vor|nach|fuer|ausser")
 ARTICLES = _set("the|den|dem|a|an|next|this")
@@ -230,8 +234,8 @@ FROM_NOW = _table({True: "from now|from now on|ab jetzt|von jetzt an"})
 NO_SPAN = _set("of|from|before|after|ago|later|long|vor|nach|lang|spaeter")
 """Behind ``5 minutes``, which is then no time from now."""
 INTRODUCTORY_WORDS = _set("that|about|dass")
-ZONE_AREAS = _set("africa|america|asia|atlantic|australia|europe|indian|pacific|etc|us")
-"""How the names of zones begin: "9am Europe/London"."""
+TIME_OF_A_PLACE = _set("time|zeit")
+"""Behind the name of a place: "9am London time", "9 Uhr Londoner Zeit"."""
 TIME_WORDS = _set(
     "so|half|halb|quarter|viertel|month|months|monat|monats|past|ago|nacht|nachts"
     "|yesterday|gestern|someday|advent|weihnachtstag|weihnachtsfeiertag|feiertag"
@@ -263,4 +267,28 @@ def is_of_a_time(word: str) -> bool:
     """Return True for a word that may belong to a time behind it ("twice a day at 9"), also with a slip."""
     return word in _NOT_IN_A_TEXT or (
         len(word) > 5 and bool(get_close_matches(word, _NOT_IN_A_TEXT, 1, 0.83))
+    )
+
+
+@cache
+def zones_by_name() -> Mapping[str, str]:
+    """
+    The zones of the time zone database by their names and those of their places, in small letters.
+
+    Empty: there are several of this name, which do not go by the same time.
+    """
+    found: dict[str, str] = {}
+    for zone in files("tzdata").joinpath("zones").read_text("utf-8").split():
+        name = zone.lower()
+        place = name.rpartition("/")[2].replace("_", " ")
+        found[name] = zone
+        if place != name:
+            other = found.setdefault(place, zone)
+            found[place] = zone if other == zone or _offsets(zone) == _offsets(other) else ""
+    return found
+
+
+def _offsets(zone: str) -> tuple[timedelta | None, ...]:
+    return (
+        tuple(datetime(2026, month, 1, tzinfo=ZoneInfo(zone)).utcoffset() for month in (1, 7)) if zone else ()
     )

@@ -177,9 +177,9 @@ def timing_of(text: str, now: datetime, zone: str) -> Timing:
             whole = max(round(_positive(seconds / 60, text) * 60), 1)
             return Interval(whole, _whole(now + timedelta(seconds=whole)))
         case Calendar():
-            return _repeated(when, now, zone)
+            return _repeated(when, now, when.zone or zone)
         case _:
-            return Once(*_instants(when, text, now, zone_of(zone)))
+            return Once(*_instants(when, text, now, zone_of(when.zone or zone)))
 
 
 def _repeated(when: Calendar, now: datetime, zone: str) -> Cron:

@@ -66,6 +66,8 @@ def parse_command(message: InboundMessage, *, email_style: bool = False) -> Comm
     more = not (alone or email_style)
     if SYNONYMS.get(word) == ("help",) and not (argument or more):
         word = "help"
+    if word in COMMANDS and word != "search" and argument.lower().strip("-?!. ") == "help":
+        word, argument = "help", word
     misread = _misread(word, argument, more=more)
     if found["apart"] and misread is not None:
         return None  # a blank behind the sign: a sentence, unless it is a command as it stands

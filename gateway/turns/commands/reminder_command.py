@@ -21,7 +21,7 @@ from gateway.turns.questions.question_text import safe_line
 
 _HOW = gettext_noop("`!remind tomorrow at 8 call Tom` makes one")
 _FOR_ME = re.compile(r"\A(?:me|mich)\s+(?:(?:to|that|dass)\s+)?", re.IGNORECASE)
-_FILLING = re.compile(r"\A(?:to|that|dass)\s+", re.IGNORECASE)
+_FILLING = re.compile(r"\A(?:to|that|dass|[-–—])\s+", re.IGNORECASE)
 _NOT_PROVEN = gettext_noop("Your address is not verified, so you cannot schedule anything. Nothing was done.")
 _LONGEST = 4000
 _MAX_WORDS = 20

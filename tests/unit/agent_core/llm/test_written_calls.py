@@ -45,6 +45,8 @@ TALK = {
     "an object with more behind": '{"name": "look", "arguments": {"n": 1}}\nThat is how it is done.',
     "not offered": '<tool_call>{"name": "rm", "arguments": {}}</tool_call>',
     "another object": '{"name": "look", "age": 7}',
+    "another broken object": '{"name": "look", "age": 7',
+    "a broken call of what is not offered": '{"name": "rm", "arguments": {"n": 1',
     "a list": "[1](http://x) and [{curly}]\n- {x}\n[{",
     "tags": "<b>bold</b>\n<tool>\n{\n}\n",
     "a brace": "{",
@@ -98,6 +100,24 @@ def test_a_broken_call_behind_a_good_one():
     reader.feed(f'{CALL}\n<tool_call>{{"name": "send", "argum')
     text, (call,) = reader.flush()
     assert (text, call.arguments) == ("", {}) and "cannot be read" in call.unreadable
+
+
+@rows(
+    "text",
+    [
+        '{"name": "look", "arguments": {"n": 1',
+        '[{"name": "look", "parameters": {"n": "say "yes""}}]',
+        '{"type": "function", "function": {"name": "look", "arguments": {"n": 1}',
+        "{'tool': 'look', 'args': {'n': }}",
+    ],
+)
+def test_a_broken_call_without_a_tag(text):
+    """The model is told, and not the person; in the prompt it is a quotation."""
+    reader = WrittenCalls(["look", "send"])
+    assert reader.feed(f"Let me look.\n\n{text}").strip() == "Let me look."
+    shown, (call,) = reader.flush()
+    assert (shown.strip(), call.name) == ("", "look") and "cannot be read" in call.unreadable
+    assert read(text, [Message(role="user", content=f"What is {text}?")])[:2] == (text, [])
 
 
 def test_several_calls():

@@ -20,6 +20,7 @@ from channels.attachments import (
     AttachmentTooLarge,
 )
 from gateway.settings import Settings
+from tests.doubles.away_folder import AwayFolder, store_over
 from tests.pictures import jpeg, png
 
 
@@ -179,6 +180,23 @@ async def test_a_disk_that_takes_no_more_is_temporary_and_leaves_nothing(store, 
     assert store.state()["attachments"]["away"] == f"messages with files wait: {told[0]}"
     await store.save("a", "", content)
     assert store.state() == {}
+
+
+async def test_a_storage_that_is_away_is_told_once_until_it_is_back(tmp_path):
+    """Before, it stood in the status alone. A save that works tells nothing: the control."""
+    folder, told = AwayFolder(tmp_path / "shared"), []
+    store = store_over(folder, tmp_path / "home")
+    store.on_blocked = told.append
+    await store.save("a", "", b"one")
+    assert told == []
+    for times in (1, 2):
+        folder.is_unreachable = True
+        for content in (b"two", b"three"):
+            with pytest.raises(AttachmentsUnavailable):
+                await store.save("a", "", content)
+        assert told == ["gone"] * times
+        folder.is_unreachable = False
+        await store.save("a", "", b"four")
 
 
 async def test_leftovers_of_a_crash_are_removed_at_the_first_use(tmp_path):

@@ -270,3 +270,15 @@ class TestHeaders:
         headers.subject()
         headers.media_type()
         headers.references()
+
+
+def test_a_mail_in_base64_keeps_its_lines() -> None:
+    """Its line ends are in it already; one that is not encoded gets those of mail."""
+    inner = b"From: carol@x.test\r\nSubject: Hall\r\n\r\nTuesday?\r\n"
+    for encoding, body in (("base64", base64.b64encode(inner).decode()), ("8bit", inner.decode())):
+        raw = mail(
+            "Content-Type: multipart/mixed; boundary=m",
+            body=f"--m\r\nContent-Type: message/rfc822\r\nContent-Transfer-Encoding: {encoding}\r\n\r\n{body}\r\n--m--",
+        )
+        [file] = parse_mail(raw).attachments
+        assert b"".join(file.chunks()).rstrip() == inner.rstrip()

@@ -402,3 +402,60 @@ def test_a_long_text_takes_no_time_of_its_own() -> None:
     assert split_when(f"in 2 hours {text}")[0] == "in 2 hours"
     with pytest.raises(NotATime):
         read_when(f"tomorrow {text}")
+
+
+def test_the_zone_of_a_place_is_read() -> None:
+    """By the names of the time zone database, in English and as a German adjective; the day is the one there."""
+    for said, due in (
+        ("9am London time", "Sun 29 Nov 10:00"),
+        ("um 9 Uhr Londoner Zeit", "Sun 29 Nov 10:00"),
+        ("tomorrow at 9 New York time", "Sun 29 Nov 15:00"),
+        ("tomorrow at 9 (New York time)", "Sun 29 Nov 15:00"),
+        ("9am Europe/London", "Sun 29 Nov 10:00"),
+        ("tomorrow 9am America/New_York", "Sun 29 Nov 15:00"),
+        ("9am Eastern time", "Sat 28 Nov 15:00"),
+        ("tomorrow 9am Tokyo time", "Sun 29 Nov 01:00"),
+    ):
+        assert local(said, SATURDAY - timedelta(hours=2)) == due, said
+    assert timing_of("every monday 9am London time", SATURDAY, "Europe/Berlin") == Cron(
+        "0 9 * * 1", "Europe/London"
+    )
+    assert reminder_of("at 9am London time: call Jim") == (
+        TriggerRequest(at="at 9am London time"),
+        "call Jim",
+    )
+    assert reminder_of("call Jim tomorrow at 9 London time", split_trailing_time)[1] == "call Jim"
+
+
+def test_what_may_be_a_zone_and_is_unknown_is_asked_back() -> None:
+    """A place that the database does not name, or several do; what is no place is text."""
+    for said in (
+        "9 Uhr Wiener Zeit anrufen",
+        "9am london time call Jim",
+        "9am Central European time call",
+        "9am Europe/Londn call",
+        "9am West time call",
+    ):
+        with pytest.raises(NotATime, match="belongs to the time"):
+            reminder_of(said)
+    for text in ("bed time", "Essen Zeit", "Jim time", "Berlin/Paris trip", "it is time to go"):
+        assert reminder_of(f"at 6pm {text}")[1] == text
+
+
+def test_bounds_of_a_repetition_are_no_text() -> None:
+    """They would be said at every hour of the night."""
+    for said in (
+        "every 15 minutes between 9 and 17 stretch",
+        "every hour from 9 to 17 water",
+        "jede Stunde zwischen 9 und 17 Uhr Wasser",
+        "every day at 9 until friday pills",
+    ):
+        with pytest.raises(NotATime, match="belongs to the time"):
+            reminder_of(said)
+    assert reminder_of("every 2 hours: between meals drink")[1] == "between meals drink"
+
+
+def test_a_dash_between_time_and_text_is_no_text() -> None:
+    """Also the long one of a phone."""
+    assert [reminder_of(f"tomorrow 10:00 {dash} milk")[1] for dash in "-–—"] == ["milk"] * 3
+    assert reminder_of("tomorrow 10:00: -5 degrees")[1] == "-5 degrees"

@@ -47,6 +47,15 @@ def test_list_behind_a_command_that_lists_means_the_same(name: str) -> None:
     assert parse_command(message("!trust list")) == Command("trust", "list")
 
 
+@rows("name", sorted(COMMANDS.keys() - {"search"}))
+def test_help_behind_a_command_is_about_it(name: str) -> None:
+    """As on a command line; the control is a search, which takes any word, and a text that begins so."""
+    for text in (f"!{name} help", f"!{name} Help?", f"/{name} --help"):
+        assert parse_command(message(text)) == Command("help", name)
+    assert parse_command(message("!search help")) == Command("search", "help")
+    assert parse_command(message("!remind help Tom at 9")) == Command("remind", "help Tom at 9")
+
+
 @rows("name", sorted(COMMANDS))
 @rows("mention", ["@bot", "@Bot", "@bot:hs.test"])
 def test_a_mention_of_the_bot_at_the_end_of_a_command_is_no_part_of_it(name: str, mention: str) -> None:
