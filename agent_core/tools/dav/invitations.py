@@ -102,20 +102,10 @@ def answer_invitation(
         raise Unusable(_NOT_FOR_US.format(method=method))
     events = came.walk("VEVENT")
     _check(events, there)
-    organizer = _who(events[0].get("ORGANIZER"))
-    others = () if organizer in mine else mine  # nobody replies to themselves
-    invited = {_who(each) for event in events for each in attendees_of(event)}
-    attendee = next((who for who in others if who in invited), "")
+    told = _parties(events, mine) | {"uid": uid, "reply": "", "proposed": ""}
+    told["before"] = "\n".join(in_words(each, zone) for each in _shown(there, events))
+    attendee = told["attendee"]
     was = None if there is None else _gist(there, attendee)
-    told = {
-        "before": "\n".join(in_words(each, zone) for each in _shown(there, events)),
-        "title": text_of(events[0], "SUMMARY", 100),
-        "organizer": organizer if _MAIL.fullmatch(organizer) else "",
-        "attendee": attendee,
-        "uid": uid,
-        "reply": "",
-        "proposed": "",
-    }
     if method == "DECLINECOUNTER":
         raise Unusable(_KEPT.format(there=told["before"] or _NOT_THERE))
     state = _STATES[answer]
@@ -171,6 +161,18 @@ def _check(events: Sequence[Component], there: Calendar | None) -> None:
 def _who(person: Any) -> str:
     """An organizer or attendee as it is compared; an address of mail without ``mailto:``."""
     return str(person or "").strip().casefold().removeprefix("mailto:")
+
+
+def _parties(events: Sequence[Component], mine: Sequence[str]) -> dict[str, Any]:
+    """``title``, and who answers whom: ``attendee`` and ``organizer``; empty: nobody that can be told."""
+    organizer = _who(events[0].get("ORGANIZER"))
+    others = () if organizer in mine else mine  # nobody replies to themselves
+    invited = {_who(each) for event in events for each in attendees_of(event)}
+    return {
+        "title": text_of(events[0], "SUMMARY", 100),
+        "organizer": organizer if _MAIL.fullmatch(organizer) else "",
+        "attendee": next((who for who in others if who in invited), ""),
+    }
 
 
 def _at(event: Component) -> str:
