@@ -409,7 +409,7 @@ class MessageContext(_Sparse):
     part: int = 0  # 0 is the first part of an answer
     edits: str = ""  # the provider id that it takes the place of
     headline: str = ""  # its subject, on channels that have one
-    itip: str = ""  # a reply to an invitation (iCalendar) that a mail has beside its text
+    itip: str = ""  # a reply or counter-proposal to an invitation (iCalendar) that a mail has beside its text
     speech: Speech | None = None
     left_over: str = ""  # the native id of a message of which nothing else was kept
     route: dict[str, Any] = field(default_factory=dict)

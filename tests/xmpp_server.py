@@ -14,6 +14,7 @@ from typing import Any, Self
 from xml.etree.ElementTree import Element, SubElement
 
 import anyio
+import trustme
 from slixmpp import ClientXMPP
 from slixmpp.xmlstream.handler import Callback
 from slixmpp.xmlstream.matcher import MatchXPath
@@ -56,9 +57,9 @@ Component "upload.localhost" "http_file_share"
 
 
 class XmppServer:
-    """One server; it can be stopped and started again on the same port."""
+    """One server; it can be stopped and started again on the same port. With ``authority`` it offers TLS."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, authority: trustme.CA | None = None, host: str = "localhost") -> None:
         self._leases = lease_ports(2, cache_folder() / "ports")
         self.port, self.http_port = (lease.port for lease in self._leases)
         self.folder = folder / "prosody"
@@ -67,7 +68,15 @@ class XmppServer:
         for name in PEOPLE:
             (accounts / f"{name}.dat").write_text(f'return {{ ["password"] = "{PASSWORD}"; }};\n')
         self._config = self.folder / "prosody.cfg.lua"
-        self._config.write_text(_CONFIG.format(folder=self.folder, c2s=self.port, http=self.http_port))
+        config = _CONFIG.format(folder=self.folder, c2s=self.port, http=self.http_port)
+        if authority is not None:
+            own = authority.issue_cert(host)
+            chain = b"".join(each.bytes() for each in own.cert_chain_pems)
+            for file, content in (("server.pem", chain), ("server.key", own.private_key_pem.bytes())):
+                (self.folder / file).write_bytes(content)
+            files = f'certificate = "{self.folder}/server.pem"; key = "{self.folder}/server.key"'
+            config = f"ssl = {{ {files} }}\n{config}"
+        self._config.write_text(config)
         self._process: subprocess.Popen[bytes] | None = None
 
     async def start(self) -> None:

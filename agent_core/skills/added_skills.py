@@ -60,14 +60,18 @@ class AddedSkills:
             ) from error
         return self._known[1]
 
-    def add(self, name: str, found: FoundSkill, source: Path, at: str) -> None:
-        """Put what the owner has seen into its folder, or pin what is there. Raises as `refuse`, OSError."""
+    def add(self, name: str, found: FoundSkill, source: Path | str, at: str) -> None:
+        """
+        Put what the owner has seen into its folder, or pin what is there; ``source`` is a path or an address.
+
+        Raises as `refuse`, OSError.
+        """
         with self._lock:
             self.refuse(name, source)
             make_folder(self.folder)
             self._sweep()
             stage, target, pins = self.folder / f"{_OURS}new-{name}", self.folder / name, self.pins()
-            is_here = source.resolve() == target.resolve()
+            is_here = isinstance(source, Path) and source.resolve() == target.resolve()
             if not is_here:
                 _write(found, stage)
             label = pins[name].source if is_here and name in pins else source_label(source)
@@ -80,10 +84,11 @@ class AddedSkills:
             sync(self.folder)
             self._sweep()
 
-    def refuse(self, name: str, source: Path) -> None:
+    def refuse(self, name: str, source: Path | str) -> None:
         """Raise SkillInvalid if a skill of this name would replace one of the owner's, or be there twice."""
-        pins, here, whole = self.pins(), self.folder.resolve(), source.resolve()
-        if whole == here or (whole.is_relative_to(here) and whole != here / name):
+        pins, here = self.pins(), self.folder.resolve()
+        whole = source.resolve() if isinstance(source, Path) else None
+        if whole == here or (whole and whole.is_relative_to(here) and whole != here / name):
             raise SkillInvalid(f"is in the folder of your skills already; its folder must be called {name}")
         for entry in self.folder.iterdir() if self.folder.is_dir() else ():
             is_replaced = entry.name == name and name in pins and not entry.is_symlink()

@@ -82,13 +82,19 @@ def signature_of(folder: Path) -> tuple[object, ...]:
 def read_source(source: Path, name: str = "") -> FoundSkill:
     """Read a skill of a folder or an archive, of several the one ``name``. Raises SkillInvalid, OSError."""
     if source.is_dir():
-        entries = partial(_entries_of_folder, source)
-    else:
-        whole = source.resolve(strict=True)
-        content = _read_below(whole.parent, whole.name, MAX_BYTES)
-        if len(content) > MAX_BYTES:
-            raise SkillInvalid(f"the archive has more than {MAX_BYTES:,} bytes")
-        entries = partial(_entries_of_archive, content)
+        return _read_one(partial(_entries_of_folder, source), name)
+    whole = source.resolve(strict=True)
+    return read_archive(_read_below(whole.parent, whole.name, MAX_BYTES), name)
+
+
+def read_archive(content: bytes, name: str = "") -> FoundSkill:
+    """Read a skill of an archive, of several the one ``name``. Raises SkillInvalid."""
+    if len(content) > MAX_BYTES:
+        raise SkillInvalid(f"the archive has more than {MAX_BYTES:,} bytes")
+    return _read_one(partial(_entries_of_archive, content), name)
+
+
+def _read_one(entries: Callable[[], Iterator[_Entry]], name: str) -> FoundSkill:
     with _refuse_damage():
         places = _places(_parts(entry.name) for entry in entries() if entry.read)
         chosen = [each for each in places if name in ("", PurePosixPath(each).name)]
@@ -102,8 +108,10 @@ def read_source(source: Path, name: str = "") -> FoundSkill:
         return _collect(entries(), chosen[0])
 
 
-def source_label(source: Path) -> str:
-    """The source for people: its path, and of a git checkout the commit."""
+def source_label(source: Path | str) -> str:
+    """The source for people: its address, or its path, and of a git checkout the commit."""
+    if isinstance(source, str):
+        return source
     for folder in (source, *source.parents):
         git = folder / ".git"
         if git.is_dir():

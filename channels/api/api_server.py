@@ -22,7 +22,7 @@ from aiohttp import web
 from anyio import to_thread
 
 from channels.api.channel import ApiChannel, KeyReused, OpenRequest, TooManyRequests
-from channels.api.request import BadRequest, read_body
+from channels.api.request import BadRequest, RequestWords, estimate_tokens, read_body
 from channels.api.token_store import ApiToken
 from channels.attachments import AttachmentRefused, AttachmentsUnavailable
 from channels.base import ChannelUnavailable
@@ -74,7 +74,37 @@ class ApiServer:
             except (ChannelUnavailable, AttachmentsUnavailable, OSError) as error:
                 return _failed(503, str(error) or _TOO_LONG, "unavailable")
 
-        return handle
+        return self._shared(handle)
+
+    def _shared(
+        self, handle: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    ) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+        """Let the pages in browsers that the settings name read what is answered."""
+
+        async def answer(request: web.Request) -> web.StreamResponse:
+            shared = self._shared_with(request)
+            if shared and request.method == "OPTIONS":  # a browser asks what a page may send
+                return web.Response(status=204, headers=shared)
+            response = await handle(request)
+            if not response.prepared:
+                response.headers.update(shared)
+            return response
+
+        return answer
+
+    def _shared_with(self, request: web.Request) -> dict[str, str]:
+        """The headers that let a page in a browser read the answer; none for pages that are not named."""
+        origin = request.headers.get("Origin", "")
+        if origin not in self._channel.origins:
+            return {}
+        wanted = request.headers.get("Access-Control-Request-Headers", "")[:1000]
+        return {
+            "Access-Control-Allow-Origin": origin,
+            "Access-Control-Allow-Methods": "GET, POST",
+            "Access-Control-Allow-Headers": wanted or "Authorization, Content-Type, Idempotency-Key",
+            "Access-Control-Max-Age": "600",
+            "Vary": "Origin",
+        }
 
     async def _token_of(self, request: web.Request) -> ApiToken:
         scheme, _, text = request.headers.get("Authorization", "").strip().partition(" ")
@@ -127,7 +157,7 @@ class ApiServer:
         words = await to_thread.run_sync(read)  # megabytes of images would hold up everybody
         async with self._channel.ask(token, _key_of(request), words) as asked:
             name = hashlib.sha256(asked.native_id.encode()).hexdigest()[:29]
-            reply = shape(name, self._channel.model, self._channel.services.clock.now())
+            reply = shape(name, self._channel.model, self._channel.services.clock.now(), words)
             if words.stream:
                 return await self._streamed(request, asked, reply)
             with anyio.fail_after(_ANSWER_LIMIT_S):
@@ -142,6 +172,7 @@ class ApiServer:
             "Content-Type": "text/event-stream",
             "Cache-Control": "no-cache",
             "X-Accel-Buffering": "no",
+            **self._shared_with(request),
         }
         response = web.StreamResponse(headers=headers)
         await response.prepare(request)
@@ -243,9 +274,10 @@ Event = Mapping[str, Any] | str
 
 
 class ReplyShape(ABC):
-    """An answer in the shape of one kind of request; ``name`` is the same for a repeated request."""
+    """An answer to ``words`` in the shape of their kind; ``name`` is the same for a repeated request."""
 
-    def __init__(self, name: str, model: str, at: datetime) -> None:
+    def __init__(self, name: str, model: str, at: datetime, words: RequestWords) -> None:
+        self._words = words
         self._name = name
         self._model = model
         self._at = int(at.timestamp())
@@ -274,7 +306,7 @@ class ChatReply(ReplyShape):
         """See `ReplyShape.complete`."""
         message = {"role": "assistant", "content": text, "refusal": None}
         choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": "stop"}
-        return self._object("chat.completion", choice)
+        return {**self._object("chat.completion", choice), "usage": self._usage(text)}
 
     def beginning(self) -> Sequence[Event]:
         """See `ReplyShape.beginning`."""
@@ -286,7 +318,14 @@ class ChatReply(ReplyShape):
 
     def end(self, text: str) -> Sequence[Event]:
         """See `ReplyShape.end`."""
-        return [self._chunk({}, "stop"), "[DONE]"]
+        end = [self._chunk({}, "stop")]
+        if self._words.shows_usage:
+            end.append({**end[0], "choices": [], "usage": self._usage(text)})
+        return [*end, "[DONE]"]
+
+    def _usage(self, text: str) -> Mapping[str, int]:
+        asked, said = self._words.tokens, estimate_tokens(text)
+        return {"prompt_tokens": asked, "completion_tokens": said, "total_tokens": asked + said}
 
     def _chunk(self, delta: Mapping[str, str], finish: str | None = None) -> Mapping[str, Any]:
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}
@@ -305,13 +344,22 @@ class ChatReply(ReplyShape):
 class ResponsesReply(ReplyShape):
     """The shape of ``/v1/responses``, with its numbered events."""
 
-    def __init__(self, name: str, model: str, at: datetime) -> None:
-        super().__init__(name, model, at)
+    def __init__(self, name: str, model: str, at: datetime, words: RequestWords) -> None:
+        super().__init__(name, model, at, words)
         self._events = 0
 
     def complete(self, text: str) -> Mapping[str, Any]:
         """See `ReplyShape.complete`."""
-        return self._response("completed", [self._message("completed", [self._part(text)])])
+        asked, said = self._words.tokens, estimate_tokens(text)
+        usage = {
+            "input_tokens": asked,
+            "input_tokens_details": {"cached_tokens": 0},
+            "output_tokens": said,
+            "output_tokens_details": {"reasoning_tokens": 0},
+            "total_tokens": asked + said,
+        }
+        message = self._message("completed", [self._part(text)])
+        return {**self._response("completed", [message]), "usage": usage}
 
     def beginning(self) -> Sequence[Event]:
         """See `ReplyShape.beginning`."""

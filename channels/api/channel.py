@@ -127,7 +127,7 @@ class ApiChannel:
         self._routes = routes
         self.name = services.name
         self.account = "squidbot"
-        self.model = config.model
+        self.model, self.origins = config.model, config.origins
         self.services = services
         self.tokens = ApiTokens(services.state)
         self._inbox: Inbox | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -21,6 +21,11 @@ class ApiConfig(AccountConfig):
     """Every request has an answer of its own."""
     model: str = Field(default="squidbot", min_length=1, max_length=100)
     """The name of the model that programs see."""
+    origins: tuple[Annotated[str, Field(pattern=r"^https?://[^/\s]{1,255}$")], ...] = ()
+    """
+    Web pages that may call the endpoint from a browser (CORS), such as ``https://chat.example.org``; a token
+    they need all the same. Programs outside of browsers need no entry.
+    """
 
     @property
     def admits_others(self) -> bool:

@@ -14,6 +14,7 @@ from agent_core.messages import Background
 
 _MAX_EARLIER = 100_000
 _MAX_NAME = 128
+_CHARS_PER_TOKEN = 4
 _ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 _TEXTS = ("text", "input_text", "output_text", "refusal")
 _NOT_DONE = ("previous_response_id", "conversation", "background", "audio", "logprobs", "prompt")
@@ -31,7 +32,11 @@ class BadRequest(Exception):
 
 @dataclass(frozen=True, slots=True)
 class RequestWords:
-    """The words of a request: its last message of a user, and what the client sent before it."""
+    """
+    The words of a request: its last message of a user, and what the client sent before it.
+
+    ``tokens`` estimates those of all its messages; ``shows_usage``: the client wants them at a stream's end.
+    """
 
     text: str
     images: tuple[tuple[str, bytes], ...]
@@ -39,6 +44,13 @@ class RequestWords:
     conversation: str
     stream: bool
     digest: str
+    tokens: int = 0
+    shows_usage: bool = False
+
+
+def estimate_tokens(text: str) -> int:
+    """About as many as models count."""
+    return -(-len(text) // _CHARS_PER_TOKEN)
 
 
 def read_body(
@@ -77,8 +89,16 @@ def read_body(
     for each_role, each_text, each_images in said:
         parts = (each_role.encode(), each_text.encode(), *(content for _, content in each_images))
         digest.update(b"".join(hashlib.sha256(part).digest() for part in parts))
+    options = data.get("stream_options")
     return RequestWords(
-        text, images, earlier, conversation, data.get("stream") is True, digest.hexdigest()[:16]
+        text,
+        images,
+        earlier,
+        conversation,
+        data.get("stream") is True,
+        digest.hexdigest()[:16],
+        tokens=sum(estimate_tokens(each) for _, each, _ in said),
+        shows_usage=isinstance(options, Mapping) and options.get("include_usage") is True,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import http.client
 import secrets
+import ssl
 from contextlib import suppress
 from typing import TYPE_CHECKING, Literal, Self
 
@@ -26,26 +27,35 @@ class CalendarServer:
 
     username = "you"
 
-    def __init__(self, kind: Kind, folder: Path, python: Path, lease: PortLease) -> None:
+    def __init__(
+        self, kind: Kind, folder: Path, python: Path, lease: PortLease, certificate: Path | None
+    ) -> None:
         """Take the parts; use `CalendarServer.start` instead."""
         self.kind = kind
         self.password = secrets.token_hex(8)
         self.port = lease.port
-        self.origin = f"http://127.0.0.1:{lease.port}"
+        self.origin = f"http{'s' if certificate else ''}://127.0.0.1:{lease.port}"
         self.url = f"{self.origin}/"
         self.home = f"/{self.username}/" if kind == "radicale" else f"/{self.username}/calendars/"
         self.books = self.home if kind == "radicale" else f"/{self.username}/contacts/"
         self._folder = folder
         self._python = python
         self._lease = lease
+        self._certificate = certificate
         self._child: Child | None = None
 
     @classmethod
-    def start(cls, kind: Kind, folder: Path, *, say: Say | None = None) -> Self:
-        """Install what is missing and start a server with its data in ``folder``."""
+    def start(
+        cls, kind: Kind, folder: Path, *, say: Say | None = None, certificate: Path | None = None
+    ) -> Self:
+        """
+        Install what is missing and start a server with its data in ``folder``.
+
+        Radicale speaks TLS if it has a ``certificate``, a file that contains its key, too.
+        """
         python = prepare_tools("dav", say=say)
         [lease] = lease_ports(1, cache_folder() / "ports")
-        server = cls(kind, folder, python, lease)
+        server = cls(kind, folder, python, lease, certificate)
         try:
             server.launch()
             server._fill()
@@ -83,6 +93,10 @@ class CalendarServer:
         """Send a request as the account: status, body and headers of the answer."""
         login = base64.b64encode(f"{self.username}:{self.password}".encode()).decode()
         link = http.client.HTTPConnection("127.0.0.1", self.port, timeout=280)
+        if self._certificate:
+            context = ssl.create_default_context(cafile=self._certificate)
+            context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+            link = http.client.HTTPSConnection("127.0.0.1", self.port, timeout=280, context=context)
         try:
             sent = {"Authorization": f"Basic {login}", **(headers or {})}
             link.request(method, path, body.encode(), sent)
@@ -120,8 +134,13 @@ class CalendarServer:
         options = [f"--auth-htpasswd-filename={users}", f"--storage-filesystem-folder={data}"]
         return [
             *(str(self._python), "-m", "radicale", "--config=", f"--server-hosts=127.0.0.1:{self.port}"),
+            *(self._tls_options()),
             *("--auth-type=htpasswd", "--auth-htpasswd-encryption=plain", "--auth-delay=0", *options),
         ]
+
+    def _tls_options(self) -> list[str]:
+        path = self._certificate
+        return [f"--server-certificate={path}", f"--server-key={path}", "--server-ssl"] if path else []
 
     def _answers(self) -> bool:
         with suppress(OSError, http.client.HTTPException):

@@ -105,7 +105,8 @@ def make_command(operation: Operation) -> Callable[..., int]:
     ) -> int:
         arguments = {**dict(zip(words, given, strict=False)), **options}
         for name, value in arguments.items():
-            if isinstance(value, Path):  # the daemon is in another folder
+            # The daemon is in another folder. A path may be an address, with a slash less.
+            if isinstance(value, Path) and not str(value).startswith("https:/"):
                 arguments[name] = str(value.expanduser().absolute())
         if operation.reads and arguments.get(operation.reads) is None:
             arguments[operation.reads] = _read_input()

@@ -1,4 +1,4 @@
-"""Operations on skills: list, look at, add from a folder or an archive, remove."""
+"""Operations on skills: list, look at, add from a folder, an archive or the address of one, remove."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from agent_core.skills import SkillsLoader
     from agent_core.skills.added_skills import AddedSkills
     from agent_core.skills.skill_source import FoundSkill, SkillFiles
+    from agent_core.tools.web.web_client import WebClient
+    from gateway.settings import Settings
 
 _NEEDS = ("home", "settings")
 _MAX_SCANNED_BYTES = 256 * 1024
@@ -69,19 +71,22 @@ async def check_skills(
     context: OperationContext, source: Path | None = None, *, name: str = ""
 ) -> dict[str, Any]:
     """
-    Check your skills, or one from elsewhere: the format, and places to read before you trust it.
+    Check all your skills, or one from elsewhere: the format, and places to read before you trust it.
 
     Args:
-        source: A folder, an archive (zip, tar.gz) or the name of a skill (default: all that you have).
+        source: A folder, an archive (zip, tar.gz) or its https address, or the name of a skill.
         name: Which one, if an archive holds several.
     """
+    fetched = None if source is None else await _fetch(context, source)
 
     def read() -> dict[str, Any]:
         loader, added = _skills(context)
+        if fetched is not None:
+            return {"skills": [_seen(loader, added, fetched, name)[1]], "problems": []}
         if source is not None and not source.exists() and (added.folder / source.name).is_dir():
             return {"skills": [_checked(added.folder / source.name)], "problems": []}
         if source is not None:
-            return {"skills": [_seen(loader, added, source, name)[1]], "problems": []}
+            return {"skills": [_seen(loader, added, (source, b""), name)[1]], "problems": []}
         shown = [_checked(folder) for folder in loader.usable_folders()]
         return {"skills": shown, "problems": loader.problems}
 
@@ -101,23 +106,24 @@ async def add_skill(
     context: OperationContext, source: Path, *, name: str = "", sha256: str = ""
 ) -> dict[str, Any]:
     """
-    Show a skill from a folder, a git checkout or an archive on this machine, and add it after a yes.
+    Show a skill from a folder, a git checkout or an archive, and add it after a yes.
 
     Args:
-        source: The folder or the archive (zip, tar, tar.gz).
+        source: The folder or the archive (zip, tar, tar.gz) on this machine, or the archive's https address.
         name: Which one, if it holds several.
         sha256: Add it without asking if its files have this hash, as shown.
     """
+    whence = await _fetch(context, source) or (source, b"")
 
     def add() -> dict[str, Any]:
         loader, added = _skills(context)
-        found, view = _seen(loader, added, source, name)
+        found, view = _seen(loader, added, whence, name)
         if sha256 and sha256 != view["sha256"]:
             raise SkillRefused(
                 f"it has changed since it was shown: its files now have the hash {view['sha256']}"
             )
         if sha256:
-            added.add(view["name"], found, source, datetime.now(UTC).isoformat(timespec="seconds"))
+            added.add(view["name"], found, whence[0], datetime.now(UTC).isoformat(timespec="seconds"))
         return {**view, "added": bool(sha256)}
 
     return await _in_thread(add)
@@ -181,13 +187,53 @@ def _origin(added: AddedSkills, folder: Path, pins: Mapping[str, Any]) -> str:
     return "you" if pin is None else f"{pin.source}, {pin.added_at[:10]}"
 
 
-def _seen(
-    loader: SkillsLoader, added: AddedSkills, source: Path, name: str
-) -> tuple[FoundSkill, dict[str, Any]]:
-    """Read a skill from elsewhere, and describe it. Raises SkillInvalid: it cannot be added."""
-    from agent_core.skills.skill_source import digest_of, read_skill_folder, read_source, source_label
+async def _fetch(context: OperationContext, source: Path) -> tuple[str, bytes] | None:
+    """
+    Download an archive: its address and content; None: the source is a path. Raises SkillRefused.
 
-    found = read_source(source, name)
+    Addresses of the own network are reached as by the tools, because a person has named them.
+    """
+    if not str(source).startswith("https:/"):
+        return None
+    from agent_core.errors import ToolError
+    from agent_core.skills.skill_source import MAX_BYTES
+
+    assert context.settings is not None
+    address = "https://" + str(source).removeprefix("https:/").lstrip("/")
+    try:
+        found = await _web_client(context.settings, MAX_BYTES).get(address, headers={"Accept": "*/*"})
+    except (ToolError, ValueError) as error:
+        raise SkillRefused(str(error)) from error
+    if not 200 <= found.status < 300:
+        raise SkillRefused(f"the server answers with status {found.status}; is {address} the archive itself?")
+    if not found.address.startswith("https://"):
+        raise SkillRefused(f"the server leads to {found.address}, where anybody on the way can change it")
+    if found.is_cut:
+        raise SkillRefused(f"the archive has more than {MAX_BYTES:,} bytes")
+    return address, found.body
+
+
+def _web_client(settings: Settings, max_bytes: int) -> WebClient:
+    from agent_core.tools.web.plugin import reach_of
+    from agent_core.tools.web.web_client import WebClient, WebLimits
+
+    return WebClient(reach_of(settings.tools.web), WebLimits(max_bytes=max_bytes))
+
+
+def _seen(
+    loader: SkillsLoader, added: AddedSkills, whence: tuple[Path | str, bytes], name: str
+) -> tuple[FoundSkill, dict[str, Any]]:
+    """Read a skill from a path, or an address and its content, and describe it. Raises SkillInvalid."""
+    from agent_core.skills.skill_source import (
+        digest_of,
+        read_archive,
+        read_skill_folder,
+        read_source,
+        source_label,
+    )
+
+    source, content = whence
+    found = read_source(source, name) if isinstance(source, Path) else read_archive(content, name)
     view = _view(found.files, "")
     added.refuse(view["name"], source)
     before: SkillFiles = {}

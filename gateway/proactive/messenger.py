@@ -56,10 +56,13 @@ _TOO_MANY = (
     "Tell the person so once, and do not try again in this turn."
 )
 _NO_REPLY = "The calendar has the answer, but the organizer was not told: the disk accepts no writes now."
-_ANSWERS: Mapping[str, Callable[[str, str], str]] = {
-    "accept": lambda who, title: _("{who} accepts: {title}", who=who, title=title),
-    "decline": lambda who, title: _("{who} declines: {title}", who=who, title=title),
-    "tentative": lambda who, title: _("{who} may come: {title}", who=who, title=title),
+_ANSWERS: Mapping[str, Callable[[str, str, str], str]] = {
+    "accept": lambda who, title, _at: _("{who} accepts: {title}", who=who, title=title),
+    "decline": lambda who, title, _at: _("{who} declines: {title}", who=who, title=title),
+    "tentative": lambda who, title, _at: _("{who} may come: {title}", who=who, title=title),
+    "propose": lambda who, title, at: _(
+        "{who} proposes another time, {at}: {title}", who=who, at=at, title=title
+    ),
 }
 _log = structlog.get_logger(__name__)
 
@@ -312,7 +315,7 @@ class Messenger:
         """Post a reply by mail, once per turn and ``key``. Raises ToolError."""
         name, place = self.mail_account(here), reply.organizer
         with speaking(self.language_of(f"{name}:{place}")):
-            text = _ANSWERS[reply.answer](who, reply.title)
+            text = _ANSWERS[reply.answer](who, reply.title, reply.proposed)
         try:
             self._check_limits(turn)
             session, _person = await self._place("", name, place, topic=text)

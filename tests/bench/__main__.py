@@ -39,6 +39,7 @@ NAMES = (
     "mcp",
     "speech",
     "voice",
+    "reach",
 )
 
 

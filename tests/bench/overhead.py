@@ -118,7 +118,7 @@ async def _run(folder: Path, turns: int) -> dict[str, Any]:
         wrap_queue=watched,
     )
     built = await build(settings, home, overrides)
-    floor = _Floor(folder)
+    floor = Floor(folder)
     turn: dict[str, list[float]] = defaultdict(list)
     accept: list[float] = []
     whole: list[float] = []
@@ -178,7 +178,7 @@ class _StopWatch:
         queue.turns.complete = timed_complete  # type: ignore[method-assign]
 
 
-class _Floor:
+class Floor:
     """The least that makes a turn durable, without any gateway."""
 
     def __init__(self, folder: Path) -> None:

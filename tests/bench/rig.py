@@ -205,7 +205,7 @@ class Daemon:
 
     def __init__(self, home: Path, listen: str, name: str, python: str) -> None:
         self.home = home
-        self._python = python
+        self.python = python
         self.name = name
         self._listen = listen
         self._process: subprocess.Popen[bytes] | None = None
@@ -220,7 +220,7 @@ class Daemon:
         with (self.home / "daemon.log").open("ab") as log:
             begun = time.perf_counter()
             self._process = subprocess.Popen(
-                [self._python, "-m", "gateway", "run", "--home", str(self.home)],
+                [self.python, "-m", "gateway", "run", "--home", str(self.home)],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import pytest
+import trustme
 
 from agent_core.provenance import Trust, trust_of
 from devservers.calendars import CalendarServer
@@ -13,6 +15,7 @@ from gateway.cli.check.all_checks import _check_calendars
 from gateway.cli.check.check_report import CheckReport, FindingLevel
 from gateway.settings import Settings
 from tests.calendar_world import Calendars, calendars_at, card, event, ids_in, settings_for, started, task
+from tests.servers import skipped_without_tools
 
 pytestmark = pytest.mark.integration
 
@@ -195,6 +198,31 @@ async def test_check_says_what_it_has_found(server: CalendarServer) -> None:
     report = CheckReport()
     await _check_calendars(report, Settings.model_validate({}))
     assert report.findings == []
+
+
+async def test_the_servers_own_authority(tmp_path: Path) -> None:
+    """With the file of its authority it is used; without, or with that of another, nothing is sent."""
+    authority, other = trustme.CA(), trustme.CA()
+    for name, each in (("ca.pem", authority), ("other.pem", other)):
+        each.cert_pem.write_to_path(str(tmp_path / name))
+    certificate, ca = tmp_path / "server.pem", tmp_path / "ca.pem"
+    authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(str(certificate))
+    with skipped_without_tools():
+        server = CalendarServer.start("radicale", tmp_path, say=print, certificate=certificate)
+    refused = "127.0.0.1 has no valid certificate"
+    (tmp_path / "none.pem").write_text("no certificate")
+    with server:
+        for file, said in (
+            (ca, ""),
+            (None, refused),
+            (tmp_path / "other.pem", refused),
+            (tmp_path / "gone.pem", "tls_ca_file cannot be used"),
+            (tmp_path / "none.pem", "tls_ca_file cannot be used"),
+        ):
+            async with calendars_at(server.url, server.password, tls_ca_file=file) as calendars:
+                listed = await calendars.use("calendar", action="list", **DAY)
+            assert listed.is_error == bool(said), listed.content
+            assert said in listed.content
 
 
 async def test_a_wrong_password_is_named(server: CalendarServer) -> None:

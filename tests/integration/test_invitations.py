@@ -44,14 +44,15 @@ class Secretary(StreamingModel):
         self.tools |= {tool.name for tool in tools}
         last = messages[-1]
         asked = next(each.content for each in reversed(messages) if each.role == "user")
-        wish = re.search(r"^\W*(accept|decline|tentative)$", asked, re.MULTILINE)
+        wish = re.search(r"^\W*(accept|decline|tentative|propose)( .*)?$", asked, re.MULTILINE)
         files = ID.findall(asked)
         again = last.role == "tool" and "was not loaded" in last.content
         letter = re.search(r"^\W*mail (\w+)$", asked, re.MULTILINE)
         if letter and (last.role == "user" or again):
             yield call("send_message", to=letter[1], text="I am late")
         elif wish and (last.role == "user" or again):
-            yield call("answer_invitation", file=files[-1] if files else "none", answer=wish[1])
+            more = {"start": wish[2].strip()} if wish[2] else {}
+            yield call("answer_invitation", file=files[-1] if files else "none", answer=wish[1], **more)
         else:
             yield f"so: {last.content if last.role == 'tool' else 'good morning'}"
 
@@ -95,11 +96,11 @@ class House(Harness):
         return await self.mails("organizer", lambda _: True, count)
 
 
-def itip(mail: EmailMessage) -> Calendar:
+def itip(mail: EmailMessage, method: str = "REPLY") -> Calendar:
     """The reply as a program finds it: a version of the text, with its method."""
     assert mail.get_content_type() == "multipart/alternative"
     (part,) = [each for each in mail.walk() if each.get_content_type() == "text/calendar"]
-    assert part.get_param("method") == "REPLY"
+    assert part.get_param("method") == method
     return Calendar.from_ical(part.get_content())
 
 
@@ -185,6 +186,36 @@ async def test_it_is_moved_cancelled_and_forged(
         (kept,) = [each.walk("VEVENT")[0] for each in house.stored()]
         assert kept["STATUS"] == "CANCELLED"
         assert len(await house.replies(2)) == 2
+
+
+async def test_another_time_is_proposed(
+    mail_server: MailServer, calendar: CalendarServer, tmp_path: Path
+) -> None:
+    """Nothing goes out before the yes; the organizer gets it once, and what they say to it is told."""
+    house = House(mail_server, 14 + (calendar.kind == "xandikos"), tmp_path, calendar)
+    owner, by = house.address("owner"), house.organizer
+    async with house.running():
+        raw = invitations.as_version(
+            owner, house.bot, "propose 2026-12-02 15:00", invitations.outlook(by, [owner])
+        )
+        await house.bring(raw)
+        await house.mails("owner", lambda text: "I need your approval" in text)
+        assert await run_sync(house.people["organizer"].list) == []
+        question = await house.decide()
+        assert f"Another time, Wed 2026-12-02 15:00-16:00 is the reply to {by}" in " ".join(question.split())
+        (mail,) = await house.replies(1)
+        assert "proposes another time" in text_of(mail)
+        counter = itip(mail, "COUNTER")
+        assert counter["METHOD"] == "COUNTER"
+        assert counter.walk("VEVENT")[0].start.hour == 15
+        await house.said()
+        no = invitations.outlook(by, [owner], method="DECLINECOUNTER")
+        await house.bring(invitations.as_version(owner, house.bot, "accept", no, "DECLINECOUNTER"))
+        assert "does not take the other time" in await house.said(2)
+        assert len(await house.replies(1)) == 1
+    (kept,) = [each.walk("VEVENT")[0] for each in house.stored()]
+    assert kept.start.hour == 10
+    assert "PARTSTAT=TENTATIVE" in kept.to_ical().decode().replace("\r\n ", "")
 
 
 async def test_declined_and_said_no(

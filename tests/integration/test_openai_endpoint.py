@@ -203,7 +203,7 @@ async def test_an_answer_streams_as_it_is_made(tmp_path):
             stream=True,
             stream_options={"include_usage": True},
         ):
-            if chunk.choices[0].delta.content:
+            if chunk.choices and chunk.choices[0].delta.content:  # the last one has the tokens alone
                 pieces.append(chunk.choices[0].delta.content)
                 times.append(time.monotonic() - started)
         assert "".join(pieces) == "to hello: answer number <0>."
@@ -326,6 +326,9 @@ async def test_the_requests_of_open_webui_and_home_assistant(tmp_path):
             said = re.findall(r'"content": "([^"]*)"', text)  # in as many pieces as there was time for
             assert f"number <{number}>" in "".join(said)
             assert text.endswith("data: [DONE]\n\n")
+            last = json.loads(text.split("data: ")[-2])
+            assert (last["choices"], last["usage"]["prompt_tokens"]) == ([], 4)
+            assert text.count('"usage"') == 1
         assert json.dumps(model.requests[-1]).count("from the browser") >= 2  # the second knows the first
         tool = {"type": "function", "function": {"name": "HassTurnOn", "parameters": {"type": "object"}}}
         home = {
@@ -344,6 +347,8 @@ async def test_the_requests_of_open_webui_and_home_assistant(tmp_path):
         for streams in (False, True):
             status, _, text = post(daemon, "/v1/chat/completions", {**home, "stream": streams}, token)
             assert (status, "is the door open?" in text) == (200, True)
+            # Its agent reads this of each answer that is no stream, and fails without it.
+            assert ('"total_tokens": ' in text) == (not streams)
             assert "HassTurnOn" not in json.dumps(model.requests[-1])
 
     await in_daemon(tmp_path, test)

@@ -16,6 +16,7 @@ import signal
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,13 +28,17 @@ from agent_core.tools.attachment_tools import ReadAttachmentTool
 from agent_core.tools.dav import dav_tools, invitation_tool
 from agent_core.tools.files.change_tools import ReceivedFile
 from channels.base import Redelivery
+from channels.heartbeat.channel import HeartbeatChannel, TickLog
+from channels.heartbeat.tick_schedule import Schedule
 from gateway.app import Overrides, build
 from gateway.errors import GatewayError
+from gateway.proactive.appointment_reminders import AppointmentReminders
 from gateway.settings import Settings
 from gateway.store.lease import LeaseLost, LeaseTimes, unwrap_lost_lease
 from gateway.store.stores import Queue, StoreUnavailable
 from gateway.supervision.gateway import Gateway
-from gateway.system.home import open_home
+from gateway.system.clock import SystemClock
+from gateway.system.home import Home, open_home
 from gateway.system.process_tuning import loop_for
 from gateway.turns.questions.questions import OWNER_QUESTIONS
 from gateway.turns.turn_kinds import TurnPolicy
@@ -108,6 +113,8 @@ class Run:
     """Where pictures are made, if the owner has that tool."""
     calendar: tuple[str, str] = ("", "")
     """The address of the owner's calendar server and the password, if there is one."""
+    reminds: bool = False
+    """It looks at that calendar at its start, at all of the day."""
     invitation: str = ""
     """What every file of a conversation contains; with it the owner has mail, too."""
     consolidate_above: int = 0
@@ -145,6 +152,8 @@ async def _live(run: Run) -> int:
     if run.control == "forgets_steps_of_calendars":
         dav_tools.step_of_call = lambda: time.monotonic_ns()  # type: ignore[assignment]
         invitation_tool.step_of_call = lambda: time.monotonic_ns()  # type: ignore[assignment]
+    if run.control == "forgets_reminders":
+        AppointmentReminders._notify = _notify_again  # type: ignore[method-assign]
     channel = controls.channel(run.control, LoopbackChannel)(server, name=name, batch=3, point=striker)
 
     more = {
@@ -188,6 +197,7 @@ async def _live(run: Run) -> int:
                     "conversation": "shared" if run.shared else "separate",
                 },
                 "agents": {
+                    **({"heartbeat": {"interval_minutes": 1440.0}} if run.reminds else {}),
                     "consolidation_threshold": run.consolidate_above or 100,
                     "keep_recent_ratio": 0.5,
                 },
@@ -212,12 +222,30 @@ async def _live(run: Run) -> int:
             wrap_memory=lambda memory: StrikingMemory(controls.memory(run.control, memory, striker), striker),  # type: ignore[arg-type, return-value]
             tools=[tool],
             policy=TurnPolicy(max_attempts=run.max_attempts),
+            heartbeat=(lambda log: _check_ins(home, log)) if run.reminds else None,
             lease=_lease(run),
         ),
     )
     with unwrap_lost_lease():
         await _run(run, built, server)
     return 0
+
+
+def _check_ins(home: Home, log: TickLog) -> HeartbeatChannel:
+    """Check-ins with nothing to do."""
+    return HeartbeatChannel(
+        Schedule(1440.0),
+        checklist=home.root / "none.md",
+        clock=SystemClock(),
+        again_after=timedelta(1),
+        log=log,
+    )
+
+
+async def _notify_again(self: AppointmentReminders, each: dict[str, Any]) -> bool:
+    """Tell of an appointment, and remember nothing of it."""
+    reached = await self.notifier.notify("appointments", f"Coming up: {each['summary']}")
+    return reached.target is not None
 
 
 def _calendar(run: Run) -> dict[str, Any]:

@@ -62,6 +62,7 @@ def strike_inside_tools(point: Callable[[str], None]) -> None:
     from agent_core.tools.dav.dav_client import DavClient
     from agent_core.tools.files.journaled_files import JournaledFiles
     from agent_core.tools.web.web_fetch import WebFetchTool
+    from gateway.proactive.appointment_reminders import AppointmentReminders
 
     def asynchronous(owner: Any, name: str, moment: str) -> None:
         inner = getattr(owner, name)
@@ -89,6 +90,7 @@ def strike_inside_tools(point: Callable[[str], None]) -> None:
     asynchronous(WebFetchTool, "execute", "web")
     asynchronous(ProviderPictures, "make", "image")
     asynchronous(DavClient, "_sent", "calendar")
+    asynchronous(AppointmentReminders, "_notify", "reminder")
     synchronous(JournaledFiles, "replace", "files")
     made = command_sandbox.CommandSandbox.__init__
     held = command_sandbox.Proof(held=True, told="it was proved before")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr
@@ -30,6 +31,8 @@ class DavSettings(BaseModel):
     """The name of the account there."""
     password: SecretStr
     """An app password where the server has such, for example ``${secret:calendar}``."""
+    tls_ca_file: Path | None = None
+    """Certificates of your own CA, trusted in addition to the system's."""
     calendar: str = ""
     """Name of the calendar for new appointments and tasks. Empty: the first that takes them."""
     ask: bool = True

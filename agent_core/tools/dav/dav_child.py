@@ -182,7 +182,7 @@ def _answer(request: Mapping[str, Any]) -> dict[str, Any]:
     data, stored = (b64decode(request[name]).decode("utf-8", "replace") for name in ("data", "stored"))
     if request["only_uid"]:
         return {"uid": invitations.uid_in(data)}
-    given = {name: request[name] for name in ("mine", "sent_by")}
+    given = {name: request[name] for name in ("mine", "sent_by", "times")}
     try:
         return invitations.answer_invitation(data, stored, request["answer"], zone=zone, now=now, **given)
     except events.Unusable:

@@ -284,14 +284,15 @@ def change_event(
         else:
             target = _own_component(calendar, found)
     before = target.to_ical(), _in_words(target, zone)
-    _apply(target, fields, zone, moves_series=target is master and repeats)
+    apply_fields(target, fields, zone, moves_series=target is master and repeats)
     same = target.to_ical() == before[0]
     if not same:
         _stamp(target, now)
     return {"data": serialise(calendar), "before": before[1], "after": _in_words(target, zone), "same": same}
 
 
-def _apply(target: Component, fields: Mapping[str, Any], zone: ZoneInfo, *, moves_series: bool) -> None:
+def apply_fields(target: Component, fields: Mapping[str, Any], zone: ZoneInfo, *, moves_series: bool) -> None:
+    """Set what the fields name; without an end the length stays. Raises Unusable."""
     _set_texts(target, fields)
     if not any(fields.get(name) for name in ("start", "end", "minutes")):
         return

@@ -24,19 +24,24 @@ from agent_core.tools.execution import step_of_call
 from agent_core.tools.files.change_tools import Received, ReceivedFile
 
 _MAX_BYTES = 500_000
-_WORDS = {"accept": "Accepted", "decline": "Declined", "tentative": "Tentative"}
+_WORDS = {"accept": "Accepted", "decline": "Declined", "tentative": "Tentative", "propose": "Another time"}
+_TIMES = ("start", "end")
 _NO_REPLY = "No reply is sent."
 _CALENDAR_ONLY = "Nothing has to be changed in the calendar."
 
 
 @dataclass(frozen=True, slots=True)
 class InvitationReply:
-    """A reply to an address: ``content`` is for programs, ``answer`` and ``title`` are for people."""
+    """
+    A reply to an address: ``content`` is for programs, the rest for people; ``proposed`` is the other time,
+    if one is proposed.
+    """
 
     organizer: str
     answer: str
     title: str
     content: str
+    proposed: str = ""
 
 
 class InvitationMailPort(Protocol):
@@ -85,14 +90,17 @@ class InvitationTool:
     seconds = 120.0
     description = (
         "Answer an invitation to an appointment that came as a file (.ics, text/calendar): puts it into the "
-        "owner's calendar and mails the organizer the reply. Also takes over an update or a cancellation "
-        "(answer: accept). The owner is asked first."
+        "owner's calendar and mails the organizer the reply. Proposes another time to the organizer (answer: "
+        "propose, with start). Also takes over an update or a cancellation, and reads what became of a "
+        "proposal (answer: accept). The owner is asked first."
     )
     parameters = tool_parameters(
         "file",
         "answer",
         file={"type": "string", "description": "The attachment's id"},
         answer={"type": "string", "enum": list(_WORDS)},
+        start={"type": "string", "description": "Of the other time: 2026-12-01 09:30, or a day"},
+        end={"type": "string", "description": "If it takes another time than now"},
     )
 
     def __init__(self, client: Callable[[], DavClient], received: Received, mail: InvitationMailPort) -> None:
@@ -104,7 +112,8 @@ class InvitationTool:
         """The appointment before and after, and who gets which reply."""
         seen = await self._look(arguments)
         change, answer = seen.change, str(arguments.get("answer"))
-        reply = f"{_WORDS.get(answer, '')} is the reply to {change['organizer']}, by mail from {seen.sent_by}"
+        said = f"{_WORDS.get(answer, '')}{', ' if change['proposed'] else ''}{change['proposed']}"
+        reply = f"{said} is the reply to {change['organizer']}, by mail from {seen.sent_by}"
         reply += f" for {change['attendee']}." if change["attendee"] != seen.sent_by else "."
         before = f"{change['before']}\n→\n" if change["before"] else ""
         lines = (
@@ -132,8 +141,10 @@ class InvitationTool:
             except OutcomeUnknown as error:
                 return ToolResult(content=f"{error} {_NO_REPLY}", is_error=True, is_unknown=True)
         if seen.change["reply"]:
-            to, title, content = (str(seen.change[name]) for name in ("organizer", "title", "reply"))
-            reply = InvitationReply(to, str(arguments["answer"]), title, content)
+            to, title, content, at = (
+                str(seen.change[name]) for name in ("organizer", "title", "reply", "proposed")
+            )
+            reply = InvitationReply(to, str(arguments["answer"]), title, content, at)
             await self._mail.reply_to_invitation(
                 reply, key=key, origins=join_origins(seen.file.origins, origins_of_call())
             )
@@ -159,7 +170,7 @@ class InvitationTool:
 
     async def _look(self, arguments: Mapping[str, Any]) -> _Seen:
         if arguments.get("answer") not in _WORDS:
-            raise ToolRetry("'answer' must be accept, decline or tentative.")
+            raise ToolRetry("'answer' must be accept, decline, tentative or propose.")
         client = self._make_client()
         file = await self._received(str(arguments.get("file") or "").strip(), _MAX_BYTES)
         data = b64encode(file.content).decode()
@@ -180,7 +191,10 @@ class InvitationTool:
             stored=b64encode(stored.content if stored else b"").decode(),
             only_uid=False,
             answer=str(arguments["answer"]),
+            times={name: str(arguments.get(name) or "") for name in _TIMES},
             mine=[each.casefold() for each in (*mine, sent_by) if each],
             sent_by=sent_by.casefold(),
         )
+        if change["proposed"] and not sent_by:
+            raise ToolFailed("No other time can be proposed: there is no mail account to do it from.")
         return dict(change) if sent_by else {**change, "reply": ""}

@@ -1,8 +1,8 @@
 """
 Reads invitations that came as a file (iTIP, RFC 5546), puts them into what the calendar has of the same
-appointment, and writes the reply for the organizer. Runs in the confined process, like
-`agent_core.tools.dav.events`: anybody may have written an invitation, so what it says of its organizer proves
-nothing, and only a later version by the same organizer replaces what is there.
+appointment, and writes the reply, or a proposal of another time, for the organizer. Runs in the confined
+process, like `agent_core.tools.dav.events`: anybody may have written an invitation, so what it says of its
+organizer proves nothing, and only a later version by the same organizer replaces what is there.
 """
 
 from __future__ import annotations
@@ -16,14 +16,30 @@ from zoneinfo import ZoneInfo
 from icalendar import Calendar, Component, Event, vCalAddress
 
 from agent_core.text import one_line
-from agent_core.tools.dav.events import Unusable, attendees_of, in_words, serialise, text_of
+from agent_core.tools.dav.events import (
+    Unusable,
+    apply_fields,
+    as_time,
+    attendees_of,
+    in_words,
+    serialise,
+    span_in_words,
+    text_of,
+)
 
 _MAX_PARTS, _MAX_REPLY_CHARS = 50, 50_000
-_STATES = {"accept": "ACCEPTED", "decline": "DECLINED", "tentative": "TENTATIVE"}
+_STATES = {"accept": "ACCEPTED", "decline": "DECLINED", "tentative": "TENTATIVE", "propose": "TENTATIVE"}
 _MAIL = re.compile(r"[\w.!#$&'*+/=^`{|}~-]{1,64}@[a-z0-9.-]{1,190}", re.ASCII)
 _ANSWERED = ("UID", "RECURRENCE-ID", "SEQUENCE", "ORGANIZER", "DTSTART", "DTEND", "DURATION")
 _SERIES = ("DTSTART", "RRULE", "RDATE", "EXDATE")
 _NOT_FOR_US = "This is a {method} message of a calendar and no invitation; there is nothing to answer."
+_NO_COUNTER = (
+    "No other time can be proposed: {why}. It can be accepted or declined, or the owner writes to them."
+)
+_KEPT = (
+    "The organizer does not take the other time that was proposed; the appointment stays as it was:\n{there}"
+)
+_NOT_THERE = "(the calendar does not have it)"
 UNREADABLE = "This file cannot be read as an invitation."
 _OTHER_ORGANIZER = (
     "The calendar has this appointment from another organizer ({there}), so nothing was done. Tell the "
@@ -49,47 +65,57 @@ def find_by_uid(objects: Iterable[Mapping[str, str]], uid: str) -> str:
 
 
 def answer_invitation(
-    data: str, stored: str, answer: str, *, mine: Sequence[str], sent_by: str, zone: ZoneInfo, now: datetime
+    data: str,
+    stored: str,
+    answer: str,
+    *,
+    mine: Sequence[str],
+    sent_by: str,
+    zone: ZoneInfo,
+    now: datetime,
+    times: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """
-    Answer an invitation, or take over an update or a cancellation of it.
+    Answer an invitation, take over an update or a cancellation of it, or read what became of a proposal.
 
     Args:
         stored: The object that the calendar has with this UID; empty: none.
-        answer: ``accept``, ``decline`` or ``tentative``; of no account for a cancellation.
+        answer: ``accept``, ``decline``, ``tentative`` or ``propose``: tentative, and the organizer is asked
+            for another time; of no account for a cancellation.
         mine: The addresses of who answers, the usual one first.
         sent_by: The address that the reply comes from.
+        times: ``start`` and perhaps ``end`` of the other time, as in `events.read_moment`.
 
     Returns:
         ``data`` as it is to be stored (empty: nothing is to be), ``same``: it is so already, ``before`` and
-        ``after`` in words, ``reply`` for ``organizer`` (empty: none is due), ``title`` and ``attendee``.
+        ``after`` in words, ``reply`` for ``organizer`` (empty: none is due), ``title``, ``attendee``,
+        and ``proposed``: the other time in words.
 
     Raises:
-        Unusable: There is nothing to answer, it is out of date or by another organizer, or unreadable.
+        Unusable: There is nothing to answer, it is out of date or by another organizer, or unreadable; or
+            no other time can be proposed, or one was declined.
     """
     came, uid = _read(data)
     there = Calendar.from_ical(stored) if stored else None
     method = text_of(came, "METHOD", 20).upper() or "PUBLISH"
-    if method not in ("REQUEST", "PUBLISH", "CANCEL"):
+    if method not in ("REQUEST", "PUBLISH", "CANCEL", "DECLINECOUNTER"):
         raise Unusable(_NOT_FOR_US.format(method=method))
     events = came.walk("VEVENT")
     _check(events, there)
-    organizer = _who(events[0].get("ORGANIZER"))
-    others = () if organizer in mine else mine  # nobody replies to themselves
-    invited = {_who(each) for event in events for each in attendees_of(event)}
-    attendee = next((who for who in others if who in invited), "")
+    told = _parties(events, mine) | {"uid": uid, "reply": "", "proposed": ""}
+    told["before"] = "\n".join(in_words(each, zone) for each in _shown(there, events))
+    attendee = told["attendee"]
     was = None if there is None else _gist(there, attendee)
-    told = {
-        "before": "\n".join(in_words(each, zone) for each in _shown(there, events)),
-        "title": text_of(events[0], "SUMMARY", 100),
-        "organizer": organizer if _MAIL.fullmatch(organizer) else "",
-        "attendee": attendee,
-        "uid": uid,
-        "reply": "",
-    }
+    if method == "DECLINECOUNTER":
+        raise Unusable(_KEPT.format(there=told["before"] or _NOT_THERE))
     state = _STATES[answer]
     if method == "REQUEST" and attendee and told["organizer"]:
         told["reply"] = _reply(came, attendee, state, sent_by=sent_by, now=now)
+    if answer == "propose":
+        if not told["reply"]:
+            raise Unusable(_NO_COUNTER.format(why="nobody asks the owner for an answer"))
+        counter, span = _counter(told["reply"], events, times or {}, zone=zone, now=now)
+        told |= {"reply": counter, "proposed": span}
     if there is None and (method == "CANCEL" or state == "DECLINED"):
         return told | {"data": "", "after": in_words(events[0], zone), "same": True}
     if there is not None and method == "CANCEL":
@@ -105,7 +131,8 @@ def _read(data: str) -> tuple[Calendar, str]:
         calendar = Calendar.from_ical(data)
         events = calendar.walk("VEVENT")
         assert isinstance(calendar, Calendar)
-        assert all(each.start and each.end for each in events)
+        if text_of(calendar, "METHOD", 20).upper() != "DECLINECOUNTER":  # which may have no times
+            assert all(each.start and each.end for each in events)
         uids = {str(each.get("UID") or "") for each in events}
     except Exception:  # noqa: BLE001 - whatever others have written
         raise Unusable(UNREADABLE) from None
@@ -134,6 +161,18 @@ def _check(events: Sequence[Component], there: Calendar | None) -> None:
 def _who(person: Any) -> str:
     """An organizer or attendee as it is compared; an address of mail without ``mailto:``."""
     return str(person or "").strip().casefold().removeprefix("mailto:")
+
+
+def _parties(events: Sequence[Component], mine: Sequence[str]) -> dict[str, Any]:
+    """``title``, and who answers whom: ``attendee`` and ``organizer``; empty: nobody that can be told."""
+    organizer = _who(events[0].get("ORGANIZER"))
+    others = () if organizer in mine else mine  # nobody replies to themselves
+    invited = {_who(each) for event in events for each in attendees_of(event)}
+    return {
+        "title": text_of(events[0], "SUMMARY", 100),
+        "organizer": organizer if _MAIL.fullmatch(organizer) else "",
+        "attendee": next((who for who in others if who in invited), ""),
+    }
 
 
 def _at(event: Component) -> str:
@@ -259,3 +298,30 @@ def _reply(came: Calendar, attendee: str, state: str, *, sent_by: str, now: date
     if len(text) > _MAX_REPLY_CHARS:
         raise Unusable(UNREADABLE)
     return text
+
+
+def _counter(
+    reply: str, events: Sequence[Component], times: Mapping[str, str], *, zone: ZoneInfo, now: datetime
+) -> tuple[str, str]:
+    """Return a reply as a proposal of another time, and that time in words. Raises Unusable."""
+    if len(events) > 1 or any(name in events[0] for name in ("RRULE", "RDATE")):
+        raise Unusable(
+            _NO_COUNTER.format(why="this is a series, and programs take one for a single time only")
+        )
+    if text_of(events[0], "X-MICROSOFT-DISALLOW-COUNTER", 5).upper() == "TRUE":
+        raise Unusable(_NO_COUNTER.format(why="the organizer wants no proposals"))
+    if not times.get("start"):
+        raise Unusable("Give 'start', and 'end' if it takes another time than now.")
+    calendar = Calendar.from_ical(reply)
+    (asked,) = calendar.walk("VEVENT")
+    was = asked.start, asked.end
+    apply_fields(asked, times, zone, moves_series=False)
+    if (asked.start, asked.end) == was:
+        raise Unusable("That is the time that it has already.")
+    if as_time(asked.end, zone) <= now:
+        raise Unusable("That time is over.")
+    if "LOCATION" in events[0]:
+        asked["LOCATION"] = events[0]["LOCATION"]
+    calendar["METHOD"] = "COUNTER"
+    calendar.add_missing_timezones()
+    return calendar.to_ical().decode(), span_in_words(asked.start, asked.end, zone)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import ssl
 import sys
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
@@ -94,7 +95,7 @@ class DavTools:
         return {address: str(card["name"]) for card in found["contacts"] for address in card["mail"]}
 
     def client(self) -> DavClient:
-        """The client of the account, which exists once. Raises ToolFailed: the library is missing."""
+        """The client of the account, which exists once. Raises ToolFailed: its library or CA is missing."""
         if self._made is None:
             from agent_core.tools.dav.dav_client import DavClient  # noqa: PLC0415 - not before it is used
             from agent_core.tools.web.ip_rules import AddressReach  # noqa: PLC0415 - not before it is used
@@ -105,5 +106,11 @@ class DavTools:
             assert self._settings is not None
             limits = WebLimits(headers_s=_WAIT_S, silence_s=_WAIT_S, max_bytes=_MAX_BYTES, apart_s=0.0)
             web = WebClient(AddressReach(), limits)
+            if self._settings.tls_ca_file is not None:
+                web.tls = ssl.create_default_context()
+                try:
+                    web.tls.load_verify_locations(self._settings.tls_ca_file)
+                except OSError as error:
+                    raise ToolFailed(f"tools.dav.tls_ca_file cannot be used: {error}") from error
             self._made = DavClient(self._settings, web, self.process, self._clock, self._zone)
         return self._made

@@ -124,8 +124,11 @@ def compose(
     head["MIME-Version"] = "1.0"
     boundary = hashlib.sha256(message_id.encode()).hexdigest()[:32]
     texts = _alternative(*texts_of(message, missing=missing, formatted=formatted), f"=_{boundary}")
-    if message.context.itip:  # RFC 6047: programs look for it among the versions of the text
-        texts.attach(_part("calendar", message.context.itip, method="REPLY"))
+    if itip := message.context.itip:  # RFC 6047: programs look for it among the versions of the text
+        method = (
+            "COUNTER" if "\nMETHOD:COUNTER\r" in itip else "REPLY"
+        )  # words of people stand on folded lines
+        texts.attach(_part("calendar", itip, method=method))
     local, _, domain = address.rpartition("@")
     copies = (f"{local}+{SEND_COPY_TAG}@{domain}", address) if self_copy else ()
     raw = _assembled(head, texts, files, f"=_m{boundary}")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import ssl
 import uuid
 from collections import deque
 from contextlib import suppress
@@ -36,6 +37,16 @@ _ROOM_CHANGED = {"172", "173", "174", "104"}
 _DISCO_INFO, _DISCO_ITEMS = (f"{{http://jabber.org/protocol/disco#{each}}}" for each in ("info", "items"))
 _UPLOAD = "{urn:xmpp:http:upload:0}"
 logging.getLogger("slixmpp").setLevel(logging.WARNING)  # it would write down the login
+
+
+def _no_proof(domain: str, error: ssl.SSLError) -> str:
+    """The sentence about a server that has not proved who it is."""
+    if not isinstance(error, ssl.SSLCertVerificationError):
+        return f"the server of {domain} offers no encryption that both sides know, so no password was sent"
+    return (
+        f"the certificate of the server is not trusted for {domain}, so no password was sent "
+        f"({error.verify_message.rstrip('.')}); if its authority is your own, name its file in ca_file"
+    )
 
 
 class Refused(Exception):
@@ -101,6 +112,9 @@ class Link:
 
     async def open(self) -> None:
         """Log in. Raises `ChannelAuthFailed`, `ChannelMisconfigured` or `ChannelUnavailable`."""
+        config = self._config
+        if config.ca_file is not None and not config.ca_file.is_file():
+            raise ChannelMisconfigured(f"ca_file {config.ca_file} is not there")
         started: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
 
         def end(result: Exception | None) -> None:
@@ -119,7 +133,7 @@ class Link:
         on("no_auth", lambda _: end(ChannelAuthFailed("the server has no safe way to log in")))
         on(
             "ssl_invalid_chain",
-            lambda error: end(ChannelUnavailable(f"its certificate is not valid: {error}")),
+            lambda error: end(ChannelUnavailable(_no_proof(config.domain, error))),
         )
         on("stream_error", lambda error: self.end(f"the server ends the connection: {error['condition']}"))
         on("disconnected", lambda reason: self.end(str(reason or "the connection is lost")))

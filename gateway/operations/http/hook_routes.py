@@ -135,7 +135,7 @@ def headers_of(settings: HookSettings, body: bytes) -> Mapping[str, str]:
 
 
 def text_of(body: bytes, content_type: str, template: str) -> str:
-    """Return what is said of a request: the template with the body's fields, else the body."""
+    """Return what is said of a request: the template with its fields, or all of it if that is nothing."""
     text = body.decode("utf-8", "replace")
     if content_type == "application/x-www-form-urlencoded":
         text = parse_qs(text, max_num_fields=100).get("payload", [text])[0]  # as GitHub sends forms
@@ -143,8 +143,10 @@ def text_of(body: bytes, content_type: str, template: str) -> str:
         data = json.loads(text)
     except (ValueError, RecursionError):
         data = None
-    if template:
-        text = _FIELD.sub(lambda match: _shown(field_at(data, match[1])), template)
+    is_readable = data is not None or not _FIELD.search(template)
+    said = _FIELD.sub(lambda match: _shown(field_at(data, match[1])), template) if is_readable else ""
+    if said.strip():
+        text = said
     elif isinstance(data, (dict, list)):
         text = json.dumps(data, ensure_ascii=False, indent=1)
     text = "".join(char for char in text if char.isprintable() or char in "\n\t").strip()

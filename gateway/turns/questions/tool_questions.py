@@ -307,8 +307,7 @@ class ToolQuestions:
         """
         Return the turn whose people are asked; None: nobody. Raises `PlaceUnknown`.
 
-        A background job asks in its person's conversation if no others can read it, else the owner in
-        private.
+        A job asks in its person's conversation if no others can read it, else the owner in private.
         """
         if all(row.message.kind == "message" for row in turn.rows):
             return turn
@@ -545,6 +544,8 @@ def _was_asked(step: Step) -> bool:
 def _job_as_asked(turn: Turn) -> Turn | None:
     """A job of a person as a turn of the conversation that asked for it; None of anything else."""
     message = turn.head.message
+    if message.kind == "job":  # a scheduled one, also of a webhook or a watch, runs there
+        return turn
     order = order_of(message)
     if message.kind != KIND or order is None or order.by_heartbeat:
         return None

@@ -93,3 +93,23 @@ async def test_a_stream_is_kept_alive_and_ends_with_an_error_if_squidbot_stops(w
     rest = (await answer.content.read()).decode().split("\n\n")
     error = json.loads(rest[-2].removeprefix("data: "))["error"]
     assert (error["type"], "stopping" in error["message"]) == ("server_error", True)
+
+
+async def test_a_page_in_a_browser_must_be_named(world):
+    """Its questions and all answers, errors too; other pages get nothing that lets them read. It is off by default."""
+    page, other = "https://chat.example.org", "https://evil.example"
+    asked = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "x-stainless-os"}
+    answer = await world.client.options("/v1/chat/completions", headers={"Origin": page, **asked})
+    assert answer.status == 401
+    assert "Access-Control-Allow-Origin" not in answer.headers
+    world.channel.origins = (page,)
+    answer = await world.client.options("/v1/chat/completions", headers={"Origin": page, **asked})
+    assert (answer.status, answer.headers["Access-Control-Allow-Headers"]) == (204, "x-stainless-os")
+    known = {"Authorization": f"Bearer {world.text}"}
+    for path, headers, status in (("/v1/models", known, 200), ("/v1/models", {}, 401)):
+        for origin, allowed in ((page, page), (other, None)):
+            answer = await world.client.get(path, headers={"Origin": origin, **headers})
+            assert answer.status == status
+            assert answer.headers.get("Access-Control-Allow-Origin") == allowed
+    answer = await world.client.options("/v1/chat/completions", headers={"Origin": other, **asked})
+    assert answer.status == 401

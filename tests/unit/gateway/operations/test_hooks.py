@@ -74,7 +74,7 @@ def test_a_signature_is_of_the_whole_body():
         ({"a": "x\u202ey\x1b[31m"}, "{a}", "xy[31m"),
         ({"a": "ä"}, "", '{\n "a": "ä"\n}'),
         ([1], "{0}", "1"),
-        ("text", "{a}", ""),
+        ("text", "{a}", '"text"'),
     ],
 )
 def test_what_is_said_of_a_body(body, template, said):
@@ -87,9 +87,16 @@ def test_bodies_of_other_kinds():
     assert text_of(b"The door is open", "text/plain", "") == "The door is open"
     form = urlencode({"payload": json.dumps({"ref": "main"})}).encode()
     assert text_of(form, "application/x-www-form-urlencoded", "pushed {ref}") == "pushed main"
-    assert text_of(b"[" * 100_000, JSON, "x{a}") == "x"
+    assert text_of(b"[" * 100_000, JSON, "x{a}") == f"{'[' * 4000}…"
     assert text_of(b"\xff\xfe", JSON, "") != ""
     assert len(text_of(b"y" * 1_000_000, "text/plain", "")) == 4001
+
+
+def test_a_report_without_the_fields_is_not_dropped():
+    """A quote in a template of Home Assistant breaks its JSON, and GitHub's first call has other fields."""
+    assert text_of(b'{"text": "The "big" door"}', JSON, "{text}") == '{"text": "The "big" door"}'
+    assert "Keep it simple" in text_of(b'{"zen": "Keep it simple"}', JSON, "{action} {issue.title}")
+    assert text_of(b'{"a": ""}', JSON, "It rings") == "It rings"
 
 
 def job(kind):

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import json
+import ssl
 import threading
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
+import trustme
 
+from agent_core.skills.skill_source import MAX_BYTES
 from gateway.cli import command_context, generated_commands
 from gateway.cli.commands import app
+from gateway.operations import skill_operations
 from gateway.operations.home_files import open_skills
 from gateway.operations.operation_context import OperationContext
 from gateway.operations.render import skill_text
@@ -18,6 +24,7 @@ from gateway.operations.skill_operations import SkillRefused
 from gateway.settings import Settings
 from gateway.system.home import Home
 from tests.unit.agent_core.skills.sources import FILES, TEA, below, folder, tar_of
+from tests.web_world import PRIVATE, PUBLIC, HttpServer, client, http, redirect, server
 
 NASTY = (
     TEA
@@ -30,7 +37,9 @@ class Desk:
         self.home = Home(root / "home")
         self.folder = self.home.root / "workspace" / "skills"
         part: Any = None
-        self.ask = OperationContext(part, part, skills=open_skills(Settings(), self.home))
+        self.ask = OperationContext(
+            part, part, settings=Settings(), skills=open_skills(Settings(), self.home)
+        )
 
     async def add(self, source: Path, **options: Any) -> dict[str, Any]:
         shown = await self.ask.call("skills_add", {"source": str(source), **options})
@@ -66,6 +75,72 @@ async def test_it_is_shown_before_and_then_added_as_it_was_shown(desk: Desk, tmp
     assert (desk.folder / "tea" / "SKILL.md").read_bytes() == NASTY
     rows = {row["name"]: row["from"] for row in (await desk.ask.call("skills_list", {}))["skills"]}
     assert rows["memory"] == "squidbot" and rows["tea"].startswith(f"{source} (git without a commit), 20")
+
+
+@pytest.fixture
+async def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[HttpServer]:
+    """A server with https, whose authority the client of skills trusts."""
+    authority = trustme.CA()
+    trusted, own = ssl.create_default_context(), ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    authority.configure_trust(trusted)
+    authority.issue_cert(PUBLIC).configure_cert(own)
+    monkeypatch.setattr(
+        skill_operations, "_web_client", lambda _, most: client(tls=trusted, max_bytes=most, total_s=3.0)
+    )
+    async with server(tls=own) as running:
+        yield running
+
+
+async def test_an_archive_is_taken_from_its_address(desk: Desk, tmp_path: Path, site: HttpServer) -> None:
+    """Shown first, and kept by its hash and address; what was exchanged meanwhile is not added."""
+    whole = tar_of(tmp_path / "1.tgz", below("repo-v1/skills/tea", FILES)).read_bytes()
+    address = site.url("/repo/v1.tar.gz").replace("http:", "https:")
+    site.answers["/repo/v1.tar.gz"] = http(200, whole, "application/gzip")
+    source = Path(address)  # as the command line has it
+    shown = await desk.ask.call("skills_add", {"source": str(source)})
+    assert shown["source"] == address
+    assert not desk.folder.exists()
+    site.answers["/repo/v1.tar.gz"] = http(
+        200, tar_of(tmp_path / "2.tgz", below("tea", {"SKILL.md": NASTY})).read_bytes()
+    )
+    with pytest.raises(SkillRefused, match="changed since it was shown"):
+        await desk.ask.call("skills_add", {"source": str(source), "sha256": shown["sha256"]})
+    assert not desk.folder.exists()
+    site.answers["/repo/v1.tar.gz"] = http(200, whole, "application/gzip")  # the control
+    assert (await desk.add(source))["added"]
+    assert (desk.folder / "tea" / "SKILL.md").read_bytes() == TEA
+    rows = {row["name"]: row["from"] for row in (await desk.ask.call("skills_list", {}))["skills"]}
+    assert rows["tea"].startswith(f"{address}, 20")
+    assert (await desk.ask.call("skills_check", {"source": str(source)}))["skills"][0]["name"] == "tea"
+
+
+async def test_what_an_address_may_not_do(desk: Desk, site: HttpServer) -> None:
+    """Too much, too slow, nothing, a page, a way without encryption, a certificate of nobody, an address inside."""
+
+    async def slow(_: bytes, writer: Any) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n")
+        await anyio.sleep_forever()
+
+    site.answers |= {
+        "/much": http(200, b"\0" * (MAX_BYTES + 1)),
+        "/slow": slow,
+        "/page": http(200, b"<html>sign in"),
+    }
+    async with server() as plain:
+        plain.answers["/x"] = http(200, b"x")
+        site.answers["/down"] = redirect(plain.url("/x"))
+        for path, why in (
+            ("/much", "more than 16,777,216 bytes"),
+            ("/slow", "did not answer in time"),
+            ("/gone", "status 404"),
+            ("/page", "is damaged|cannot be read|no archive"),
+            ("/down", "anybody on the way can change it"),
+        ):
+            with pytest.raises(SkillRefused, match=why):
+                await desk.add(Path(site.url(path).replace("http:", "https:")))
+    with pytest.raises(SkillRefused, match="may not be reached"):
+        await desk.add(Path(f"https://{PRIVATE}:{site.port}/x"))
+    assert not desk.folder.exists()
 
 
 async def test_what_has_changed_since_it_was_shown_is_not_added(desk: Desk, tmp_path: Path) -> None:

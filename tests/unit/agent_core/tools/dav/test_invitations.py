@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from base64 import b64encode
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -11,7 +12,7 @@ import pytest
 from icalendar import Calendar
 
 from agent_core.tools.dav.dav_child import answer
-from agent_core.tools.dav.events import Unusable, change_event
+from agent_core.tools.dav.events import Unusable, change_event, span_in_words
 from agent_core.tools.dav.invitations import answer_invitation, find_by_uid, uid_in
 from tests.calendar_world import NOW, ZONE, event
 from tests.mail_invitations import OUTLOOK_UID, google, icloud, outlook
@@ -23,8 +24,12 @@ ZONE_OF_OUTLOOK = "TZID=W. Europe Standard Time"
 OTHER = "\r\nUID:u\r\nDTSTART:20261202T120000Z\r\nEND:VEVENT\r\n"
 
 
-def answered(data: str, stored: str = "", how: str = "accept", *, mine: tuple[str, ...] = (ME, BOT)) -> Any:
-    return answer_invitation(data, stored, how, mine=mine, sent_by=BOT, zone=ZoneInfo(ZONE), now=NOW)
+def answered(
+    data: str, stored: str = "", how: str = "accept", *, mine: tuple[str, ...] = (ME, BOT), **times: str
+) -> Any:
+    return answer_invitation(
+        data, stored, how, mine=mine, sent_by=BOT, zone=ZoneInfo(ZONE), now=NOW, times=times
+    )
 
 
 def events_in(data: str) -> list[Any]:
@@ -79,6 +84,73 @@ def test_a_series_at_another_time_has_no_exceptions_left() -> None:
     moved = answered(one_of(number=1), answered(series())["data"])["data"]
     assert len(events_in(answered(series(number=2).replace("Planung", "Rat"), moved)["data"])) == 2
     assert len(events_in(answered(series(number=2, start="20261202T080000"), moved)["data"])) == 1
+
+
+@pytest.mark.parametrize(
+    ("data", "times", "when"),
+    [
+        (outlook(BOB, [ME]), {"start": "2026-12-02 15:00"}, "Wed 2026-12-02 15:00-16:00"),
+        (
+            google(BOB, [ME]),
+            {"start": "2026-12-04 9:00", "end": "2026-12-04 11:15"},
+            "Fri 2026-12-04 09:00-11:15",
+        ),
+        (one_of(), {"start": "2026-12-05T08:00+00:00"}, "Sat 2026-12-05 09:00-10:00"),
+        (icloud(BOB, [ME]).replace("RRULE", "X-RRULE"), {"start": "2026-12-12"}, "Sat 2026-12-12, all day"),
+    ],
+)
+def test_another_time_is_proposed(data: str, times: dict[str, str], when: str) -> None:
+    """The organizer gets all that RFC 5546 wants, about the version that was sent; the calendar keeps theirs."""
+    found = answered(data, "", "propose", **times)
+    asked = Calendar.from_ical(data).walk("VEVENT")[0]
+    counter = Calendar.from_ical(found["reply"])
+    (said,) = counter.walk("VEVENT")
+    assert counter["METHOD"] == "COUNTER"
+    assert found["proposed"] == when
+    assert span_in_words(said.start, said.end, ZoneInfo(ZONE)) == when
+    for name in ("UID", "SEQUENCE", "ORGANIZER", "SUMMARY", "RECURRENCE-ID"):
+        assert said.get(name) == asked.get(name), name
+    assert [each.params["PARTSTAT"] for each in said.attendees] == ["TENTATIVE"]
+    (kept,) = events_in(found["data"])
+    assert kept.start == asked.start
+    assert answered(data, found["data"], "propose", **times)["same"]
+
+
+@pytest.mark.parametrize(
+    ("data", "start", "why"),
+    [
+        (series(), "2026-12-02 15:00", "a series"),
+        (
+            outlook(BOB, [ME]).replace("COUNTER:FALSE", "COUNTER:TRUE"),
+            "2026-12-02 15:00",
+            "wants no proposals",
+        ),
+        (outlook(BOB, ["else@corp.test"]), "2026-12-02 15:00", "nobody asks"),
+        (outlook(BOB, [ME], method="CANCEL"), "2026-12-02 15:00", "nobody asks"),
+        (outlook(BOB, [ME]), "2026-12-02 10:00", "has already"),
+        (outlook(BOB, [ME]), "2026-11-02 10:00", "is over"),
+        (outlook(BOB, [ME]), "", "Give 'start'"),
+        (outlook(BOB, [ME]), "soon", "is no time"),
+    ],
+)
+def test_no_other_time_is_proposed(data: str, start: str, why: str) -> None:
+    with pytest.raises(Unusable, match=why):
+        answered(data, "", "propose", start=start)
+
+
+def test_a_proposal_that_is_declined_changes_nothing() -> None:
+    """Also if the message has no times; that of another organizer is refused."""
+    stored = answered(outlook(BOB, [ME]), "", "propose", start="2026-12-02 15:00")["data"]
+    declined = outlook(BOB, [ME], method="DECLINECOUNTER")
+    short = re.sub(r"\r\n(DTSTART|DTEND);[^\r]*(?=\r\nDTEND|\r\nCLASS)", "", declined)
+    assert "Standard Time:2026" not in short
+    for data in (declined, short):
+        with pytest.raises(Unusable, match="stays as it was:\nPlanung Q1\nWed 2026-12-02 10:00-11:00"):
+            answered(data, stored)
+    with pytest.raises(Unusable, match="does not have it"):
+        answered(short)
+    with pytest.raises(Unusable, match="another organizer"):
+        answered(outlook("eve@x.test", [ME], method="DECLINECOUNTER"), stored)
 
 
 def test_own_alarms_stay_and_others_do_not_come() -> None:
@@ -170,6 +242,7 @@ def test_whatever_the_file_has_the_process_answers() -> None:
                 "mine": [ME],
                 "sent_by": BOT,
                 "only_uid": False,
+                "times": {},
                 "zone": ZONE,
                 "now": NOW.isoformat(),
             }
