@@ -16,7 +16,7 @@ import json
 import os
 import shlex
 import shutil
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
@@ -206,15 +206,6 @@ def finish_restore(root: Path) -> RestoredBackup:
     return RestoredBackup(
         None, root, _parked(plan.told), put_aside, tuple(map(str, plan.told.get("notes") or ()))
     )
-
-
-def move_into_home(root: Path, stage: Path, put_aside: Sequence[str], *, now: datetime) -> Path | None:
-    """Move a folder's content into the home; replaced files go aside. Raises Unfinished."""
-    brings = tuple(sorted(entry.name for entry in stage.iterdir()))
-    plan = UnfinishedRestore("", stage.name, _name_for_aside(root, now), tuple(put_aside), brings)
-    _make_durable(stage)
-    replace_file(root / NOTE, json.dumps(asdict(plan)).encode())
-    return _carry_out(root, plan)
 
 
 def _parked(told: dict[str, Any]) -> QuarantineCounts:

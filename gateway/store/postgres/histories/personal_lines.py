@@ -52,7 +52,7 @@ class KeptTables:
         try:
             self._db = connect(self._at.url)
             postgres_schema.check(self._db, self._where)
-            postgres_schema.identity(self._db, self._where, self._home)
+            postgres_schema.identity(self._db, self._home)
         except BaseException as error:
             self.__exit__()
             if isinstance(error, psycopg.Error):
