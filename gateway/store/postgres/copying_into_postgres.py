@@ -38,7 +38,6 @@ from gateway.store.state_key import StateKey
 from gateway.store.store_errors import StoreUnusable
 
 _ROWS = 500
-_CHARS = 4 * 1024 * 1024
 _NUMBERED = ("inbox", "receipts", "history_journal", "outbox", "ledger", "collected")
 """The tables that number their rows."""
 
@@ -153,7 +152,7 @@ class PostgresTables:
         for seq, text in enumerate(each):
             rows.append(self._line(session, seq, text, known))
             chars += len(text)
-            if len(rows) >= _ROWS or chars > _CHARS:
+            if len(rows) >= _ROWS or chars > 4 * 1024 * 1024:
                 self._add_lines(rows)
                 rows, chars = [], 0
         self._add_lines(rows)

@@ -288,9 +288,6 @@ class _Document:
         return [str(raw).encode() for (raw,) in rows]
 
 
-"""Lines in memory; a statement must end within the server's limit, too."""
-
-
 def rename_histories(db: ConnectionPort, home: int, change: AddressChange) -> None:
     """Rename senders, sessions and memory scopes; texts stay as they were. Repeating it changes nothing."""
     for session in lines.sessions(db):
