@@ -10,8 +10,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-_EARLY_S = 60.0
-
 
 @dataclass(frozen=True, slots=True)
 class BackoffPolicy:
@@ -80,7 +78,7 @@ class Backoff:
         if up_s >= self.stable_after_s:
             self.reset()
         self.failures += 1
-        early_cap_s = self.policy.early_cap_s if self.waited_s < _EARLY_S else None
+        early_cap_s = self.policy.early_cap_s if self.waited_s < 60.0 else None
         if self._grown == 0 or early_cap_s is None or self.policy.ceiling(self._grown + 1) <= early_cap_s:
             self._grown += 1
         delay_s = max(at_least_s or 0.0, self.policy.delay(self._grown, random=random))

@@ -19,8 +19,6 @@ Identity = tuple[int, int]
 """Device and inode: the same through every path."""
 DIRECTORY = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC
 READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
-_MAX_PARTS = 64
-_MAX_PART = 255
 
 
 def identity_of(found: os.stat_result) -> Identity:
@@ -37,7 +35,7 @@ def parts_of(path: str) -> tuple[str, ...]:
         longest = max(len(os.fsencode(part)) for part in parts)
     except UnicodeEncodeError as error:
         raise ValueError("it contains half a character") from error
-    if longest > _MAX_PART or len(parts) > _MAX_PARTS:
+    if longest > 255 or len(parts) > 64:
         raise ValueError("it is too long")
     return parts
 

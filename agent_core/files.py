@@ -10,8 +10,6 @@ import contextlib
 import os
 from pathlib import Path
 
-_FILE_MODE = 0o600
-
 
 def replace(path: Path, data: bytes, *, durable: bool = True) -> None:
     """Replace the content of ``path`` atomically, readable only by us. Raises OSError; the old one stays."""
@@ -31,7 +29,7 @@ def replace(path: Path, data: bytes, *, durable: bool = True) -> None:
 
 def write_new(path: Path, data: bytes) -> None:
     """Write a file from its beginning and make its content, but not yet its name, durable."""
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, _FILE_MODE)
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         write_all(handle, data)
         os.fsync(handle)

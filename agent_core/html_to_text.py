@@ -17,7 +17,6 @@ from urllib.parse import urljoin
 from agent_core.html_elements import OpenElements
 
 MAX_CHARS = 2_000_000
-_TAG_WINDOW = 8_192
 _PIECE_CHARS = 32_768
 
 _NAME = re.compile(r"/?[a-zA-Z][a-zA-Z0-9:-]{0,30}")
@@ -50,7 +49,6 @@ _ONLY_IN_PAGES = {"base", *_HEADINGS}
 _STRUCK_OUT = {"s", "strike", "del"}
 _START = re.compile(r"""\bstart\s{0,10}=\s{0,10}["']?(\d{1,6})""", re.IGNORECASE)
 _MAX_TITLE = 300
-_MAX_ADDRESS = 2000
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +147,7 @@ class _Stripper:
     def _end_of_tag(self, position: int) -> int:
         """The ``>`` that ends a tag; one inside quotes does not."""
         source = self._source
-        limit = min(len(source), position + _TAG_WINDOW)
+        limit = min(len(source), position + 8_192)
         end = source.find(">", max(position, self._none_before), limit)
         if end < 0:
             self._none_before = max(self._none_before, limit)
@@ -243,7 +241,7 @@ class _Stripper:
         if closing:
             target, shown = self._links.pop() if self._links else ("", 0)
             # Only as much of the text as may be the address itself: a link costs the same behind any text.
-            before = "".join(piece[-_MAX_ADDRESS:] for piece in self._out[-3:])
+            before = "".join(piece[-2000:] for piece in self._out[-3:])
             if target and self._shown > shown and target.removeprefix("mailto:") not in before:
                 self._out.append(f" ({target})")
             return

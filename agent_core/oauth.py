@@ -26,7 +26,6 @@ from agent_core.state_folder import DiskFolder, StateFolder, StateUnreachable
 from agent_core.text import one_line
 
 _USUAL_LIFE_S = 3600.0
-_MAX_LIFE_S = 400 * 86_400.0
 _EARLY_S = 120.0
 """A token is renewed this long before it expires, so that a login does not outlive it."""
 _NEW_S = 60.0
@@ -296,4 +295,4 @@ def lifetime_s(told: object) -> float:
         life_s = float(told)  # type: ignore[arg-type]  # whatever it is, there is an answer
     except (TypeError, ValueError, OverflowError):
         return _USUAL_LIFE_S
-    return life_s if 0 < life_s <= _MAX_LIFE_S else _USUAL_LIFE_S
+    return life_s if 0 < life_s <= 400 * 86_400.0 else _USUAL_LIFE_S

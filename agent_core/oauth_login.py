@@ -29,7 +29,6 @@ MAX_WAIT_S = 1800.0
 """A login that is not finished by then has to begin again."""
 _PAUSE_S = 5.0
 """Between two questions, by default, and what each "slow_down" adds (RFC 8628, section 3.5)."""
-_REQUEST_BYTES = 16_384
 _DEVICE = "urn:ietf:params:oauth:grant-type:device_code"
 Post = Callable[[str, Mapping[str, str]], Awaitable[Mapping[str, Any]]]
 """Sends a form; returns the JSON object of the answer. Raises ProviderRefused or ProviderUnreachable."""
@@ -237,7 +236,7 @@ def _query_fields(address: str) -> dict[str, str]:
 async def _request_target(stream: SocketStream) -> str:
     """Return the target of a browser's request, which may come in pieces."""
     request = bytearray()
-    while b"\r\n\r\n" not in request and len(request) < _REQUEST_BYTES:
+    while b"\r\n\r\n" not in request and len(request) < 16_384:
         request += await stream.receive(4096)
     words = bytes(request).partition(b"\r\n")[0].decode("ascii", "replace").split(" ")
     return words[1] if len(words) == 3 and words[0] == "GET" else ""

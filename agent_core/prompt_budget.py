@@ -25,8 +25,6 @@ _DENSE = 0.65
 _TWO_BYTES = 1.0
 _THREE_BYTES = 1.4
 _FOUR_BYTES = 2.8
-_MIN_FACTOR = 0.5
-_MAX_FACTOR = 3.0
 _COUNTED_TEXTS = 1024
 _COUNTED_CHARS = 1024
 """Each turn asks several times about every line: the counts of so many texts up to this length are kept."""
@@ -145,7 +143,7 @@ class TokenEstimate:
         # The margin is wanted: experience is compared with the guess without it.
         seen = self.factor * actual * _MARGIN / estimated
         moved = self.factor + (seen - self.factor) / 5
-        return replace(self, factor=min(_MAX_FACTOR, max(_MIN_FACTOR, moved)))
+        return replace(self, factor=min(3.0, max(0.5, moved)))
 
 
 def clip(text: str, max_tokens: int, estimate: TokenEstimate) -> str:

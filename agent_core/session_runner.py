@@ -20,7 +20,6 @@ from anyio.abc import TaskGroup
 from agent_core.messages import SessionKey
 
 Job = Callable[[], Awaitable[None]]
-_BEHIND_EACH = 3
 _log = structlog.get_logger(__name__)
 
 
@@ -203,7 +202,7 @@ class SessionRunner:
             if not isinstance(person, Behind):
                 if self._busy[person] < self._each:
                     return person
-            elif behind is None and self._busy[person] < _BEHIND_EACH:
+            elif behind is None and self._busy[person] < 3:
                 reserved = self._concurrency > 2 and not person.is_owners and not self._of_owner
                 behind = person if left > reserved else None
         return behind

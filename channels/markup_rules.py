@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from markdown_it.token import Token
 
 _MAX_CHARS = 2000
-_MAX_LINES = 100
 _ENDS = {"\\(": "\\)", "\\[": "\\]", "$$": "$$"}
 _SPOILER = re.compile(r"\|\|(?!\s)(?P<said>[^\n|]{1,2000})(?<!\s)\|\|(?!\|)")
 _FOOTNOTE = re.compile(r"\[\^(?P<name>[\w\-]{1,30})\]")
@@ -140,7 +139,7 @@ def _formula_block(state: StateBlock, start: int, end: int, silent: bool) -> boo
         if not silent:
             _push_block(state, lines[0], lines[0][2:-2].strip(), start)
         return True
-    for number in range(start + 1, min(end, start + _MAX_LINES)):
+    for number in range(start + 1, min(end, start + 100)):
         lines.append(state.src[state.bMarks[number] + state.tShift[number] : state.eMarks[number]].rstrip())
         if lines[-1] == close:
             break

@@ -7,7 +7,7 @@ gateway. A module with a plugin loads quickly: what is heavy is imported in `Cha
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Generic, Literal, Protocol, Self, TypeVar
@@ -234,10 +234,6 @@ class ChannelPlugin(ABC, Generic[Config]):
         ``refused`` is told of a file that cannot be read. Nothing else uses the account meanwhile.
         """
         return iter(())
-
-    def write_row_file(self, folder: Path, name: str, generation: int, rows: Iterable[Row]) -> bool:
-        """Write such a file into an account's folder; False: accounts of this kind have none."""
-        return False
 
     def trusts_no_more(self, config: Config, first: Config) -> bool:
         """

@@ -45,11 +45,8 @@ from agent_core.tools.policy import ConsentPort, Proposal
 
 _SAME_FAILURE_LIMIT = 3
 _CALLS_AT_ONCE = 32
-_SHORT_RESULT_TOKENS = 500
-_SHORTEST_RESULT_TOKENS = 100
 _SHORTENED_AT_MOST = 4
 """For one model call: a window is known by estimates, and a fallback may have a smaller one."""
-_SMALLEST_CONTEXT_TOKENS = 500
 _UNCLEAR_STATUS = (400, 413, 422)
 _LARGE_SHARE = 0.5
 """Of the model's window: what is refused and longer than this may be too long, whatever the reason says."""
@@ -258,10 +255,10 @@ class AgentRun:
             whole = tokens + estimate.request(self._tail)
             room = int(room) * whole // max(1, int(error.fields["tokens"])) * (9 - times) // 9
             wanted = min(tokens, room // 2 if results else room)
-        self._prompt = await self._build(max(wanted, _SMALLEST_CONTEXT_TOKENS))
+        self._prompt = await self._build(max(wanted, 500))
         room -= estimate.request(self._prompt)
         room -= estimate.request(message for message in self._tail if message.role != "tool")
-        share = max(room // max(1, results), _SHORT_RESULT_TOKENS if times == 1 else _SHORTEST_RESULT_TOKENS)
+        share = max(room // max(1, results), 500 if times == 1 else 100)
         self._tail = [
             message.model_copy(update={"content": clip(message.content, share, estimate)})
             if message.role == "tool"

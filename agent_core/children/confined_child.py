@@ -57,7 +57,6 @@ _CAPABILITIES = {"x86_64": (125, 126), "aarch64": (90, 91)}
 _FILE_RIGHTS = 0b1100000000000111
 """Those that may be given on what is no folder: execute, write, read, cut, ioctl."""
 _KIND, _FOLDER, _LINK = 0o170000, 0o040000, 0o120000
-_DRAIN_LIMIT_S = 0.5
 _CHECK_EVERY_S = 0.1
 _PIECE = 65536
 _MAX_WAITING = 64
@@ -227,7 +226,7 @@ class _Run:
             code = os.waitstatus_to_exitcode(os.waitpid(program, 0)[1])
             report["signal" if code < 0 else "status"] = abs(code)
         end_all(report)
-        give_up_at = time.monotonic() + _DRAIN_LIMIT_S
+        give_up_at = time.monotonic() + 0.5
         while self._output.take(reading) and time.monotonic() < give_up_at:
             if not select.select([reading], [], [], 0.05)[0]:
                 break

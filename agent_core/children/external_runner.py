@@ -19,7 +19,6 @@ from agent_core.children.listener import Serve, serve_handle
 from agent_core.children.order import ProgramOutcome, outcome_of, serve_nothing
 
 _GRACE_S, _END_LIMIT_S = 15.0, 6.0
-_MAX_REPORT_BYTES = 4_000_000
 
 
 async def run_in_unit(order: Mapping[str, Any], serve: Serve | None = None) -> ProgramOutcome:
@@ -93,6 +92,6 @@ class _Pieces:
         with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
             async for piece in self._stream:
                 self.said += piece
-                if len(self.said) > _MAX_REPORT_BYTES:
+                if len(self.said) > 4_000_000:
                     return b""
         return bytes(self.said)

@@ -21,7 +21,6 @@ from uuid import uuid4
 PROBE_PROCESSES = 12
 """The limit of processes under which the attempts are made."""
 _TOO_MANY = 60
-_CONNECT_LIMIT_S = 1.0
 _PTRACE, _PTRACE_SEIZE = {"x86_64": 101, "aarch64": 117}, 0x4206
 _REFUSED, _DONE = "refused", "done"
 
@@ -182,7 +181,7 @@ def _signal(given: Mapping[str, Any]) -> bool:
 
 def _connect(family: int, kind: int, address: Any) -> bool:
     with socket.socket(family, kind) as made:
-        made.settimeout(_CONNECT_LIMIT_S)
+        made.settimeout(1.0)
         made.connect(address)
     return True
 

@@ -35,7 +35,6 @@ _RIGHTS = (0, 13, 14, 15, 15, 16)
 """How many rights on files Landlock knows, by version; the last one for all later ones."""
 _ADDRESS_SPACE = 4
 """Programs reserve more addresses than they use; so many times the memory."""
-_OPEN_FILES = 1024
 _PENDING_SIGNALS = 1024
 """Timers count as well; the user has so many thousand in all, and the daemon is the same user."""
 
@@ -99,7 +98,7 @@ def rlimits_of(limits: Ceilings) -> list[tuple[int, int]]:
     found = [
         (resource.RLIMIT_CORE, 0),
         (resource.RLIMIT_CPU, int(limits.seconds) + 1),
-        (resource.RLIMIT_NOFILE, _OPEN_FILES),
+        (resource.RLIMIT_NOFILE, 1024),
         (resource.RLIMIT_MEMLOCK, 0),
         (resource.RLIMIT_MSGQUEUE, 0),
         (resource.RLIMIT_SIGPENDING, _PENDING_SIGNALS),

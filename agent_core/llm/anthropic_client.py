@@ -30,7 +30,6 @@ from agent_core.ports import Clock
 
 DEFAULT_MAX_TOKENS = 16_384
 """Newer models think unless they are told not to, and a thought counts as answer."""
-_ROOM_FOR_TEXT = 4096
 _BUDGETS = {"minimal": 1024, "low": 1024, "medium": 4096, "high": 16_384, "xhigh": 32_768}
 """Tokens of thinking for each ``reasoning_effort``; 1,024 is the provider's least."""
 _NOT_IN_IDS = re.compile(r"[^a-zA-Z0-9_-]")
@@ -72,7 +71,7 @@ def request_body(
             body["output_config"] = {"effort": "low" if effort == "minimal" else effort}
         else:
             body["thinking"] = {"type": "enabled", "budget_tokens": budget}
-        longest = max(longest, budget + _ROOM_FOR_TEXT)
+        longest = max(longest, budget + 4096)
     body["max_tokens"] = longest
     if shaped and shaped[0].role == "system":
         body["system"] = [{"type": "text", "text": shaped[0].text} | (CACHE_CONTROL if 0 in places else {})]

@@ -19,7 +19,6 @@ _CUT_TOKEN = re.compile(r"<\|\w")
 _SPEAKERS = ("assistant", "user", "human", "system", "tool")
 _SPEAKER = re.compile(rf"({'|'.join(_SPEAKERS)})\s*(:|\n|\Z)", re.IGNORECASE)
 _CODE = re.compile(r"`+|\n")
-_FENCE = 3
 _MAX_HEADER = 100
 
 
@@ -88,7 +87,7 @@ class ControlTokens:
         for mark in _CODE.findall(text):
             if mark == "\n":
                 self._quoted = False
-            elif len(mark) >= _FENCE:
+            elif len(mark) >= 3:
                 self._fenced = not self._fenced
             else:
                 self._quoted = not self._quoted

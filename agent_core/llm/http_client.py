@@ -27,7 +27,6 @@ from agent_core.ports import Clock
 _MAX_ANSWER_BYTES = 8 * 1024 * 1024
 _MAX_STREAM_BYTES = 64 * 1024 * 1024
 """Several times the longest answer: each token comes in some hundred bytes of JSON."""
-_MAX_NUMBER = 40
 _DECODERS: Mapping[str, type[SseDecoder | LineDecoder]] = {
     "text/event-stream": SseDecoder,
     "application/x-ndjson": LineDecoder,
@@ -156,4 +155,4 @@ class HttpModelClient(ModelClient):
 
 def _number(digits: str) -> int:
     """A number of the answer: none that we look at is long, and Python refuses thousands of digits."""
-    return int(digits) if len(digits) <= _MAX_NUMBER else 0
+    return int(digits) if len(digits) <= 40 else 0

@@ -29,7 +29,6 @@ from agent_core.language import _, gettext_noop
 from agent_core.text import one_line
 
 EMPTY_ANSWER = gettext_noop("The language model gave an empty answer.")
-_MAX_PAUSE_S = 3600.0
 
 _TOO_LONG = re.compile(
     r"context[ _-]?(length|window|size|limit)|maximum (context|prompt)|too many (input )?tokens"
@@ -197,7 +196,7 @@ def _number_or_none(text: str) -> float | None:
 
 
 def _clamped(seconds: float) -> float:
-    return min(max(seconds, 0.0), _MAX_PAUSE_S)
+    return min(max(seconds, 0.0), 3600.0)
 
 
 def empty_answer(model: str, finish: str | None) -> ModelRefused:

@@ -13,8 +13,6 @@ from agent_core.llm.pools import ADDRESSES, window_in
 from agent_core.llm.providers import Endpoint, adapt_request, takes_cache_control
 from agent_core.ports import Clock
 
-_MAX_CHECKS = 2
-
 
 class OpenAIClient(HttpModelClient):
     """
@@ -41,7 +39,7 @@ class OpenAIClient(HttpModelClient):
         base = api_base.rstrip("/").removesuffix("/chat/completions")
         self._root = base.removesuffix("/v1")
         self._is_wished = common.get("window") is not None
-        self._looks_left = _MAX_CHECKS
+        self._looks_left = 2
         super().__init__(
             model,
             url=base + "/chat/completions",

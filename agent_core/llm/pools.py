@@ -31,7 +31,6 @@ from agent_core.models import Message, ModelChunk, ToolDefinition
 from agent_core.ports import Clock, LLMPort
 
 _COOL_DOWN = BackoffPolicy(first_s=2.0, cap_s=120.0, jitter=0)
-_OPERATOR_S = 300.0
 _log = structlog.get_logger(__name__)
 
 
@@ -41,7 +40,7 @@ _log = structlog.get_logger(__name__)
 def cool_down_s(error: ModelError, failures: int) -> float:
     """Return the seconds to skip a member after its ``failures``-th error in a row; 0.0: not at all."""
     if needs_operator(error):
-        return _OPERATOR_S
+        return 300.0
     if isinstance(error, ModelRateLimited) and error.retry_after_s is not None:
         return error.retry_after_s
     if isinstance(error, ContextTooLong | ModelRefused):
@@ -257,7 +256,6 @@ HOME_TOKENS = 16_384
 """Asked of Ollama where the owner has said nothing: a model of 8 billion parameters then fits into 8 GB."""
 ADDRESSES = ("/v1/models", "/props", "/api/v0/models", "/api/ps")
 """Of vLLM and llama.cpp, llama.cpp, LM Studio, and Ollama asked in OpenAI's protocol."""
-_SMALLEST = 256
 _KEYS = ("max_model_len", "loaded_context_length", "context_length", "n_ctx")
 
 
@@ -314,4 +312,4 @@ def answer_room(window: int) -> int:
 
 
 def _is_window(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= _SMALLEST
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 256

@@ -22,10 +22,8 @@ from agent_core.ports import AttachmentPort, PicturePort
 
 MAX_PICTURE_BYTES = 3_750_000
 """In base64 it is a third more, and five million is where the first provider says no."""
-MAX_PIXELS = 40_000_000
 MAX_SIDE, MAX_SIDE_OF_MANY, MANY = 8000, 2000, 20
 """Pixels on a side: Anthropic refuses the whole request for more, with over 20 pictures for 2,000."""
-MAX_TOTAL_BYTES = 18_000_000
 _log = structlog.get_logger(__name__)
 
 
@@ -52,14 +50,14 @@ async def _read(
     """The pictures that can be shown, and why others are too large."""
     found: dict[str, tuple[str, bytes]] = {}
     too_large: dict[str, str] = {}
-    left = MAX_TOTAL_BYTES
+    left = 18_000_000
     for message in reversed(messages):
         for file in message.attachments:
             if file.sha256 in found:
                 continue
             try:
                 picture = await attachments.picture(
-                    file, max_bytes=min(left, MAX_PICTURE_BYTES), max_pixels=MAX_PIXELS, max_side=max_side
+                    file, max_bytes=min(left, MAX_PICTURE_BYTES), max_pixels=40_000_000, max_side=max_side
                 )
             except ValueError as error:
                 too_large[file.sha256] = str(error)
@@ -93,7 +91,6 @@ _MAX_FILE_BYTES = 12_000_000
 _SIDE = 2000
 """Pixels: every provider takes so many, and the models see no more."""
 _LIMIT_S = 20.0
-_IDLE_S = 60.0
 
 
 def can_scale() -> bool:
@@ -107,7 +104,7 @@ class ScaledPictures:
     def __init__(self, attachments: AttachmentPort) -> None:
         self._attachments = attachments
         child = (sys.executable, "-m", "agent_core.llm.scaling_child")
-        self.process = ChildProcess("pictures", child, idle_s=_IDLE_S)
+        self.process = ChildProcess("pictures", child, idle_s=60.0)
 
     async def picture(
         self, attachment: Attachment, *, max_bytes: int, max_pixels: int, max_side: int

@@ -11,7 +11,6 @@ from collections.abc import AsyncGenerator, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 import anyio
-import structlog
 
 from agent_core.errors import ModelError, ModelRateLimited, ModelUnavailable, ModelUnreadable, StreamBroken
 from agent_core.language import gettext_noop
@@ -26,7 +25,6 @@ _PIECE_LIMIT_S = 20.0
 """From the first byte of a piece to its last: a network has pauses, a model has none there."""
 _FRAGMENT_CHARS = 16
 """What a fragment of a tool call counts besides its arguments: calls without any end somewhere, too."""
-_log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,7 +54,6 @@ _LEAST_BYTES, _BYTES_PER_SECOND, _MAX_BYTES = 256 * 1024, 2048, 8 * 1024 * 1024
 Of a transcript, by the length of the sound: a second of it has fewer than ten tokens of a hundred bytes.
 Eight megabytes of empty brackets would be 180 in memory.
 """
-_ROOM_BYTES = 64 * 1024
 _MAX_PICTURE_BYTES = 5_000_000
 """Through litellm's process."""
 _WITHOUT_SEGMENTS = ("gpt-4o", "gpt-audio")
@@ -234,7 +233,7 @@ class ProviderPictures:
         # Those of OpenAI that can do nothing else refuse to be told so.
         only_inside = client.endpoint.model.startswith("gpt-image")
         inside = {} if only_inside else {"response_format": "b64_json"}
-        most = count * (self._max_bytes * 4 // 3 + _ROOM_BYTES)
+        most = count * (self._max_bytes * 4 // 3 + (64 * 1024))
         content = await client.post({**inside, **fields}, most_bytes=most, what="pictures that are too large")
         return self._made_in(content, count, None)
 

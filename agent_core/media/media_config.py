@@ -14,7 +14,6 @@ from agent_core.llm.model_config import ProviderSpec, unknown_name
 from agent_core.llm.prices import listed_per_minute
 from agent_core.llm.providers import endpoint_of
 
-_ALL_OF_A_TURN_S = 1800.0
 SLOWNESS = 6.0
 """The time that the engine on this machine may take, in multiples of a sound's length."""
 LOCAL = "local"
@@ -61,7 +60,7 @@ class TranscribeSettings(_Strict):
         """Return the most seconds of one turn's transcriptions: half an hour plus the last sound."""
         local = self.provider == LOCAL
         one_s = max(self.timeout_s, self.max_seconds * SLOWNESS) if local else 2 * self.timeout_s
-        return _ALL_OF_A_TURN_S + one_s
+        return 1800.0 + one_s
 
     def price(self, providers: Mapping[str, ProviderSpec]) -> float | None:
         """Return the price of a minute of sound in US dollars; None if it is unknown."""

@@ -238,7 +238,6 @@ def _track_seconds(head: bytes) -> float:
 
 WAVEFORM_MAX = 1024
 """The loudest value (MSC3246)."""
-_BARS = 100
 _SAMPLES_PER_S = 48_000
 
 _MAX_HOURS = 24
@@ -309,7 +308,7 @@ def waveform_of(levels: Sequence[int]) -> tuple[int, ...]:
     """Any number of levels as the number of bars that clients show; the loudest has full height."""
     if not levels:
         return ()
-    bars = min(_BARS, len(levels))
+    bars = min(100, len(levels))
     means = []
     for bar in range(bars):
         part = levels[bar * len(levels) // bars : (bar + 1) * len(levels) // bars]

@@ -11,7 +11,6 @@ from typing import Protocol
 from agent_core.media.sound_file import Sound, opus_in, wav_chunks, waveform_of
 
 _MAX_LEVELS = 10_000
-_MAX_SOUND_S = 24 * 3600
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +77,7 @@ def _levels_of(pcm: bytes, per_s: int) -> Sound | None:
     samples = array.array("h", pcm[: len(pcm) // 2 * 2])
     if sys.byteorder == "big":
         samples.byteswap()
-    if not 0 < len(samples) / per_s <= _MAX_SOUND_S:
+    if not 0 < len(samples) / per_s <= 24 * 3600:
         return None
     step = max(1, per_s // 50, len(samples) // _MAX_LEVELS)
     levels = [max(map(abs, samples[first : first + step : 8])) for first in range(0, len(samples), step)]

@@ -18,9 +18,7 @@ from agent_core.models import Usage
 TOKENS_PER_SECOND = 10
 """What a second of sound counts as in the budget where the provider does not say how many tokens it was."""
 _NOBODY_SPOKE = 0.6
-_IMPROBABLE = -1.0
 _UNSURE = -0.7
-_REPETITIVE = 2.4
 
 
 class TranscriptionFailed(Exception):
@@ -79,7 +77,7 @@ def transcript_in(answer: object) -> StoredTranscript:
         return StoredTranscript(tidy(answer["text"]), sure < _UNSURE, language)
     spoken = [one for one in told if not _is_silence(one)]
     lasts = [(_number(one, "avg_logprob", 0.0), _seconds(one)) for one in spoken]
-    repeats = any(_number(one, "compression_ratio", 1.0) > _REPETITIVE for one in spoken)
+    repeats = any(_number(one, "compression_ratio", 1.0) > 2.4 for one in spoken)
     nobody = any(_number(one, "no_speech_prob", 0.0) > _NOBODY_SPOKE for one in spoken)
     text = "".join(one["text"] if one["text"][:1].isspace() else f" {one['text']}" for one in spoken)
     return StoredTranscript(tidy(text), _mean(lasts) < _UNSURE or repeats or nobody, language)
@@ -103,7 +101,7 @@ def cost_of(answer: object, seconds: float, *, model: str, usd_per_minute: float
 def _is_silence(segment: Mapping[str, Any]) -> bool:
     """Return True if the engine probably invented this segment from silence."""
     nobody = _number(segment, "no_speech_prob", 0.0) > _NOBODY_SPOKE
-    return nobody and _number(segment, "avg_logprob", 0.0) < _IMPROBABLE
+    return nobody and _number(segment, "avg_logprob", 0.0) < -1.0
 
 
 def tidy(text: str) -> str:

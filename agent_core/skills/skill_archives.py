@@ -16,8 +16,6 @@ from typing import Any, Self
 
 from agent_core.errors import SkillInvalid
 
-_MAX_UNPACKED = 64 * 1024 * 1024
-_HEADER_BYTES = 64 * 1024
 _LONG_HEADERS = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)
 
 
@@ -34,7 +32,7 @@ def entries_of_archive(content: bytes, most: int) -> Iterator[_Entry]:
         yield from _entries_of_zip(content, most)
         return
     mode = "r|gz" if content.startswith(b"\x1f\x8b") else "r|"
-    left = _MAX_UNPACKED
+    left = 64 * 1024 * 1024
     with tarfile.open(fileobj=io.BytesIO(content), mode=mode, tarinfo=_Member) as tar:  # type: ignore[call-overload]
         for count, member in enumerate(tar):
             left -= member.size
@@ -70,6 +68,6 @@ class _Member(tarfile.TarInfo):
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
         """Parse a header of a sensible size."""
         found = super().frombuf(buf, encoding, errors)
-        if found.type in _LONG_HEADERS and found.size > _HEADER_BYTES:
+        if found.type in _LONG_HEADERS and found.size > 64 * 1024:
             raise SkillInvalid("the archive contains a name that is too long")
         return found

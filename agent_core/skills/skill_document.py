@@ -20,7 +20,6 @@ from agent_core.text import is_visible, one_line
 
 MAX_SKILL_BYTES = 256 * 1024
 _MAX_FRONT_MATTER_CHARS = 8192
-_MAX_NAME_CHARS = 64
 _MAX_DESCRIPTION_CHARS = 1024
 _MAX_COMPATIBILITY_CHARS = 500
 _PUBLISHED = frozenset({"name", "description", "license", "compatibility", "metadata", "allowed-tools"})
@@ -93,7 +92,7 @@ def _name(value: object) -> str:
     """A word of lower-case letters of any script, digits, - and _, in the form that is compared."""
     name = normalize("NFKC", value.strip()) if isinstance(value, str) else ""
     plain = all(char.isalnum() or char in "-_" for char in name) and name == name.lower()
-    if not plain or not name or len(name) > _MAX_NAME_CHARS or {name[0], name[-1]} & {"-", "_"}:
+    if not plain or not name or len(name) > 64 or {name[0], name[-1]} & {"-", "_"}:
         raise SkillInvalid(f"name must be a word of a-z, 0-9 and -, not {str(value)[:80]!r}")
     return name
 

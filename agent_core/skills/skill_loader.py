@@ -37,7 +37,6 @@ BUNDLED_SKILLS = Path(__file__).parent
 """The folder of the skills that come with the program."""
 
 _STOPPED = "the owner's yes, because it is not what was added"
-_MAX_NAMED = 50
 
 log = structlog.get_logger(__name__)
 
@@ -94,7 +93,7 @@ class SkillsLoader:
         """See `SkillsPort`."""
         path, _ = self._found(name)
         try:
-            return [each for each in list_skill_files(path.parent) if each != SKILL_FILE][:_MAX_NAMED]
+            return [each for each in list_skill_files(path.parent) if each != SKILL_FILE][:50]
         except (SkillInvalid, OSError):  # the text itself is there all the same
             return []
 

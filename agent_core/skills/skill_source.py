@@ -26,7 +26,6 @@ MAX_FILES = 500
 MAX_BYTES = 16 * 1024 * 1024
 """Of all files of a skill together, and of an archive."""
 _MAX_ENTRIES = 5_000
-_MAX_NESTED = 8
 _COMMIT = re.compile(r"[0-9a-f]{40,64}")
 
 SkillFiles = Mapping[str, bytes]
@@ -199,7 +198,7 @@ def _entries_of_folder(top: Path) -> Iterator[_Entry]:
             for entry in sorted(entries, key=lambda each: each.name):
                 count += 1
                 name = f"{here}{entry.name}"
-                if count > _MAX_ENTRIES or name.count("/") > _MAX_NESTED:
+                if count > _MAX_ENTRIES or name.count("/") > 8:
                     raise SkillInvalid("it holds too many files or folders; name the folder of the skill")
                 if entry.is_dir(follow_symlinks=False) and not is_left_out((entry.name,)):
                     waiting.append(f"{name}/")

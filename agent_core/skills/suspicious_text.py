@@ -13,8 +13,6 @@ from unicodedata import category, normalize
 
 from agent_core.text import one_line
 
-_MAX_OF_A_KIND = 3
-_EXCERPT_CHARS = 120
 _JOINERS = "\u200c\u200d\ufeff"
 _GAP = r"\W{1,3}(?:\w{1,30}\W{1,3}){0,5}"
 _KINDS = {
@@ -73,10 +71,10 @@ def find_suspicious(text: str) -> Iterator[Suspicion]:
     text = normalize("NFKC", text)
     for why, pattern in _KINDS.items():
         for number, found in enumerate(pattern.finditer(text)):
-            if number == _MAX_OF_A_KIND:
+            if number == 3:  # enough of a kind
                 break
             begins = text.rfind("\n", 0, found.start()) + 1
-            words = one_line(text[max(begins, found.start() - 40) : found.end() + 40], _EXCERPT_CHARS)
+            words = one_line(text[max(begins, found.start() - 40) : found.end() + 40], 120)
             yield Suspicion(text.count("\n", 0, found.start()) + 1, why, words)
 
 

@@ -43,12 +43,6 @@ SET_ASIDE = ".set-aside"
 """What is put behind the name of a folder, a pipe or a link that stood in the place of a history."""
 
 _RECENT_IDS = 1000
-_RECENT_BYTES = 512 * 1024
-_BYTES_TO_RECALL = 8 * 1024 * 1024
-_LINES_TO_ASK = 64
-_LINES_TO_PLACE = 5000
-_BYTES_TO_PLACE = 8 * 1024 * 1024
-_REPORTS = 1000
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a pipe must not make anybody wait
 
 log = structlog.get_logger(__name__)
@@ -145,7 +139,7 @@ class HistoryFile:
                 for entry in self._entries_forwards(handle, hint):
                     if entry.position >= position and entry.message is not None:
                         return place_of(entry)
-                    if entry.offset - hint.offset > _BYTES_TO_PLACE:
+                    if entry.offset - hint.offset > 8 * 1024 * 1024:
                         break
                 else:
                     return PageMark(self._end, self._size)
@@ -154,7 +148,7 @@ class HistoryFile:
             for count, entry in enumerate(self._entries(handle)):
                 if entry.position == position and entry.message is not None:
                     return place_of(entry)
-                if entry.position < position or count >= _LINES_TO_PLACE:
+                if entry.position < position or count >= 5000:
                     break
             return PageMark(position, -1)
 
@@ -240,7 +234,7 @@ class HistoryFile:
             number = history_lines.position_in(history_lines.as_object(raw) if raw else None, offset)
             if number is not None:
                 return number + 1 + after
-            if after >= _LINES_TO_ASK:
+            if after >= 64:
                 break
         else:
             return after + 1
@@ -317,7 +311,7 @@ class HistoryFile:
         if message is not None:
             return Entry(position, offset, message, message_chars(message), number=number)
         broken = raw is None or bool(raw.strip())
-        if broken and offset not in self._reported and len(self._reported) < _REPORTS:
+        if broken and offset not in self._reported and len(self._reported) < 1000:
             self._reported.add(offset)
             log.warning("history.line_skipped", file=self.path.name, offset=offset, position=position)
         return Entry(position, offset, None, broken=broken)
@@ -325,14 +319,14 @@ class HistoryFile:
     def _not_there(self, handle: int, messages: Sequence[Message]) -> list[Message]:
         """Those that were not written lately, each id once."""
         if self._recent is None:
-            found = self._last_ids(handle, _RECENT_IDS, _RECENT_BYTES)
+            found = self._last_ids(handle, _RECENT_IDS, 512 * 1024)
             self._recent = RecentIds(reversed(found), keep=_RECENT_IDS)
         written: frozenset[str] | None = None
         new: dict[object, Message] = {}
         for message in messages:
             if message.id is not None and self._recent.may_contain(message.id):
                 if written is None:
-                    written = frozenset(self._last_ids(handle, len(self._recent), _BYTES_TO_RECALL))
+                    written = frozenset(self._last_ids(handle, len(self._recent), 8 * 1024 * 1024))
                 if message.id in written:
                     continue
             new.setdefault(object() if message.id is None else message.id, message)

@@ -144,7 +144,6 @@ def oldest(
 
 
 BLOCK_BYTES = 64 * 1024
-_COUNT_BLOCK_BYTES = 1024 * 1024
 
 ReadAt = Callable[[int, int, int], bytes]
 """Like ``os.pread``: handle, number of bytes, offset."""
@@ -198,7 +197,7 @@ def count_lines(handle: int, start: int, end: int, *, read_at: ReadAt = os.pread
     count = 0
     last = b"\n"
     while start < end:
-        block = read_at(handle, min(_COUNT_BLOCK_BYTES, end - start), start)
+        block = read_at(handle, min(1024 * 1024, end - start), start)
         if not block:
             break
         count += block.count(b"\n")

@@ -31,8 +31,6 @@ from agent_core.storage.layout import Layout
 from agent_core.storage.memory_files import DocumentFile
 from agent_core.storage.session_files import SessionFiles, session_of
 
-_OPEN_SESSIONS = 32
-_OPEN_DOCUMENTS = 64
 _THREADS = 8
 CACHE_BYTES = 4 * 1024 * 1024
 """The memory limit of the decoded lines of all sessions, without those that are in use."""
@@ -142,14 +140,14 @@ class JsonlMemory:
         self._clock = clock
         self._limiter = anyio.CapacityLimiter(_THREADS)
         self._sessions: _Shelf[SessionKey, SessionFiles] = _Shelf(
-            _OPEN_SESSIONS,
+            32,
             lambda key: SessionFiles(key, self.layout, clock, read_at=read_at, sync=sync),
             held=lambda files: files.history.cached_bytes,
             let_go=lambda files: files.history.drop_cache(),
             held_limit=cached_bytes,
         )
         self._documents: _Shelf[MemoryScope, DocumentFile] = _Shelf(
-            _OPEN_DOCUMENTS,
+            64,
             lambda scope: DocumentFile(self.layout.document(scope), self.layout.versions(scope)),
         )
 

@@ -282,7 +282,6 @@ class SessionFiles:
 
 
 _PATH = re.compile(rb"attachments/[0-9a-f]{2}/[0-9a-f]{64}\.[a-z0-9]{1,8}")
-_LONGEST = 100
 
 
 def named_files(folder: Path) -> Iterator[str]:
@@ -296,7 +295,7 @@ def named_files(folder: Path) -> Iterator[str]:
                 block = rest + block
                 for found in _PATH.finditer(block):
                     yield found[0].decode()
-                rest = block[-_LONGEST:]
+                rest = block[-100:]
 
 
 async def named_in_files(folder: Path) -> set[str]:

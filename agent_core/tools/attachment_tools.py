@@ -32,10 +32,8 @@ from agent_core.tools.files.change_tools import ReceivedFile
 from agent_core.tools.plain_text import looks_like_html, text_in
 
 _ID = re.compile(r"[0-9a-f]{12}")
-_BLOCK = 1000
 _SHOWN_CHARS = 12_000
 _MAX_FILES = 10
-_LISTED = 20
 _READ_LIMIT_S = 20.0
 
 
@@ -63,7 +61,7 @@ class ConversationFiles:
         for _ in range(10):
             if end <= 0:
                 break
-            start = max(0, end - _BLOCK)
+            start = max(0, end - 1000)
             block = await self._memory.load_segment(self._session.id, start=start, max_messages=end - start)
             if (found := self._among(block.messages, file_id)) is not None:
                 return found
@@ -84,7 +82,7 @@ class ConversationFiles:
 
     def list_text(self) -> str:
         """The attachments of this turn, for a model that asked for an unknown one."""
-        lines = attachment_lines(self._session.attachments[:_LISTED])
+        lines = attachment_lines(self._session.attachments[:20])
         return f" With this message came:\n{lines}" if lines else ""
 
 

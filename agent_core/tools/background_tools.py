@@ -15,9 +15,6 @@ from agent_core.provenance import Origins, origins_of_call
 from agent_core.tools.effects import Effect, Review, approved_state
 from agent_core.tools.execution import step_of_call
 
-_MAX_GOAL = 20_000
-_MAX_COMMAND = 60_000
-
 
 class BackgroundJobsPort(Protocol):
     """
@@ -76,7 +73,7 @@ class StartJobTool(_Tool):
 
     async def execute(self, **arguments: Any) -> ToolResult:
         """Start the job."""
-        goal = _text(arguments, "goal", _MAX_GOAL)
+        goal = _text(arguments, "goal", 20_000)
         return _started(
             *await self._jobs.start(
                 goal, name=_name(arguments), command=False, step=step_of_call(), origins=origins_of_call()
@@ -107,7 +104,7 @@ class RunInBackgroundTool(_Tool):
 
     async def execute(self, **arguments: Any) -> ToolResult:
         """Start the command."""
-        command = _text(arguments, "command", _MAX_COMMAND)
+        command = _text(arguments, "command", 60_000)
         if "\0" in command or command != command.encode("utf-8", "replace").decode():
             raise ToolRetry("The command contains characters that no command can contain.")
         return _started(

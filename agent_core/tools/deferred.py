@@ -26,7 +26,6 @@ _NAMED_AT_ONCE = 12
 _FAMILIES = 40
 _SEARCHED_CHARS = 1000
 _SCHEMA_CHARS = 4000
-_NAME_WEIGHT = 4
 _UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
 """Letters and marks of scripts that put no blanks between words: Thai, Chinese, Japanese and others."""
 _WORD = re.compile(rf"[{_UNSPACED}]+|[^\W_{_UNSPACED}]+")
@@ -148,7 +147,7 @@ class DeferredTools:
         scored = []
         for name, (in_name, said) in self._index.items():
             score = sum(
-                math.log(1 + len(self._index) / spread[word]) * (_NAME_WEIGHT if word in in_name else 1)
+                math.log(1 + len(self._index) / spread[word]) * (4 if word in in_name else 1)
                 for word in set(wanted)
                 if word in in_name or word in said
             )

@@ -22,7 +22,6 @@ _MAX_CHOICES = 50
 _MESSAGE_CHARS = 2_000
 _TEXT_CHARS = 300
 _ANSWER_CHARS = 2_000
-_ADDRESS_CHARS = 2_000
 _SECRET = re.compile(
     r"\b(?:pass ?(?:word|wd|phrase|code)|secret|token|credentials?|(?:api|access|private|ssh) ?key"
     r"|pin|otp|cv[vc]2?|mfa|2fa)\b"
@@ -123,7 +122,7 @@ def link_to_open(asker: str, message: str, address: str) -> Form:
         fit = parts.scheme in ("http", "https") and bool(parts.hostname) and not parts.username
     except ValueError:
         fit = False
-    if not fit or len(address) > _ADDRESS_CHARS or not address.isascii() or not address.isprintable():
+    if not fit or len(address) > 2_000 or not address.isascii() or not address.isprintable():
         raise FormRefused("the address that it wants people to open is not one that I show to them")
     return Form(asker, _bounded(message, _MESSAGE_CHARS), (), address)
 

@@ -18,11 +18,7 @@ from agent_core.provenance import join_origins
 from agent_core.text import excerpt
 from agent_core.tools.effects import Effect
 
-_DEFAULT_RESULTS = 5
 _MAX_RESULTS = 20
-_MAX_DAYS = 36_500
-_HIT_CHARS = 600
-_NEIGHBOUR_CHARS = 200
 _HERE = ("here", "this conversation", "this room")
 _STILL_FILLING = "(The index is still being filled: older messages cannot be searched yet. Try again later.)"
 
@@ -59,9 +55,9 @@ class SearchHistoryTool:
         if not isinstance(query, str) or not any(char.isalnum() for char in query):
             return ToolResult(content="'query' must have at least one word.", is_error=True)
         count = arguments.get("max_results")
-        count = _DEFAULT_RESULTS if count is None else min(max(1, int(count)), _MAX_RESULTS)
+        count = 5 if count is None else min(max(1, int(count)), _MAX_RESULTS)
         since = self._not_before
-        if days is not None and 0 <= int(days) <= _MAX_DAYS:
+        if days is not None and 0 <= int(days) <= 36_500:
             start = self._clock.now() - timedelta(days=int(days))
             since = start if since is None else max(start, since)
         place = str(arguments.get("place") or "").strip().casefold()
@@ -106,7 +102,7 @@ class SearchHistoryTool:
         for number, message in enumerate(hit.messages):
             if number != hit.at and not self._may_be_shown(message):
                 continue
-            mark, limit = ("> ", _HIT_CHARS) if number == hit.at else ("  ", _NEIGHBOUR_CHARS)
+            mark, limit = ("> ", 600) if number == hit.at else ("  ", 200)
             lines.append(f"{mark}{_who(message)}: {excerpt(message.content, query, limit, hit.part(number))}")
         return "\n".join(lines)
 

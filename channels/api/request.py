@@ -12,7 +12,6 @@ from typing import Any
 
 from agent_core.messages import Background
 
-_MAX_EARLIER = 100_000
 _MAX_NAME = 128
 _CHARS_PER_TOKEN = 4
 _ROLES = ("system", "developer", "user", "assistant", "tool", "function")
@@ -175,7 +174,7 @@ def _earlier(
     """
     whose = {"assistant": ours, "tool": "tool", "function": "tool"}
     names = {"system": "instructions", "developer": "instructions"}
-    found, room = list[Background](), _MAX_EARLIER
+    found, room = list[Background](), 100_000
     for role, text, images in reversed(said):
         text = "\n".join(filter(None, (text, "[an image]" if images else "")))  # noqa: PLW2901
         room -= len(text)

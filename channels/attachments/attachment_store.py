@@ -51,7 +51,6 @@ _REMOTE_BYTES_PER_S = 200_000
 _LIST_LIMIT_S = 600.0
 _COUNT_EVERY_S = 600.0
 _COUNT_SHARE = 100
-_MARK_LEFT_AFTER_S = 86_400.0
 _T = TypeVar("_T")
 _log = structlog.get_logger(__name__)
 
@@ -476,7 +475,7 @@ class AttachmentStore:
         for whose, name, at in marks:
             if name in sizes:
                 shares.append((whose, sizes[name]))
-            elif not self._storage.is_shared or time.time() - at > _MARK_LEFT_AFTER_S:
+            elif not self._storage.is_shared or time.time() - at > 86_400.0:
                 self._storage.unmark(whose, name)
         return total, shares
 

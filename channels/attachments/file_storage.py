@@ -40,7 +40,6 @@ TEMPORARY = "tmp"
 _SHARES = "shares"
 _ASIDE = ".removing"
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-_LEFT_AFTER_S = 86_400.0
 _log = structlog.get_logger(__name__)
 
 
@@ -64,7 +63,7 @@ class LocalFiles:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         for left in self._temporary.iterdir() if self.is_shared else ():
             with suppress(FileNotFoundError):
-                is_old = time.time() - left.lstat().st_mtime > _LEFT_AFTER_S
+                is_old = time.time() - left.lstat().st_mtime > 86_400.0
                 if is_old and left.suffix != _ASIDE:
                     left.unlink()
                     _log.info("attachment.leftover_removed")

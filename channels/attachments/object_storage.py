@@ -51,8 +51,6 @@ if TYPE_CHECKING:
 _REQUEST_LIMIT_S = 20.0
 _RETRIES = 2
 _DELETE_AGAIN_S = 1.0
-_MULTIPART_FROM = 8 * 1024 * 1024
-_REMOVE_WITHIN_S = 60.0
 _REMOVING_FOR_S = 300.0
 _REMOVING_WAIT_S = 20.0
 _REMOVAL_CHECK_S = 0.2
@@ -159,7 +157,7 @@ class ObjectFiles:
                     found = api.head(self._store(), key)
                 except FileNotFoundError:
                     return False
-                late = time.monotonic() - began > _REMOVE_WITHIN_S
+                late = time.monotonic() - began > 60.0
                 # A listing may tell parts of a second, and an answer about one object does not.
                 if late or int(found["last_modified"].timestamp()) != int(file.saved_at):
                     return False
@@ -224,7 +222,7 @@ class ObjectFiles:
 
     def _write(self, handle: int, key: str, size: int) -> bool:
         """Put it if it is not there as it should be, and lately."""
-        is_small = size < _MULTIPART_FROM
+        is_small = size < 8 * 1024 * 1024
         if is_small and self._put_new(key, os.pread(handle, size, 0)):
             return True
         found = self._head(key)

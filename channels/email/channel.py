@@ -46,8 +46,8 @@ from channels.email.parse.dsn import BounceReport, in_words
 from channels.email.parse.mail_addresses import AddressInvalid, normalise
 from channels.email.parse.mail_threads import message_id_of, session_about
 from channels.email.receive.crash_suspects import CrashSuspects
-from channels.email.receive.folder_news import find_new_mails
 from channels.email.receive.mail_attachments import MailAttachmentKeeper
+from channels.email.receive.mail_fetching import find_new_mails
 from channels.email.receive.mail_intake import MailIntake, is_ingest_only
 from channels.email.receive.mail_receiver import MailAccountParts, MailReceiver
 from channels.email.reply_limits import AnswerLimiter
@@ -60,7 +60,6 @@ from channels.email.trust.dns import DnsLookup, TextRecords
 from channels.email.trust.sender_policy import MailRefused
 from channels.plugin import ChannelServices
 
-_PROBE_AGAIN_S = 10.0
 _log = structlog.get_logger(__name__)
 
 
@@ -352,7 +351,7 @@ class EmailChannel(EmailDirectMessages):
         if left_s > 0 and self._config.sent_copy != "append":
             raise ChannelUnavailable(
                 f"the sent copy of {message_id} is not there yet; it may still appear within {left_s:.0f} s",
-                retry_after_s=min(left_s, _PROBE_AGAIN_S),
+                retry_after_s=min(left_s, 10.0),
             )
         self._went_out.note_rejection(message.id)
         return None

@@ -47,9 +47,6 @@ _ASKED = "asked"
 _CHECK_EVERY_S = 60.0  # the clock may jump meanwhile
 NEWS = "watch_news"
 """Up to which number the news of each watch was told."""
-_NEWS_AT_ONCE = 10
-_MAX_REPORTED = 20
-_MAX_OPEN = 20
 NOTHING = "nothing to do"
 OUTSIDE = "outside the active hours"
 """How the reasons begin for which a tick is left out because all is well."""
@@ -239,9 +236,9 @@ class HeartbeatChannel:
         if not told:
             is_idle = is_idle and not work and all(watch.due for watch in self._watches)
             return TickWork(reason=f"{NOTHING}: no watch has fired", positions=positions, is_idle=is_idle)
-        told = list(dict.fromkeys(told))[-_MAX_REPORTED:]
+        told = list(dict.fromkeys(told))[-20:]
         ticks = {**open_ticks, tick_name(instant): told}
-        positions[_REPORTED] = json.dumps(dict(list(ticks.items())[-_MAX_OPEN:]))
+        positions[_REPORTED] = json.dumps(dict(list(ticks.items())[-20:]))
         return TickWork(
             question_text(local, checklist if work else "", told), positions=positions, watched=True
         )
@@ -290,7 +287,7 @@ class HeartbeatChannel:
         found = await self._ticks.list_news()
         seen = json.loads(await inbox.position(NEWS) or "{}") if inbox and any(found.values()) else {}
         new = {name: [one for one in each if one[0] > seen.get(name, 0)] for name, each in found.items()}
-        chosen = [name for name, each in new.items() if each][:_NEWS_AT_ONCE]
+        chosen = [name for name, each in new.items() if each][:10]
         numbers = {name: number for name, number in seen.items() if name in found}
         numbers |= {name: new[name][-1][0] for name in chosen}
         told = ["\n".join(text for _, text in new[name]) for name in chosen]

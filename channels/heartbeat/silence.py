@@ -14,7 +14,6 @@ from dataclasses import dataclass
 
 SILENCE = "HEARTBEAT_OK"
 URGENT = "URGENT:"
-_WORDS_LEFT = 8
 _LONGEST = 6000
 _CUT_NOTE = "\n\n[The rest of this alert was left out: it had {chars} characters.]"
 
@@ -145,7 +144,7 @@ def _says_silence(text: str) -> bool:
     else:
         return False
     rest = _without_musing(rest.strip("*_`\"' \n"))
-    return len(rest.split()) <= _WORDS_LEFT or _is_chatter(rest)
+    return len(rest.split()) <= 8 or _is_chatter(rest)
 
 
 def _without_json(text: str) -> str:

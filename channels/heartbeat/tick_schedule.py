@@ -18,7 +18,6 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MINUTE = timedelta(minutes=1)
 _MILLISECOND = timedelta(milliseconds=1)
 MINUTES_PER_DAY = 24 * 60
-_LOOKED_AT = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +84,7 @@ class Schedule:
     def open_between(self, since: datetime, until: datetime, *, at_most: int) -> int:
         """Count the ticks after ``since`` up to ``until`` in active hours, at most ``at_most``."""
         count, looked_at, instant = 0, 0, self.newest(until)
-        while instant > since and count < at_most and looked_at < _LOOKED_AT:
+        while instant > since and count < at_most and looked_at < 100_000:
             count += self.is_open(instant)
             looked_at += 1
             instant -= self.interval

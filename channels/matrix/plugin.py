@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -91,14 +91,6 @@ class MatrixPlugin(ChannelPlugin[MatrixConfig]):
                 yield rows_of(path)
             except StoreBroken as error:
                 refused(f"{path}: it cannot be moved ({error}) and stays where it is")
-
-    def write_row_file(self, folder: Path, name: str, generation: int, rows: Iterable[Row]) -> bool:
-        """The key store of a device."""
-        from channels.matrix.crypto.key_store_copy import file_of  # noqa: PLC0415 - loaded when used
-        from channels.matrix.crypto.olm_store import store_path  # noqa: PLC0415 - nio is heavy
-
-        file_of(store_path(folder, name), rows, generation)
-        return True
 
     def servers(self, config: MatrixConfig) -> Sequence[Server]:
         """The homeserver."""

@@ -33,11 +33,10 @@ from agent_core.tools.read_skill import ReadSkillTool
 from agent_core.tools.tool_registry import ToolRegistry
 from agent_core.tools.web.plugin import WebTools
 from channels.attachments import AttachmentStore
-from gateway.app.agent_tools import Family, FileFamilies, picture_viewer, tools_of_run
+from gateway.app.agent_tools import Family, FileFamilies, PluginTools, picture_viewer, tools_of_run
 from gateway.app.environment import Environment
 from gateway.app.image_tools import Pictures
 from gateway.app.mcp_servers import mcp_servers
-from gateway.app.plugin_tools import PluginTools
 from gateway.app.shell_tools import Shell
 from gateway.app.state_folders import folders_of
 from gateway.budget.metering import Metering

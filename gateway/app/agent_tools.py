@@ -1,6 +1,7 @@
 """
 Composition root: the tools of one run. `tools_of_run` gives every run those of the memory, then those of each
-family, which `gateway.app.agent` lists; here are the families that read and write files.
+family, which `gateway.app.agent` lists; here are the families that read and write files, and those
+of other distributions.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from agent_core.models import ScopeKind, Session
 from agent_core.ports import Clock, ToolPort
 from agent_core.prompt_budget import is_picture
 from agent_core.tools.attachment_tools import ConversationFiles, ReadAttachmentTool, SendFileTool
+from agent_core.tools.effects import Effect
+from agent_core.tools.family import FamilyConfig, GuardedTool, ToolServices, ToolSource
 from agent_core.tools.files import file_tools
 from agent_core.tools.files.change_tools import Received
 from agent_core.tools.files.read_tools import PictureViewer
@@ -29,8 +32,11 @@ from agent_core.tools.search_history import SearchHistoryTool
 from channels.attachments import AttachmentRefused, AttachmentStore, AttachmentsUnavailable
 from gateway.app.environment import Environment
 from gateway.app.mcp_servers import file_keeper
+from gateway.app.state_folders import AccountFolders
 from gateway.operations.home_files import LazyHomeFiles
+from gateway.plugins import tool_families
 from gateway.settings import Settings
+from gateway.settings.cross_checks import TOOLS
 from gateway.system.home import Home
 
 if TYPE_CHECKING:
@@ -194,3 +200,46 @@ def workspace_tools(
     )
     look = look if own else None
     return file_tools(files, session, own=own, known=read, roots=more, look=look, received=received)
+
+
+class PluginTools:
+    """The families of `plugins.enabled`. One instance serves all sessions."""
+
+    def __init__(self, env: Environment, folders: AccountFolders) -> None:
+        self._effects = env.settings.plugins.effects
+        self._clock = env.clock
+        self._built: dict[str, tuple[FamilyConfig, ToolSource]] = {}
+        for name in env.settings.plugins.enabled:
+            if (family := tool_families().get(name)) is not None:
+                services = ToolServices(clock=env.clock, state=folders(f"tools.{name}"))
+                config = getattr(env.settings.tools, name)
+                self._built[name] = config, family.build(config, services)
+
+    def tools(self, session: Session) -> list[ToolPort]:
+        """The tools of one run."""
+        return [
+            GuardedTool(tool, name, self._effect(name, tool.name), self._clock)
+            for name, (config, source) in self._built.items()
+            if is_available(config.allow, session)
+            for tool in source.tools(session)
+            if _has_a_name_of_its_own(name, tool)
+        ]
+
+    async def aclose(self) -> None:
+        """Close all of them."""
+        for name, (_, source) in self._built.items():
+            try:
+                await source.aclose()
+            except Exception as error:  # noqa: BLE001 - code of others; the rest is closed all the same
+                _log.warning("plugin.not_closed", plugin=name, error=str(error))
+
+    def _effect(self, family: str, tool: str) -> Effect | None:
+        named = self._effects.get(family, {}).get(tool)
+        return None if named is None else Effect(named)
+
+
+def _has_a_name_of_its_own(family: str, tool: ToolPort) -> bool:
+    fits = (tool.name == family or tool.name.startswith(f"{family}_")) and tool.name not in TOOLS
+    if not fits:
+        _log.error("plugin.tool_refused", plugin=family, tool=tool.name, wanted=f"{family}_…")
+    return fits

@@ -65,7 +65,6 @@ _DATABASE_WAIT_S = 660.0
 """Longer than ``StartLimitIntervalSec`` of the units in ``deploy/systemd``."""
 _START_WITHIN_S = 120.0
 """``TimeoutStartSec`` of the same."""
-_ERASURE_CHECK_S = 30.0
 _GARBAGE = (700, 10, 10)
 """CPython's own thresholds; a start has higher ones (`gateway.cli.fast_path.run`)."""
 _log = structlog.get_logger(__name__)
@@ -242,7 +241,7 @@ async def _restart_for_erasures(built: Gateway, home: Home, notifier: Notifier, 
             notifier.reloading("somebody has asked to be forgotten")
             built.stop()
             return
-        await anyio.sleep(_ERASURE_CHECK_S)
+        await anyio.sleep(30.0)
 
 
 async def _may_reload(built: Gateway, settings: Settings, ending: _Ending) -> bool:

@@ -26,8 +26,6 @@ from gateway.turns.dispatcher import LoadReadySessions, SessionDispatcher
 from gateway.turns.history_writer import HistoryWriter
 from gateway.turns.post_turn import PostTurn
 
-_STALLED_S = 30.0
-
 
 def build_supervision(
     env: Environment,
@@ -109,7 +107,7 @@ def _watchdog(
         background_s=allowed_seconds(background_s) + asking_s if allowed_s is None else allowed_s,
         look_every_s=CHECK_EVERY_S if allowed_s is None else allowed_s / 2,
         clock=env.clock,
-        blocked=lambda: store.maintenance.refusing or store.maintenance.stalled_s > _STALLED_S,
+        blocked=lambda: store.maintenance.refusing or store.maintenance.stalled_s > 30.0,
     )
 
 

@@ -34,7 +34,6 @@ from gateway.proactive.owner_notifier import Once, OwnerNotifier
 from gateway.store.stores import StoreUnavailable
 from gateway.store.wakeups import Wakeups
 
-WARN_AT = 0.8
 _CHECK_EVERY_S = 3600.0
 _NOT_BEFORE_S = 2.0
 """After a look: it adds up what all conversations of the day have cost, and each answer is news."""
@@ -105,7 +104,7 @@ class BudgetAlerts:
         part = spent_share(spent, limits)
         kind = "spent" if part >= 1 else "warned"
         day = day_of(now, limits.zone)
-        if part < WARN_AT or self._told in ((day, kind), (day, "spent")):
+        if part < 0.8 or self._told in ((day, kind), (day, "spent")):
             return True
         opens = opens_at(now, limits)
         text = _spent_text(spent, limits, opens) if kind == "spent" else _warning(spent, limits, opens)

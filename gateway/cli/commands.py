@@ -132,18 +132,45 @@ def check(*, data: bool = False, repair: bool = False, where: Where = HERE, as_j
 @app.command
 def migrate(*, to: str | None = None, where: Where = HERE) -> int:
     """
-    Create squidbot's tables in the PostgreSQL database of gateway.store, or move the queue to another engine.
+    Create squidbot's tables in the PostgreSQL database of gateway.store, or move the home's queue into one.
 
-    A move takes histories and memory along. The daemon must be stopped. Run the command again to resume an
-    interrupted move.
+    A move takes histories, memory and logins along. The daemon must be stopped. Run the command again to
+    resume an interrupted move.
 
     Args:
-        to: Move everything there: postgresql://… (with the password in ~/.pgpass), or embedded: from the
-            database of gateway.store into the home folder.
+        to: Move everything there: postgresql://… (with the password in ~/.pgpass).
     """
-    from gateway.cli.migrate import run_migrate
+    from gateway.cli.output import quiet_logs
+    from gateway.errors import ConfigInvalid
+    from gateway.settings import load_settings
+    from gateway.store.opening import migrate_store
+    from gateway.system.clock import SystemClock
+    from gateway.system.home import Home, find_home
 
-    return run_migrate(to=to, where=where)
+    quiet_logs(verbose=where.verbose)
+    home = Home(find_home(where.home))
+    settings = load_settings(where.config_path or home.config_file)
+    if to is None:
+        if settings.store_url is None:
+            raise ConfigInvalid(
+                "gateway.store names no database: the queue is a file in the home folder, which the first"
+                " start makes by itself"
+            )
+        told = migrate_store(settings.store_url)
+    elif not to.startswith(("postgresql://", "postgres://")):
+        raise ConfigInvalid("--to takes the address of a database (postgresql://…)")
+    elif settings.store_url is not None:
+        raise ConfigInvalid(
+            "gateway.store names a database already, and --to moves the queue of the home folder; from one"
+            " database to another its own tools move it (pg_dump)"
+        )
+    else:
+        from gateway.operations.migration.migrate_operation import to_postgres
+
+        workspace = home.path(settings.agents.workspace)
+        told = to_postgres(home, workspace, to, SystemClock(), state_key=settings.state_key).text()
+    sys.stdout.write(f"{told}\n")
+    return 0
 
 
 @app.command

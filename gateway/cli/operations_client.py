@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from gateway.store.stores import MemoryInDatabase, Queue
     from gateway.turns.post_turn import OfflinePostTurn
 
-_STARTING_LIMIT_S = 10.0
-
 
 def asker(home: Path | None, config: Path | None, *, verbose: bool = False) -> OperationsClient:
     """The daemon of a home, or the home itself, as the target of operations."""
@@ -53,7 +51,7 @@ class OperationsClient:
     def call(self, name: str, /, **arguments: Any) -> dict[str, Any]:
         """Call an operation, in the daemon or on the home. Raises GatewayError."""
         given = {key: value for key, value in arguments.items() if value is not None}
-        give_up_at = time.monotonic() + _STARTING_LIMIT_S
+        give_up_at = time.monotonic() + 10.0
         while True:
             try:
                 if holder_of(self._home) is not None:

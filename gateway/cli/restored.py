@@ -25,8 +25,7 @@ def restored(
         moved: Nothing is lost: the database is on another server, or on a replica that had everything.
         yes: Do not ask.
     """
-    from gateway.operations.inbox_operations import accept_copy
-    from gateway.operations.inbox_operations import restored as run
+    from gateway.operations.backup.restore import accept_copy, accept_restored_server
     from gateway.settings import load_settings
     from gateway.system.home import Home, find_home
 
@@ -44,7 +43,7 @@ def restored(
     if url is None:
         parked = accept_copy(home, now=now, until=until, moved=moved)
     else:
-        parked = run(home, url, now=now, until=until, moved=moved)
+        parked = accept_restored_server(home, url, now=now, until=until, moved=moved)
     if moved:
         sys.stdout.write("squidbot may start\n")
         return 0

@@ -65,10 +65,8 @@ def _tried(new: NewVersion, folder: Path, where: Where) -> dict[str, Any]:
 
     import anyio
 
-    from gateway.operations.update.changelog import changes_between
-    from gateway.operations.update.home_copy import copy_home
-    from gateway.operations.update.new_version import installed_changelog
-    from gateway.operations.update.trial import changed_settings, run_trial
+    from gateway.operations.update.new_version import changes_between, installed_changelog
+    from gateway.operations.update.trial import changed_settings, copy_home, run_trial
     from gateway.settings import load_settings
     from gateway.settings.effective import effective
     from gateway.system.home import Home, find_home

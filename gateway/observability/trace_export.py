@@ -30,12 +30,7 @@ SCHEMA_URL = "https://opentelemetry.io/schemas/1.41.0"
 """The version of the semantic conventions by which names and attributes are chosen."""
 QUEUE = 1024
 """The most spans that wait."""
-_BATCH = 256
 _EVERY_S = 2.0
-_EXPORT_S = 10.0
-_TELL_EVERY_S = 60.0
-_STOP_S = 3.0
-_ATTRIBUTE_CHARS = 8192
 _KINDS = {"client": SpanKind.CLIENT, "producer": SpanKind.PRODUCER}
 _log = structlog.get_logger(__name__)
 
@@ -46,13 +41,13 @@ class SpanSender:
     def __init__(self, endpoint: str, headers: Mapping[str, str]) -> None:
         logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)  # it would repeat a server's words
         self._exporter = _CountingExporter(
-            OTLPSpanExporter(endpoint, headers=dict(headers), timeout=_EXPORT_S, session=_unread_session())
+            OTLPSpanExporter(endpoint, headers=dict(headers), timeout=10.0, session=_unread_session())
         )
         self._provider = TracerProvider(
             sampler=ALWAYS_ON,
             resource=Resource.create({"service.name": "squidbot", "service.version": version()}),
             shutdown_on_exit=False,
-            span_limits=SpanLimits(max_span_attributes=64, max_span_attribute_length=_ATTRIBUTE_CHARS),
+            span_limits=SpanLimits(max_span_attributes=64, max_span_attribute_length=8192),
         )
         self._provider.add_span_processor(_BoundedProcessor(self._exporter))
         self._tracer = self._provider.get_tracer("squidbot", schema_url=SCHEMA_URL)
@@ -86,7 +81,7 @@ class SpanSender:
         """Send what waits, for some seconds at most; what is left then is lost."""
         last = threading.Thread(target=self._provider.shutdown, name="traces-stop", daemon=True)
         last.start()
-        last.join(_STOP_S)
+        last.join(3.0)
         self._exporter.report_drops(at_once=True)
 
 
@@ -122,7 +117,7 @@ class _CountingExporter(SpanExporter):
         dropped, now = self.lost + self.refused, time.monotonic()
         if at_once:
             dropped += self.admitted - self.taken
-        if dropped > self._told and (at_once or now - self._told_at >= _TELL_EVERY_S):
+        if dropped > self._told and (at_once or now - self._told_at >= 60.0):
             _log.warning("traces.dropped", spans=dropped - self._told, remedy="does the collector answer?")
             self._told, self._told_at = dropped, now
 
@@ -138,7 +133,7 @@ class _BoundedProcessor(BatchSpanProcessor):
         super().__init__(
             exporter,
             max_queue_size=QUEUE,
-            max_export_batch_size=_BATCH,
+            max_export_batch_size=256,
             schedule_delay_millis=_EVERY_S * 1000,
         )
         self._counts = exporter

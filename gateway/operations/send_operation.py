@@ -13,8 +13,6 @@ from gateway.operations.operation_context import OperationContext
 if TYPE_CHECKING:
     from agent_core.messages import SessionKey
 
-_MAX_TEXT_BYTES = 16_000
-
 
 def _sent_text(answer: Mapping[str, Any]) -> str:
     told = "is on its way" if answer["running"] else "is sent when the daemon runs"
@@ -53,7 +51,7 @@ async def send_message(
     if account is None:
         known = ", ".join(sorted(context.accounts)) or "none"
         raise RequestInvalid(f"there is no channel {name!r} that can send; enabled: {known}")
-    parts = split_markdown(text, _MAX_TEXT_BYTES)
+    parts = split_markdown(text, 16_000)
     if not parts:
         raise RequestInvalid("the text is empty; write what to send")
     session = await _place(context, name, place, topic=text.strip().splitlines()[0][:80])

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 _NEEDS = ("home", "search")
 _MAX_DAYS = 36_500
 _PAGE = 200
-_FOUND_CHARS = 400
 
 
 @operation("sessions list", writes=False, render=render.sessions)
@@ -133,7 +132,7 @@ async def search_sessions(
             "position": hit.position,  # where a page begins with it
             "at": said.timestamp.isoformat() if said.timestamp else None,
             "who": "squidbot" if said.role == "assistant" else said.sender or "",
-            "text": excerpt_for_people(said, query, _FOUND_CHARS, hit.part(hit.at)),
+            "text": excerpt_for_people(said, query, 400, hit.part(hit.at)),
         }
         for hit in answer.hits
         for said in (hit.messages[hit.at],)

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 _NEEDS = ("home", "settings")
 _MAX_SCANNED_BYTES = 256 * 1024
 """Of a file; a pattern lets nothing else run while it reads."""
-_MAX_SCANNED_FILES = 100
 _PROGRAMS = (b"\x7fELF", b"MZ", b"PK\x03\x04", b"\x1f\x8b", b"\xca\xfe\xba\xbe", b"\xcf\xfa\xed\xfe")
 _Result = TypeVar("_Result")
 
@@ -306,7 +305,7 @@ def _suspicions(files: SkillFiles, texts: Mapping[str, str]) -> list[dict[str, A
 
     found: list[tuple[str, Suspicion]] = []
     for number, name in enumerate(sorted(files)):
-        scanned = number < _MAX_SCANNED_FILES and name in texts
+        scanned = number < 100 and name in texts
         found += [(name, each) for each in find_suspicious(texts[name])] if scanned else []
         if name in texts and not (scanned and len(files[name]) <= _MAX_SCANNED_BYTES):
             found.append((name, Suspicion(1, "was not looked at to its end", "")))

@@ -32,7 +32,6 @@ from gateway.store.stores import JobStore, StoreUnavailable
 
 SAID_ALREADY = "said already"
 _CHECK_EVERY_S = 30.0
-_PRUNE_EVERY_S = 6 * 3600.0
 _LOOKED_AT = 100
 _ENDED_AMONG = 500
 _log = structlog.get_logger(__name__)
@@ -89,7 +88,7 @@ class HeartbeatMonitor:
         if self.heartbeat is not None and self.config.alert_after_missed:
             await self._look_for_signs_of_life(self.heartbeat)
         now = self.clock.monotonic()
-        if self._pruned_at is None or now - self._pruned_at > _PRUNE_EVERY_S:
+        if self._pruned_at is None or now - self._pruned_at > 6 * 3600.0:
             self._pruned_at = now
             await self.plans.prune_plans(older_than_s=90 * 86_400.0)
 

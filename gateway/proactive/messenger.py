@@ -46,7 +46,6 @@ PER_TURN, PER_HOUR = 5, 20
 FindContacts = Callable[[str], Awaitable[Mapping[str, str]]]
 """Looks people up in the owner's address book, by name or address; returns names by address of mail."""
 _LOOKED_AT = 200
-_HOUR_S = 3600.0
 _LISTED = 20
 _A_ROOM = "a room"
 _MAX_NAME = 80
@@ -337,7 +336,7 @@ class Messenger:
 
     def _check_limits(self, turn: str) -> None:
         """Raise `ToolDenied`: there are as many as allowed."""
-        since = self.clock.monotonic() - _HOUR_S
+        since = self.clock.monotonic() - 3600.0
         recent = [of for of, at in self._posted if at > since]
         if recent.count(turn) >= PER_TURN:
             raise ToolDenied(_TOO_MANY.format(count=PER_TURN, when="in this turn"))

@@ -41,7 +41,6 @@ EMAIL_INTERVAL_S = 900.0
 """After an alert by mail the next ones are collected for so long, and are one mail."""
 MAX_ALERTS = 50
 MAX_LINES = 20
-MAX_ROWS = 500
 ASK_AGAIN_S = 60.0
 """If it cannot be said now where the owner reads alone."""
 _DIGEST_SENT = "owner.quarantine_digest"
@@ -325,7 +324,7 @@ class OwnerAlerts:
         now = self.clock.now()
         if last_at is not None and timedelta(0) <= now - last_at < DIGEST_EVERY:
             return
-        rows = await self.store.inbox.rows(states=[InboxState.QUARANTINED], limit=MAX_ROWS)
+        rows = await self.store.inbox.rows(states=[InboxState.QUARANTINED], limit=500)
         waiting = [row for row in rows if is_for_daily_note(row)]
         ids = sorted(row.id for row in waiting)
         if told.issuperset(ids):  # what is committed later may have a lower id

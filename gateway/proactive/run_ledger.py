@@ -9,7 +9,6 @@ from gateway.store.model import LedgerEntry, RunOutcome
 from gateway.store.stores import Turn
 
 _MAX_REST = timedelta(hours=12)
-_REST_AFTER = 2
 
 
 def failing_since(entries: list[LedgerEntry]) -> list[LedgerEntry]:
@@ -26,7 +25,7 @@ def failing_since(entries: list[LedgerEntry]) -> list[LedgerEntry]:
 def resting_until(entries: list[LedgerEntry], now: datetime, interval: timedelta) -> datetime | None:
     """Return the end of the rest after failures in a row (doubling), None without one. Pure."""
     failed = failing_since(entries)
-    if len(failed) < _REST_AFTER or failed[0].at is None:
+    if len(failed) < 2 or failed[0].at is None:
         return None
     rest = min(interval * 2 ** min(len(failed) - 1, 16), max(_MAX_REST, interval))
     until = failed[0].at + rest

@@ -23,7 +23,6 @@ MAX_KEPT = 100
 MAX_OF_ONE = 5
 """The most waiting messages of uninvited people, in all and of one of them; others are only listed."""
 MAX_KEPT_CHARS = 20_000
-MAX_ADMITTED = 500
 _TOPIC = "let-in:"
 _REFUSED = frozenset(
     {
@@ -133,7 +132,7 @@ async def admit_person(store: Queue, access: Access, address: str) -> AdmissionR
     is_known = all(access.role(name, who, verified=True) is not Role.STRANGER for name in channels)
     for name in () if is_known else channels:
         known = _read(await store.state.read(f"{_TOPIC}{name}"))
-        if len(known) >= MAX_ADMITTED:
+        if len(known) >= 500:
             return AdmissionResult(
                 who, problem=_("is one too many: name people in allow_from of the settings")
             )

@@ -43,8 +43,6 @@ from gateway.store.wakeups import Wakeups
 _AT_ONCE = 8
 _LIMIT_S = 120.0
 _IDLE_CHECK_S = 30.0
-_TRIES_AT_LEAST = 5
-_UNKNOWN_ERRORS_ALLOWED = 8
 _STORE_RETRY = BackoffPolicy(first_s=1.0, cap_s=10.0)
 _SEND_RETRY = BackoffPolicy(first_s=1.0, cap_s=300.0)
 _log = structlog.get_logger(__name__)
@@ -298,9 +296,9 @@ class Delivery:
         age_s = (self.clock.now() - row.message.created_at).total_seconds()
         if isinstance(error, DeliveryFailed):
             give_up = "refused"
-        elif age_s > self.give_up_after_s and row.attempts + 1 >= _TRIES_AT_LEAST:
+        elif age_s > self.give_up_after_s and row.attempts + 1 >= 5:
             give_up = "too_old"
-        elif not isinstance(error, (ChannelError, TimeoutError)) and row.attempts >= _UNKNOWN_ERRORS_ALLOWED:
+        elif not isinstance(error, (ChannelError, TimeoutError)) and row.attempts >= 8:
             give_up = "defect"
         else:
             give_up = ""

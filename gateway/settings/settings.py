@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
-from urllib.parse import unquote, unquote_plus
+from urllib.parse import unquote, unquote_plus, urlsplit
 
 from pydantic import (
     AfterValidator,
@@ -39,7 +39,6 @@ from gateway.proactive.jobs.config import ScheduleConfig
 from gateway.routing.access import Alias, kinds_of
 from gateway.settings.accounts import ChannelSettings, accounts_model
 from gateway.settings.attachment_settings import AttachmentSettings
-from gateway.settings.log_settings import LogSettings, TraceSettings
 from gateway.settings.people_settings import PersonName, PersonSettings
 from gateway.settings.problems import is_loopback, parse_listen
 from gateway.settings.source import Source
@@ -72,6 +71,47 @@ def _alias(value: Any) -> Any:
     if isinstance(value, Alias):
         return value
     raise ValueError("must be an address, or {channel: …, address: …}")
+
+
+class LogSettings(_Strict):
+    """
+    ``file`` is relative to the home folder. It is rotated at ``max_file_mb`` (millions of bytes);
+    ``keep_files`` older files are kept.
+    """
+
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    """Minimum level."""
+    format: Literal["auto", "json", "text"] = "auto"
+    """``auto``: text on a terminal, JSON elsewhere."""
+    file: str | None = Field(default=None, min_length=1)
+    max_file_mb: float = Field(default=10.0, ge=0.01, le=10_000)
+    keep_files: int = Field(default=5, ge=1, le=1000)
+
+
+class TraceSettings(_Strict):
+    """
+    Traces of turns, model calls, tool calls and deliveries, sent to an OpenTelemetry collector; needs
+    ``pip install '.[otel]'``.
+    """
+
+    endpoint: str = Field(pattern=r"^https?://[^\s?#@]+$")
+    """The collector's address for traces by OTLP over HTTP, such as ``http://127.0.0.1:4318/v1/traces``."""
+    headers: dict[str, SecretStr] = Field(default_factory=dict)
+    """Headers of each request, such as ``Authorization``."""
+    contents: bool = False
+    """If true, traces also have what people, tools and models say; only secrets are masked."""
+
+    @property
+    def warnings(self) -> Sequence[str]:
+        """Return warnings about a missing library, and about words that anybody on the way can read."""
+        from gateway.observability.traces import missing_for_traces  # noqa: PLC0415 - loads the store
+
+        found, address = [], urlsplit(self.endpoint)
+        if missing := missing_for_traces():
+            found.append(f"gateway.traces: install OpenTelemetry with {missing}; until then nothing is sent")
+        if self.contents and address.scheme == "http" and not is_loopback(address.hostname or ""):
+            found.append("gateway.traces.contents: conversations are sent unencrypted; use https")
+        return found
 
 
 class OwnerSettings(_Strict):

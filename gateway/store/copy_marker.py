@@ -1,7 +1,7 @@
 """
-The marker in a database whose content is being moved or was moved: nobody works there any more. It is a row
-of ``meta`` and is durable before the first row exists elsewhere. So two daemons with the old and the new
-settings never answer the same message.
+The marker in a ``gateway.db`` whose content is being moved or was moved into PostgreSQL: nobody works there
+any more. It is a row of ``meta`` and is durable before the first row exists elsewhere. So two daemons with
+the old and the new settings never answer the same message.
 """
 
 from __future__ import annotations
@@ -46,17 +46,14 @@ def check_no_marker(text: str | None, where: str) -> None:
     if text is None:
         return
     marker = Marker.read(text)
-    is_home = not marker.to.startswith("postgresql:")
     if marker.done:
-        change = "take gateway.store out of the configuration" if is_home else "gateway.store must name that"
         told = (
-            f"The queue of {where} was moved to {marker.to} on {marker.at}: {change}. To undo the"
-            " move, restore the backup from before it"
+            f"The queue of {where} was moved to {marker.to} on {marker.at}: gateway.store must name that."
+            " To undo the move, restore the backup from before it"
         )
     else:
-        to = "embedded" if is_home else marker.to
         told = (
             f"A move of the queue from {where} to {marker.to} started on {marker.at} and has not ended:"
-            f" squidbot migrate --to {to} continues it; to undo it, restore the backup from before it"
+            f" squidbot migrate --to {marker.to} continues it; to undo it, restore the backup from before it"
         )
     raise StoreMoved(told, path=where)

@@ -34,7 +34,6 @@ from gateway.store.store_errors import StoreUnavailable, StoreUnusable
 
 DAEMON = "daemon"
 """The name of the lease of a home."""
-_KEPT = 8
 _FOR_COMMANDS = "Give the command on that machine, or stop squidbot on all machines first."
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 _log = structlog.get_logger(__name__)
@@ -122,7 +121,7 @@ class Holders:
         """Make and record a name for this process; return it with the names of its dead predecessors."""
         name = f"{socket.gethostname()}/{os.getpid()}/{secrets.token_hex(8)}"
         before = self._before()
-        self._write([*before, name][-_KEPT:])
+        self._write([*before, name][-8:])
         return name, before
 
     def keep_only(self, name: str) -> None:

@@ -18,7 +18,6 @@ WATCHDOG_VARIABLE = "SQUIDBOT_WATCHDOG_SECONDS"
 """Where no service manager watches, but somebody starts the process again: containers. The image sets it."""
 
 _STATUS_EVERY_S = 10.0
-_SHORTEST_S = 30.0
 
 
 def environment_watchdog(notifier: Notifier, environ: Mapping[str, str] = os.environ) -> ProcessWatchdog:
@@ -26,7 +25,7 @@ def environment_watchdog(notifier: Notifier, environ: Mapping[str, str] = os.env
     asked = environ.get(WATCHDOG_VARIABLE, "")
     if notifier.watchdog_interval_s is not None or not asked.isascii() or not asked.isdigit() or asked == "0":
         return ProcessWatchdog(None)
-    return ProcessWatchdog(max(float(asked), _SHORTEST_S))
+    return ProcessWatchdog(max(float(asked), 30.0))
 
 
 async def report_liveness(

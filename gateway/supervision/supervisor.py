@@ -30,7 +30,6 @@ from channels.status import ChannelStatus
 from gateway.errors import leaves
 from gateway.observability import metrics
 
-_MAX_REQUESTED_S = 3600.0
 STABLE_AFTER_S = 60.0
 _log = structlog.get_logger(__name__)
 
@@ -149,9 +148,7 @@ class Supervisor:
         operator = isinstance(speaker, (ChannelAuthFailed, ChannelMisconfigured))
         backoff = watched.operator_backoff if operator else watched.link_backoff
         asked_s = getattr(speaker, "retry_after_s", None) or 0.0
-        delay_s = backoff.note_failure(
-            up_s=up_s, random=random(), at_least_s=min(max(asked_s, 0.0), _MAX_REQUESTED_S)
-        )
+        delay_s = backoff.note_failure(up_s=up_s, random=random(), at_least_s=min(max(asked_s, 0.0), 3600.0))
         if not operator and up_s > 0:
             watched.operator_backoff.reset()  # credentials that worked once make an earlier refusal history
         detail = _sentence(speaker)

@@ -15,8 +15,6 @@ from datetime import UTC, datetime, timedelta
 
 import structlog
 
-_LEFT_ALONE_S = 0.5
-_MAX_ANSWER_S = 1.0
 _LOGGED_STEP_S = 5.0
 _log = structlog.get_logger(__name__)
 
@@ -46,7 +44,7 @@ class SystemClock:
         theirs = ask()
         took_s = self.now().timestamp() - asked_at
         ahead_s = theirs - (asked_at + took_s / 2)
-        if not 0 <= took_s <= _MAX_ANSWER_S or abs(ahead_s) <= max(_LEFT_ALONE_S, took_s):
+        if not 0 <= took_s <= 1.0 or abs(ahead_s) <= max(0.5, took_s):
             return theirs
         with self._correcting:
             is_first = self._correction is before

@@ -21,9 +21,7 @@ from gateway.system.ownership import Host
 from gateway.system.restore_marker import check_no_restore_pending
 
 Purpose = Literal["daemon", "chat", "command"]
-_COMMAND_LIMIT_S = 60.0
 _CHECK_EVERY_S = 0.05
-_GLANCE_S = 0.3
 
 
 @contextmanager
@@ -122,7 +120,7 @@ def _take(descriptor: int, folder: int) -> None:
             return
         except BlockingIOError:
             waited_s = time.monotonic() - start
-            limit_s = _COMMAND_LIMIT_S if _holder_in(descriptor)[1] == "command" else _GLANCE_S
+            limit_s = 60.0 if _holder_in(descriptor)[1] == "command" else 0.3
             if waited_s > limit_s:
                 raise
         time.sleep(_CHECK_EVERY_S)

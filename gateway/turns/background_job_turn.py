@@ -56,7 +56,6 @@ from gateway.turns.turn_kinds import Plan, TurnFailureText, TurnPolicy
 from gateway.turns.user_input import session_of, user_lines
 
 _OUTAGE_S = 86_400.0
-_AGAIN_AFTER_S = 60.0
 _UNDO = "by hand: changes by commands have no versions; the output is in work/jobs/{id}.log"
 _SHOWN_CHARS = 1_500
 """Of the output of a command, two screens of a phone."""
@@ -298,7 +297,7 @@ class BackgroundTurns:
                 _log.warning("background_job.place_unknown", error=str(error))
                 if turn.first_deferred_s < _OUTAGE_S:
                     link = awaited_link(error, turn)
-                    await self.turn_commit.defer(turn, failure.error, _AGAIN_AFTER_S, waits_for=link)
+                    await self.turn_commit.defer(turn, failure.error, 60.0, waits_for=link)
                     return
         entry = ledger_entry(_job_id(turn), turn, RunOutcome.FAILED, failure.error)
         completion = replace(completion, purpose=Purpose.BACKGROUND, entry=entry)

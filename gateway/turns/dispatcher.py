@@ -30,7 +30,6 @@ LoadReadySessions = Callable[[], Awaitable[Sequence[tuple[SessionKey, float]]]]
 
 _FAILED = BackoffPolicy(first_s=1.0, cap_s=300.0, jitter=0.5)
 _DELAYS = 4
-_REFILL_EVERY_S = 5.0
 _log = structlog.get_logger(__name__)
 MAX_SESSIONS = 100_000
 """The most waiting sessions."""
@@ -204,7 +203,7 @@ class SessionDispatcher:
             wait_s = self._wake_due()
             if self._overflowed and self.refill is not None:
                 await self._try_refill(self.refill)
-                wait_s = min(wait_s, _REFILL_EVERY_S)
+                wait_s = min(wait_s, 5.0)
             with anyio.move_on_after(wait_s):
                 await self._rearm.wait()
 

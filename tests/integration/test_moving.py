@@ -21,11 +21,10 @@ from agent_core.models import MemoryScope, Message, ScopeKind
 from agent_core.storage.jsonl_memory import JsonlMemory
 from gateway.errors import AlreadyRunning, ConfigInvalid
 from gateway.operations.migration import migrate_operation
-from gateway.store.copied_files import as_text
+from gateway.store.copied_home import EmbeddedTables
 from gateway.store.lease import DAEMON, LeaseTaken
 from gateway.store.opening import memory_in_database, opened_queue
 from gateway.store.postgres.postgres_queue import PostgresQueue, migrate
-from gateway.store.sqlite.copying_into_sqlite import EmbeddedTables
 from gateway.store.sqlite.sqlite_queue import SqliteQueue
 from gateway.system.home import Home, open_home
 from gateway.system.lock import hold_home
@@ -220,26 +219,6 @@ async def test_a_move_is_undone_by_the_backup_from_before_it(url: str, tmp_path:
         pass
 
 
-async def test_a_move_back_that_fails_leaves_the_database_as_it_was(url: str, tmp_path: Path, monkeypatch):
-    """The full disk before anything is in its place: no marker stays; later than that, the move goes on."""
-    home = await filled(tmp_path / "home")
-    moved(home, url)
-
-    def full(*_: object, **__: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    with monkeypatch.context() as patched, pytest.raises(OSError, match="No space"):
-        patched.setattr(migrate_operation, "_write_files", full)
-        migrate_operation.move_to_embedded(home, home.root / "workspace", url, ManualClock())
-    await (await opened_queue(home.database, url, clock=ManualClock())).aclose()
-    with monkeypatch.context() as patched, pytest.raises(OSError, match="No space"):
-        patched.setattr(migrate_operation, "move_into_home", full)
-        migrate_operation.move_to_embedded(home, home.root / "workspace", url, ManualClock())
-    with pytest.raises(ConfigInvalid, match="has not ended"):
-        await opened_queue(home.database, url, clock=ManualClock())
-    assert not migrate_operation.move_to_embedded(home, home.root / "workspace", url, ManualClock()).already
-
-
 async def test_what_somebody_works_on_is_not_moved(url: str, tmp_path: Path):
     """A daemon on either side, another queue in the target; nothing is changed."""
     home = await filled(tmp_path / "home")
@@ -279,106 +258,6 @@ def test_the_command_says_what_to_change(url: str, tmp_path: Path):
     assert code == 0, said
 
 
-def test_a_database_that_was_left_is_told_on_every_way_in(url: str, tmp_path: Path):
-    """As the home that was left: nothing is looked up in, or removed from, what nobody works on any more."""
-    home = open_home(tmp_path / "home")
-    anyio.run(filled, home.root)
-    moved(home, url)
-    migrate_operation.move_to_embedded(home, home.root / "workspace", url, ManualClock())
-    for name in WAYS_IN:
-        code, said = squidbot(home.root, url, *name)
-        assert (code, f"was moved to {home.root}" in said) == (1 if name[0] == "check" else 78, True), said
-
-
-async def test_there_and_back_is_the_same(url: str, tmp_path: Path):
-    """The same rows, the same bytes of the histories, cursors and documents; what was left behind is put aside."""
-    home = await filled(tmp_path / "home")
-    was = JsonlMemory(home.root, clock=ManualClock())
-    moved(home, url)
-    rows, files = (
-        rows_of(home.database),
-        {path.name: path.read_bytes() for path in (home.root / "sessions").glob("*.jsonl")},
-    )
-    tails = [await was.load_history(str(key)) for key in (ROOM, OTHER)]
-    kept = [await was.memory_versions(scope) for scope in (BOB, LONG, MemoryScope(ScopeKind.OWNER))]
-    told = migrate_operation.move_to_embedded(home, home.root / "workspace", url, ManualClock())
-    assert (told.sessions, told.lines, told.documents, told.versions) == (2, 7, 3, 5), told.notes
-    carried = {name: [tuple(one_text(value) for value in row) for row in each] for name, each in rows.items()}
-    assert rows_of(home.database) == carried
-    assert {path.name: path.read_bytes() for path in (home.root / "sessions").glob("*.jsonl")} == files
-    now = JsonlMemory(home.root, clock=ManualClock())
-    assert [await now.load_history(str(key)) for key in (ROOM, OTHER)] == tails
-    assert [await now.memory_versions(scope) for scope in (BOB, LONG, MemoryScope(ScopeKind.OWNER))] == kept
-    assert list(home.root.glob("before-restore-*/gateway.db"))
-    assert not list(home.root.glob(".restore-*"))
-    with pytest.raises(ConfigInvalid, match="was moved to"):
-        await opened_queue(home.database, url, clock=ManualClock())
-    async with await SqliteQueue.open(home.database, clock=ManualClock()) as store:
-        await accept(store, "new", session=OTHER)
-    assert migrate_operation.move_to_embedded(home, home.root / "workspace", url, ManualClock()).already
-    with pytest.raises(ConfigInvalid, match=r"has a queue that was moved to .* not touched"):
-        moved(home, url)
-    await (await opened_queue(home.database, None, clock=ManualClock())).aclose()
-
-
-async def test_what_a_file_cannot_have_leaves_its_place(url: str, tmp_path: Path):
-    """A line that is too long to be read there, and lines that are missing: every other one is where it was."""
-    migrate(url)
-    home, clock = open_home(tmp_path / "home"), ManualClock()
-    lines = [
-        Message(id=f"{n}", role="user", content=f"text {n}", timestamp=EPOCH, scope="owner") for n in range(5)
-    ]
-    async with await PostgresQueue.open(url, clock=clock) as store:
-        memory = store.memory_in_database().memory
-        await memory.append_message(str(ROOM), *lines)
-        await memory.save_consolidation(str(ROOM), summary="they said", cursor=3)
-    broken = b"\xff" * 14_000_000  # longer than a file may have only as text
-    with psycopg.connect(url) as db:
-        change = "UPDATE squidbot.all_history SET line = %s WHERE seq = %s"
-        db.execute(change, (lines[1].model_dump_json().replace("text 1", "x" * 17_000_000), 1))
-        db.execute(change, (as_text(broken), 4))
-        db.execute("DELETE FROM squidbot.all_history WHERE seq = 2")
-    told = migrate_operation.move_to_embedded(home, home.root / "workspace", url, clock)
-    assert told.notes == [
-        f"{ROOM}: line 1 is longer than 16 MiB, which squidbot does not read in a file: its place stays, empty",
-    ]
-    memory = JsonlMemory(home.root, clock=clock)
-    kept = memory.layout.history(ROOM).read_bytes().split(b"\n")
-    assert [bool(line) for line in kept] == [True, False, False, True, True, False]
-    assert kept[4] == broken
-    tail = await memory.load_history(str(ROOM))
-    assert [message.content for message in tail.messages] == ["text 3"]
-    assert (tail.cursor, tail.summary) == (3, "they said")
-
-
-async def test_a_history_with_an_impossible_gap_is_told(url: str, tmp_path: Path):
-    """Somebody has written into the tables: no file is filled with empty lines until the disk is full."""
-    migrate(url)
-    home = open_home(tmp_path / "home")
-    with psycopg.connect(url) as db:
-        db.execute(
-            "INSERT INTO squidbot.all_history (home, session, seq, line, at) VALUES (1, %s, %s, '{}', 0)",
-            (str(ROOM), 2**62),
-        )
-    with pytest.raises(ConfigInvalid, match="are missing, so nothing was moved"):
-        migrate_operation.move_to_embedded(home, home.root / "workspace", url, ManualClock())
-    assert not home.database.exists()
-    await (await opened_queue(home.database, url, clock=ManualClock())).aclose()
-
-
-async def test_a_document_that_was_left_behind_does_not_come_back(url: str, tmp_path: Path):
-    """What the database has not, because it was erased there, is not taken for an edit by hand."""
-    home = await filled(tmp_path / "home")
-    moved(home, url)
-    with psycopg.connect(url) as db:
-        db.execute("DELETE FROM squidbot.all_memory WHERE scope = 'owner'")
-    migrate_operation.move_to_embedded(home, home.root / "workspace", url, ManualClock())
-    memory = JsonlMemory(home.root, clock=ManualClock())
-    assert (await memory.load_global_memory(MemoryScope(ScopeKind.OWNER))).text == ""
-    [aside] = (home.root / "workspace").glob("MEMORY.md.before-*")
-    assert aside.read_text() == "- by hand\n"
-
-
 async def test_rows_that_postgresql_cannot_keep_apart_are_told(url: str, tmp_path: Path):
     """One sentence, and both sides are as they were."""
     home = await filled(tmp_path / "home")
@@ -396,18 +275,3 @@ async def test_rows_that_postgresql_cannot_keep_apart_are_told(url: str, tmp_pat
         moved(home, url)
     assert len(rows_of(home.database)["inbox"]) == len(rows["inbox"]) - 1
     await (await opened_queue(home.database, None, clock=ManualClock())).aclose()
-
-
-async def test_a_home_with_another_queue_takes_nothing(url: str, tmp_path: Path):
-    """It is not touched, and what waits in the database goes on there."""
-    migrate(url)
-    async with await PostgresQueue.open(url, clock=ManualClock()) as there:
-        await accept(there, "z")
-    home = await filled(tmp_path / "home")
-    rows = rows_of(home.database)
-    with pytest.raises(ConfigInvalid, match="already has a queue"):
-        migrate_operation.move_to_embedded(home, home.root / "workspace", url, ManualClock())
-    assert rows_of(home.database) == rows
-    await (await opened_queue(home.database, url, clock=ManualClock())).aclose()
-    with hold_home(home), pytest.raises(AlreadyRunning):
-        migrate_operation.move_to_embedded(home, home.root / "workspace", url, ManualClock())

@@ -13,7 +13,7 @@ import pytest
 
 from gateway.app import Overrides, build
 from gateway.errors import ConfigInvalid
-from gateway.operations.inbox_operations import restored
+from gateway.operations.backup.restore import accept_restored_server
 from gateway.settings import Settings
 from gateway.store.lease import unwrap_lost_lease
 from gateway.store.postgres import restore_detection as recognising
@@ -134,7 +134,7 @@ async def test_nothing_is_taken_from_an_earlier_moment_until_a_person_has_said_s
                 assert (row.message.native_id, row.state) == ("a", InboxState.READY)  # nothing was taken
 
             now = datetime.now(UTC)
-            parked = restored(home, there, now=now, until=None, moved=False)
+            parked = accept_restored_server(home, there, now=now, until=None, moved=False)
             assert (parked.answers, parked.questions) == (1, 1)
             with psycopg.connect(there, autocommit=True) as db:
                 assert db.execute("SELECT generation FROM squidbot.all_account_file").fetchall() == [(-1,)]
@@ -219,7 +219,7 @@ async def test_a_replica_that_lacks_something_asks_a_person(tmp_path: Path, *, c
                 await runs(url, open_home(tmp_path / "new"))
             async with await PostgresQueue.open(url, clock=SystemClock()) as queue:
                 assert await queue.maintenance.lease("daemon", holder="one that goes on", ttl_s=600)
-                restored(home, url, now=SystemClock().now(), until=None, moved=True)
+                accept_restored_server(home, url, now=SystemClock().now(), until=None, moved=True)
                 await queue.maintenance.release_lease("daemon", holder="one that goes on")
             await runs(url, home)
 
@@ -238,7 +238,7 @@ async def test_a_move_to_another_server_changes_nothing(
             db.execute("UPDATE squidbot.all_meta SET value = '7/00000001' WHERE name = 'server'")
         with pytest.raises(StoreUnusable, match="another timeline"):
             await queue.check_restored(None)
-    restored(home, url, now=NOW, until=None, moved=True)
+    accept_restored_server(home, url, now=NOW, until=None, moved=True)
     async with await PostgresQueue.open(url, clock=SystemClock()) as queue:
         assert await queue.check_restored(None) is None
         [row] = await queue.inbox.rows()

@@ -20,7 +20,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from gateway.operations.inbox_operations import restored
+from gateway.operations.backup.restore import accept_restored_server
 from gateway.store.lease import LeaseTaken
 from gateway.system.clock import SystemClock
 from gateway.system.home import Home
@@ -305,7 +305,7 @@ def test_a_replica_that_lacks_the_last_commits_is_left_alone_until_a_person_has_
             def told() -> bool:
                 now = SystemClock().now()
                 with contextlib.suppress(LeaseTaken):  # the leases of the dead end first
-                    restored(Home(tmp_path / "home0"), url, now=now, until=now, moved=False)
+                    accept_restored_server(Home(tmp_path / "home0"), url, now=now, until=now, moved=False)
                     return True
                 return False
 

@@ -16,23 +16,16 @@ from pathlib import Path
 from typing import Any
 
 import anyio
-import psycopg
 import pytest
 
-from agent_core.models import MemoryDocument
-from agent_core.storage.memory_files import Version
 from gateway.errors import ConfigInvalid
-from gateway.operations.backup import restore
 from gateway.operations.migration import migrate_operation
-from gateway.operations.migration.moving_accounts import HomeAccounts
+from gateway.operations.migration.migrate_operation import HomeAccounts
+from gateway.store.copied_home import EmbeddedTables
 from gateway.store.opening import opened_queue
 from gateway.store.postgres.copying_into_postgres import PostgresTables
-from gateway.store.postgres.postgres_queue import migrate
-from gateway.store.sqlite.copying_into_sqlite import EmbeddedTables
 from gateway.system.clock import SystemClock
 from gateway.system.home import Home
-from tests.clock import EPOCH
-from tests.integration.test_moving import command
 from tests.kill.gateway_child import STATE_KEY
 from tests.kill.scenario import Nursery, Scenario
 from tests.kill.tally import TALLY, die_at_call
@@ -66,14 +59,15 @@ def move(
     url: str,
     prepare: Callable[[], None] = lambda: None,
     after_s: float = 60.0,
-    how: Callable[..., object] = migrate_operation.to_postgres,
 ) -> bool:
     """One try in a process of its own; returns whether it was killed."""
     child = os.fork()
     if not child:
         try:
             prepare()
-            how(home, home.root / "workspace", url, SystemClock(), state_key=STATE_KEY)
+            migrate_operation.to_postgres(
+                home, home.root / "workspace", url, SystemClock(), state_key=STATE_KEY
+            )
             os._exit(0)
         except BaseException:
             traceback.print_exc()
@@ -142,80 +136,6 @@ def test_killed_at_a_step(
     goes_on(world, home, url)
 
 
-BACK: list[tuple[Any, str, int, bool]] = [
-    (PostgresTables, "set_marker", 1, True),
-    (PostgresTables, "set_marker", 1, False),
-    (migrate_operation, "_home_has_it", 1, False),
-    (EmbeddedTables, "fill", 1, False),
-    (migrate_operation, "write_conversation", 2, False),
-    (migrate_operation, "_write_files", 1, False),
-    (migrate_operation, "_put_document", 1, True),
-    (migrate_operation, "move_into_home", 1, True),
-    (restore, "_carry_out", 1, True),
-    (Path, "rename", 1, False),
-    (Path, "rename", 2, False),
-    (Path, "rename", 3, False),
-    (restore, "_carry_out", 1, False),
-    (PostgresTables, "set_marker", 2, True),
-    (PostgresTables, "set_marker", 2, False),
-]
-"""As `STEPS`, for the way back."""
-
-
-@pytest.mark.parametrize(
-    "step", BACK, ids=[f"{one[1]}-{one[2]}-{'before' if one[3] else 'after'}" for one in BACK]
-)
-def test_killed_on_the_way_back(
-    step: tuple[Any, str, int, bool], gateways, postgres: PostgresServer, tmp_path: Path
-):
-    """From PostgreSQL into the home: neither side starts meanwhile, and then the home goes on."""
-    owner, name, count, before = step
-    url = url_of(postgres)
-    migrate(url)
-    world = Scenario(tmp_path, gateways, consolidate_above=4, store=url)
-    home = left_behind(world, ["outbox.sending.after#2", "turns.complete.before#3"])
-    with psycopg.connect(url) as db:
-        made = Version(MemoryDocument("- tea", 1), EPOCH).line().decode().rstrip()
-        db.execute("INSERT INTO squidbot.all_memory VALUES (1, 'owner', 1, %s)", (made,))
-    assert move(
-        home,
-        url,
-        lambda: die_at_call(owner, name, count, before=before),
-        how=migrate_operation.move_to_embedded,
-    ), "not passed"
-    assert not move(home, url, how=migrate_operation.move_to_embedded)
-    with pytest.raises(ConfigInvalid, match="was moved to"):
-        anyio.run(opened, home, url)
-    assert (home.root / "workspace" / "MEMORY.md").read_text() == "- tea"
-    world.run = replace(world.run, store="")
-    world.live_until_quiet()
-    judged(world)
-
-
-def test_killed_on_the_way_back_and_finished_as_a_restore(gateways, postgres: PostgresServer, tmp_path: Path):
-    """As the home says when it is used: nothing else is done with it before, and then it goes on."""
-    url = url_of(postgres)
-    migrate(url)
-    world = Scenario(tmp_path, gateways, consolidate_above=4, store=url)
-    home = left_behind(world, ["outbox.sending.after#2"])
-    assert move(
-        home,
-        url,
-        lambda: die_at_call(Path, "rename", 2, before=False),
-        how=migrate_operation.move_to_embedded,
-    )
-    code, said = command(home, "status")
-    assert code != 0 and "squidbot restore --finish" in said, said
-    code, said = command(home, "restore", "--finish")
-    assert code == 0, said
-    with pytest.raises(ConfigInvalid, match=r"started on .* and has not ended"):
-        anyio.run(opened, home, url)
-    assert not move(home, url, how=migrate_operation.move_to_embedded)
-    world.run = replace(world.run, store="")
-    world.live_until_quiet()
-    judged(world)
-
-
 def test_killed_at_any_moment(gateways, postgres: PostgresServer, tmp_path: Path):
     """As often as it takes."""
     chance, kills, number = chance_of("move"), 0, 0
@@ -232,12 +152,3 @@ def test_killed_at_any_moment(gateways, postgres: PostgresServer, tmp_path: Path
             kills += move(home, url, after_s=chance.uniform(0.01, 0.35))
         assert not move(home, url)
         goes_on(world, home, url)
-        for _ in range(4):
-            kills += move(
-                home, url, after_s=chance.uniform(0.01, 0.35), how=migrate_operation.move_to_embedded
-            )
-        assert not move(home, url, how=migrate_operation.move_to_embedded)
-        world.burst(chance, 4)
-        world.run = replace(world.run, store="")
-        world.live_until_quiet()
-        judged(world)

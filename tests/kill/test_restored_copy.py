@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.operations.inbox_operations import accept_copy
+from gateway.operations.backup.restore import accept_copy
 from gateway.store.rollback_guard import read_high_water_mark
 from gateway.system.home import Home
 from tests.kill.scenario import Nursery, Scenario

@@ -69,9 +69,7 @@ _FAILS = {
     "empty": _ALWAYS,
     "crash": _ALWAYS,
 }
-_KNOWN_TRIES = 256
 _CHARS_PER_TOKEN = 4
-_PIECE_CHARS = 12
 _CUT_TEXT = "I was just about to"
 
 
@@ -95,7 +93,7 @@ class DemoModel:
             await anyio.sleep(reply.wait_s)
         if reply.error is not None and not reply.text:
             raise reply.error
-        size = _PIECE_CHARS if stream else max(len(reply.text), 1)
+        size = 12 if stream else max(len(reply.text), 1)
         for start in range(0, len(reply.text), size):
             yield reply.text[start : start + size]
         if reply.error is not None:
@@ -144,7 +142,7 @@ class DemoModel:
             return DemoReply(
                 f"It works again: I failed {tried} {'time' if tried == 1 else 'times'}, as you wanted."
             )
-        while len(self._tries) >= _KNOWN_TRIES:
+        while len(self._tries) >= 256:
             del self._tries[next(iter(self._tries))]
         self._tries[text] = tried + 1
         return DemoReply(_CUT_TEXT if word == "cut" else "", error=_failure(word))

@@ -22,7 +22,6 @@ SEND_TOOL = "send_file"
 READ_TOOL = "read_attachment"
 FIND_TOOL = "find_tools"
 _FETCH_TOOL, _WRITE_TOOL, _SHELL_TOOL = "web_fetch", "write_file", "shell"
-_MERGES = 4
 _LOOKED = "demo_look"
 
 _FACTS_LINE = re.compile(r"\A\[[^\]\n]*\]\n(?:\[This is the scheduled job [^\]\n]*\][^\n]*\n)?")
@@ -240,7 +239,7 @@ def _after_tools(messages: Sequence[Message], text: str, tools: Sequence[str]) -
     if _failed(messages) and (_FILE_WORD.search(text) or _REMIND.search(text)):
         return DemoReply(f"That did not work. The tool said: {result}")
     if _failed(messages):
-        if facts and "changed the memory" in result and len(_results(messages)) < _MERGES:
+        if facts and "changed the memory" in result and len(_results(messages)) < 4:
             return _remember(facts, result.partition("memory_write again.\n\n")[2].strip(), tools)
         return DemoReply(f"I could not change my memory. The tool said: {result}")
     if facts:

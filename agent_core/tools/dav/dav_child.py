@@ -22,7 +22,6 @@ from agent_core.children.service_confinement import library_paths
 from agent_core.text import one_line
 
 _MEMORY_BYTES = 600_000_000
-_MAX_CONTACTS = 20
 
 
 def read_xml(body: bytes) -> ET.Element:
@@ -111,7 +110,7 @@ def contacts_in(objects: Iterator[Mapping[str, str]], words: str) -> dict[str, A
         text = f"{card['name']} {' '.join(card['mail'])}".casefold()
         if all(word in text for word in wanted):
             found.append(card)
-    shown = sorted(found, key=lambda card: str(card["name"]).casefold())[:_MAX_CONTACTS]
+    shown = sorted(found, key=lambda card: str(card["name"]).casefold())[:20]
     return {"contacts": shown, "more": len(found) - len(shown), "unread": unread}
 
 

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from agent_core.tools.web.web_client import Received, WebClient  # loads aiohttp
 
 _READ_LIMIT_S = 20.0
-_KNOWN_FOR_S = 600.0
-_MAX_COLLECTIONS = 20
 _CALENDAR, _CARDS = "urn:ietf:params:xml:ns:caldav", "urn:ietf:params:xml:ns:carddav"
 _PROPFIND = (
     f'<propfind xmlns="DAV:" xmlns:c="{_CALENDAR}" xmlns:a="{_CARDS}"><prop><current-user-principal/>'
@@ -94,9 +92,9 @@ class DavClient:
     async def collections(self, kind: str) -> list[Collection]:
         """Those that hold ``VEVENT``, ``VTODO`` or ``VCARD``. Raises ToolFailed."""
         now = self._clock.monotonic()
-        if self._known is None or now - self._known[0] > _KNOWN_FOR_S:
+        if self._known is None or now - self._known[0] > 600.0:
             self._known = now, await self._discover()
-        return [each for each in self._known[1] if kind in each.kinds][:_MAX_COLLECTIONS]
+        return [each for each in self._known[1] if kind in each.kinds][:20]
 
     async def writable(self, kind: str, wanted: str = "") -> Collection:
         """The collection for new objects of a kind: of that name, else the one of the settings."""

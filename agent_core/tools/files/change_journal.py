@@ -30,7 +30,6 @@ WORK = "work"
 """Where commands begin."""
 _OUR_FOLDERS = frozenset({WORK, "mcp"})
 """This program gives these names, whoever has caused them to be made."""
-_PRUNE_EVERY = 200
 _MAX_CHANGES = 20_000
 _log = structlog.get_logger(__name__)
 
@@ -232,7 +231,7 @@ class ChangeJournal:
             with suppress(OSError):  # what it says can be seen from the file as well
                 os.close(self._append({"made": change.id}))
             self._since_pruned += 1
-            if self._since_pruned >= _PRUNE_EVERY:
+            if self._since_pruned >= 200:
                 self.prune()
             return done
 

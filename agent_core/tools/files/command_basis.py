@@ -23,7 +23,6 @@ from agent_core.tools.files.change_journal import WORK
 from agent_core.tools.files.command_origins import CommandFiles
 from agent_core.tools.files.workspace_contents import TooMuchError, digest_of_file
 
-_MAX_HASHED_BYTES = 1_000_000_000
 _SHOWN_BYTES = 20_000
 _MAX_SHOWN = 20
 _BETWEEN = re.compile(r"[\s;&|<>()'\"`=:,@\\]+")
@@ -58,7 +57,7 @@ def basis_of(files: CommandFiles, command: str) -> Basis:
     paths = set(_paths(command))
     words = {part for path in paths for part in path.split("/")}
     contents = files.contents()
-    left = [0, _MAX_HASHED_BYTES]
+    left = [0, 1_000_000_000]
     found = dict(_named_whole(files, paths, left, inside=contents is None))
     for path, content in (contents or {}).items():
         if not _is_log(path) or words.intersection(("jobs", _name(path))):

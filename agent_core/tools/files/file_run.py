@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from agent_core.tools.files.journaled_files import ChangeAuthor, JournaledFiles
     from agent_core.tools.files.roots import RootedPath
 
-"""The schema of a text that its name explains."""
-
 
 class FileRun:
     """The state that the file tools of one run share."""

@@ -24,7 +24,6 @@ import anyio.abc
 from agent_core.errors import ToolFailed, ToolRetry
 
 _CHILD = Path(__file__).with_name("file_search_child.py")
-_MAX_OUTPUT_BYTES = 4_000_000
 _GRACE_S = 1.0
 
 
@@ -93,7 +92,7 @@ async def _talk(process: anyio.abc.Process, asked: bytes, output: bytearray) -> 
         await process.stdin.send(asked)
         await process.stdin.aclose()
     with suppress(anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError):
-        while len(output) < _MAX_OUTPUT_BYTES:
+        while len(output) < 4_000_000:
             output += await process.stdout.receive()
 
 

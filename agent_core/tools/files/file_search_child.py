@@ -30,7 +30,6 @@ from agent_core.confined_files import READ, identity_of
 from agent_core.text import decode_text
 
 _MAX_FILE_BYTES = 5_000_000
-_MAX_DEPTH = 60
 _SHOWN_CHARS = 300
 _MEMORY_BYTES = 1_000_000_000
 _SKIPPED = {".git"}
@@ -81,7 +80,7 @@ class _Walk:
                 if not prefix and name.casefold() in self._hidden:
                     continue
                 if is_folder:
-                    if deep < _MAX_DEPTH:
+                    if deep < 60:
                         yield from self._into(handle, name, f"{prefix}{name}/", deep)
                 else:
                     self.files += 1

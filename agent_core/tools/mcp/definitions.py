@@ -25,7 +25,6 @@ MAX_TOOLS = 300
 """The most tools of one server that are used."""
 _DESCRIPTION_CHARS = 2000
 _SCHEMA_CHARS = 20_000
-_NAME_CHARS = 200
 _MAX_NAMED = 20
 _OPEN: Mapping[str, Any] = {"type": "object", "properties": {}}
 _NOT_AT_THE_TOP = ("anyOf", "oneOf", "allOf", "not", "enum", "const", "if", "then", "else", "$schema", "$id")
@@ -140,7 +139,7 @@ class Pins:
 
 def is_usable_name(name: object) -> TypeGuard[str]:
     """Return True if a tool of that name can be called."""
-    return isinstance(name, str) and bool(name.strip()) and len(name) <= _NAME_CHARS and name.isprintable()
+    return isinstance(name, str) and bool(name.strip()) and len(name) <= 200 and name.isprintable()
 
 
 def definition_from(name: object, description: object, schema: object) -> Definition | None:
@@ -221,7 +220,6 @@ def _is_local(reference: object) -> bool:
 
 MAX_BYTES = 4_000_000
 MAX_PARTS = 20_000
-MAX_STRAY_LINES = 200
 _STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)', re.DOTALL)
 _FLOOD_MESSAGES, _MESSAGES_PER_S = 500, 50.0
 _FLOOD_BYTES, _BYTES_PER_S = 24_000_000, 1_000_000.0
@@ -241,7 +239,7 @@ def check_message(message: bytes) -> None:
 
 def check_babble(lines: int) -> None:
     """Tolerate a few lines that are no messages, such as greetings. Raises Misbehaviour past that."""
-    if lines > MAX_STRAY_LINES:
+    if lines > 200:
         raise ServerMisbehaviour("it writes text where only messages belong")
 
 

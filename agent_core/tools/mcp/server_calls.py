@@ -111,7 +111,6 @@ def _question(params: types.ElicitRequestParams) -> ElicitedQuestion:
     return ElicitedQuestion(params.message, params.requested_schema)
 
 
-_BEGIN_LIMIT_S = 10.0
 _RETRY = BackoffPolicy(first_s=5.0, cap_s=300.0)
 _log = structlog.get_logger(__name__)
 
@@ -133,7 +132,7 @@ async def _read_events(session: ClientSession, changed: Callable[[], None]) -> N
     while True:
         began_at: float | None = None
         try:
-            with anyio.CancelScope(deadline=anyio.current_time() + _BEGIN_LIMIT_S) as limit:
+            with anyio.CancelScope(deadline=anyio.current_time() + 10.0) as limit:
                 async with listen(
                     session, tools_list_changed=True, prompts_list_changed=True, resources_list_changed=True
                 ) as subscription:

@@ -115,7 +115,6 @@ class Link(Protocol):
 
 _MAX_WAITING = 32
 _MAX_AT_ONCE = 4
-_LEAVE_LIMIT_S = 15.0
 _PATIENCE_S = 5.0
 """What is asked waits for the next try, if that is so near."""
 _CHECK_PAUSE_S, _MAX_CHECK_PAUSE_S = 5.0, 300.0
@@ -253,7 +252,7 @@ class McpConnection:
                     _log.info("mcp.connected", server=self._name)
                     await self._serve(link)
                     self.is_up = False
-                    limit.deadline = anyio.current_time() + _LEAVE_LIMIT_S
+                    limit.deadline = anyio.current_time() + 15.0
                     if link.why:
                         raise ServerUnavailable(link.why)
         finally:

@@ -54,7 +54,6 @@ if TYPE_CHECKING:
 
 Connect = Callable[[McpServerSettings, Stderr, Bearer | None], AbstractAsyncContextManager[Link]]
 _LISTING_S = 30.0
-_MARGIN_S = 10.0
 _SPARE_S = 2.0
 """By so much the limit of a request is longer than that of what is done in it."""
 _log = structlog.get_logger(__name__)
@@ -355,7 +354,7 @@ class McpServers:
                     server.call,
                     effect=server.effect_of(definition.name),
                     origins=partial(self._origins_of, server),
-                    seconds=server.settings.timeout_s + server.settings.start_s + _MARGIN_S,
+                    seconds=server.settings.timeout_s + server.settings.start_s + 10.0,
                     keep=keep,
                     look=look,
                 )

@@ -214,8 +214,6 @@ class _Reader:
 
 
 _PIECE_BYTES = 65_536
-_MAX_HEAD_BYTES = 16_384
-_MAX_RECORD_BYTES = 5 + 16_384
 _ESTABLISHED = b"HTTP/1.1 200 Connection established\r\n\r\n"
 _MAX_REPORTED = 6
 _Address = tuple[socket.AddressFamily, str, int]
@@ -440,7 +438,7 @@ async def _until_empty_line(accepted: socket.socket) -> tuple[bytes, bytes]:
     got = b""
     while b"\r\n\r\n" not in got:
         piece = await asyncio.get_running_loop().sock_recv(accepted, 4096)
-        if not piece or len(got) > _MAX_HEAD_BYTES:
+        if not piece or len(got) > 16_384:
             raise ProxyRefused(400, "this is not an HTTP/1.1 request")
         got += piece
     head, _, rest = got.partition(b"\r\n\r\n")
@@ -449,7 +447,7 @@ async def _until_empty_line(accepted: socket.socket) -> tuple[bytes, bytes]:
 
 async def _first_record(accepted: socket.socket, got: bytes) -> bytes:
     """Read until a whole TLS record is there; returns less if it is none."""
-    while len(got) < 5 or len(got) < min(_MAX_RECORD_BYTES, 5 + int.from_bytes(got[3:5], "big")):
+    while len(got) < 5 or len(got) < min(5 + 16_384, 5 + int.from_bytes(got[3:5], "big")):
         if got and got[0] != 22:
             break
         piece = await asyncio.get_running_loop().sock_recv(accepted, _PIECE_BYTES)

@@ -23,7 +23,6 @@ from typing import IO, Any, Literal
 from xml.etree import ElementTree as ET
 
 _MEMORY_BYTES = 400_000_000
-_CPU_S = 20
 _MAX_CHARS = 2_000_000
 _PR_SET_PDEATHSIG = 1
 _PARTS = re.compile(r"(word/document|xl/worksheets/sheet|ppt/slides/slide|content)(\d{0,6})\.xml")
@@ -36,7 +35,7 @@ def _limit() -> None:
         Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
     for what, most in (
         (resource.RLIMIT_AS, _MEMORY_BYTES),
-        (resource.RLIMIT_CPU, _CPU_S),
+        (resource.RLIMIT_CPU, 20),
         (resource.RLIMIT_FSIZE, 0),
         (resource.RLIMIT_CORE, 0),
         (resource.RLIMIT_NOFILE, 64),

@@ -36,8 +36,6 @@ _ACCEPT = "text/html, application/xhtml+xml, text/*;q=0.9, application/json;q=0.
 _REDIRECTS = (301, 302, 303, 307, 308)
 _PIECE_BYTES = 32_768
 _LOOKUPS = 8
-_MANY_HOSTS = 256
-_MAX_WAIT_S = 10.0
 _NOT_NAMED = "it is in your own network, and no person has named it in this conversation"
 _NO_ROUTE = (errno.ENETUNREACH, errno.EHOSTUNREACH, errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 
@@ -171,10 +169,10 @@ class WebClient:
     async def _wait_for(self, host: str) -> None:
         """One request to a host at a time, and not at once again."""
         now = anyio.current_time()
-        if len(self._free_at) > _MANY_HOSTS:
+        if len(self._free_at) > 256:
             self._free_at = {each: at for each, at in self._free_at.items() if at > now}
         at = max(now, self._free_at.get(host, 0.0))
-        if at - now > _MAX_WAIT_S:
+        if at - now > 10.0:
             raise WebFailed("There were too many requests to this host; wait a little.")
         self._free_at[host] = at + self._limits.apart_s
         await anyio.sleep(at - now)

@@ -48,7 +48,6 @@ _QUOTE_STYLE = "margin:0 0 0 .8ex;border-left:2px solid #ccc;padding-left:1ex;co
 MAX_SUBJECT = 200
 _MAX_HEADLINE = 72
 _SENTENCE = re.compile(r".{8,}?[.!?…](?=\s)")
-MAX_CC = 50
 _ID = re.compile(r"<[!-;=?-~]{1,250}>")
 _REPLY_PREFIX = re.compile(r"\s*+(?:re|aw|antw|sv|vs)\s*+(?:\[\d{1,3}\]\s*+)?:", re.IGNORECASE)
 # Wide enough for a Message-ID on the line of its name: some programs do not look at the next one.
@@ -167,7 +166,7 @@ def _cc(message: OutboundMessage, known: set[str]) -> tuple[str, ...]:
             continue
         if without_tag(address) not in mine:
             found.append(address)
-    return tuple(dict.fromkeys(found))[:MAX_CC]
+    return tuple(dict.fromkeys(found))[:50]
 
 
 def _own_form(message: OutboundMessage, address: str) -> str:

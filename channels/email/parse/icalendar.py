@@ -11,8 +11,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 MAX_LINES = 5_000
-MAX_EVENTS = 5
-MAX_VALUE = 1_000
 _FOLD = re.compile(r"\n[ \t]")
 _NAME = re.compile(r"([A-Za-z0-9-]{1,40})((?:;[^:\"]{0,200}(?:\"[^\"]{0,200}\"[^:\"]{0,200}){0,10})?):")
 _ZONE = re.compile(r";TZID=\"?([^;:\"]{1,80})", re.IGNORECASE)
@@ -55,7 +53,7 @@ def in_words(source: str) -> str:
         if name == "METHOD":
             method = value.strip().upper()
         elif name == "BEGIN":
-            if value.strip().upper() == "VEVENT" and open_event is None and len(events) < MAX_EVENTS:
+            if value.strip().upper() == "VEVENT" and open_event is None and len(events) < 5:
                 open_event = _Event()
                 events.append(open_event)
             elif open_event is not None:
@@ -91,7 +89,7 @@ def _properties(source: str) -> Iterator[tuple[str, str, str]]:
     for line in text.split("\n", MAX_LINES)[:MAX_LINES]:
         found = _NAME.match(line[:4_000])
         if found is not None:
-            yield found[1].upper(), found[2], line[found.end() : found.end() + MAX_VALUE]
+            yield found[1].upper(), found[2], line[found.end() : found.end() + 1_000]
 
 
 def _event_text(label: str, event: _Event) -> str:

@@ -36,7 +36,6 @@ from channels.email.parse.transfer_encoding import decode_pieces, decode_transfe
 MAX_FORWARDED = 3
 _MAX_NAME = 100
 MAX_REST = 20_000
-_DIFFERENT = 0.4
 _BAD_IN_NAME = re.compile(r'[\x00-\x1f\x7f/\\:*?"<>|\u202a-\u202e\u2066-\u2069]')
 _SIGNATURES = frozenset(
     {"application/pgp-signature", "application/pkcs7-signature", "application/x-pkcs7-signature"}
@@ -290,7 +289,7 @@ def _differ(plain: str, other: str) -> bool:
     if not one or not two or max(len(one), len(two)) < 5:
         return False
     # The HTML has more around it (menus, footers), so only what the smaller one says counts.
-    return len(one & two) / min(len(one), len(two)) < _DIFFERENT
+    return len(one & two) / min(len(one), len(two)) < 0.4
 
 
 def _pictures(root: MimePart) -> dict[str, str]:

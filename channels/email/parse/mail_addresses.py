@@ -13,7 +13,6 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-MAX_ADDRESS = 320
 _LOCAL = re.compile(r"[A-Za-z0-9!#$%&'*+/=?^_`{|}~.-]{1,64}")
 _LABEL = re.compile(r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?")
 _ANYWHERE = re.compile(r"[A-Za-z0-9!#$%&'*+/=?^_`{|}~.-]{1,64}@[\w.-]{1,253}")
@@ -34,7 +33,7 @@ class MailboxAddress:
 def normalise(text: str) -> str:
     """Return an address in lower case, its domain in ASCII (IDNA). Raises AddressInvalid."""
     local, at, domain = text.strip().rpartition("@")
-    if not at or len(text) > MAX_ADDRESS:
+    if not at or len(text) > 320:
         raise AddressInvalid(f"{text[:80]!r} has no @, or is too long")
     if not _LOCAL.fullmatch(local) or local.startswith(".") or local.endswith(".") or ".." in local:
         raise AddressInvalid(f"{local[:80]!r} cannot stand before the @")

@@ -15,7 +15,6 @@ _ENCRYPTED = (
 )
 _CONSTRUCTED = 0x20
 _DEEPEST = 8
-_MAX_PIECES = 100_000
 
 
 def content_of(data: bytes) -> bytes | None:
@@ -88,7 +87,7 @@ class _Reader:
 
     def _head(self) -> tuple[int, int | None]:
         self._pieces += 1
-        if self._pieces > _MAX_PIECES:
+        if self._pieces > 100_000:
             raise ValueError("too many elements")
         tag, length = self._data[self._at], self._data[self._at + 1]
         self._at += 2

@@ -18,13 +18,11 @@ from agent_core.text import is_quoted
 _MAX_LINE = 1_000
 _HEADER_LINES = 3
 """The number of header-like lines that make a header; two, if they say both when and who."""
-_MAX_HEAD = 12
 _PIECE, _PASSAGE = 12, 40
 """
 So many letters that are no whole line or sentence of ours are ours where the last ones have ended, and
 anywhere.
 """
-_MAX_SEARCHES = 200
 _RULES = "-_=─━—–"
 _LABEL = re.compile(r"\W{0,3}[^\W\d_][^\d:：@<>]{0,40}[:：](?!//)")
 _LABEL_INSIDE = re.compile(r"[^\W\d_]\*?\s?(?::\*?\s|：)")
@@ -105,7 +103,7 @@ def _head_at(above: Sequence[str]) -> int:
     if (start := _introduction_at(above, end)) < end:
         return start
     start = end
-    while start and above[start - 1] and end - start < _MAX_HEAD:
+    while start and above[start - 1] and end - start < 12:
         start -= 1
     block = above[start:end]
     begins = _others_begin(block)
@@ -225,7 +223,7 @@ class _Sent:
     def __init__(self, texts: Sequence[str]) -> None:
         self._texts = texts
         self._forms = [_Form(text) for text in texts]
-        self._searches = _MAX_SEARCHES
+        self._searches = 200
         self.is_found = False
 
     @property

@@ -16,7 +16,6 @@ _NOT_BASE64 = bytes(
     set(range(256)) - set(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/")
 )
 _UUENCODED = frozenset({"x-uuencode", "uuencode", "x-uue", "uue"})
-_MAX_ODD_LINES = 1_000
 _SHORT_LINE = 20
 """The most lines of a uuencoded file that may be unreadable or shorter than any program writes them."""
 _LINE = re.compile(rb"[^\n]+")
@@ -59,7 +58,7 @@ def _uudecoded(encoded: bytes) -> Iterator[bytes]:
     room, odd = len(encoded), 0
     for found in _LINE.finditer(encoded, begin.end() if begin else 0):
         line = found[0]
-        if line.strip() == b"end" or odd > _MAX_ODD_LINES:
+        if line.strip() == b"end" or odd > 1_000:
             break
         content = _uudecoded_line(line)
         odd += len(content) < _SHORT_LINE

@@ -20,7 +20,6 @@ KILLS = "kills"
 """The process has died several times while it was read."""
 MAX_HEADER = 2_000_000
 MAX_VALUE = 16_000
-MAX_FIELDS = 300
 MAX_LINES = 20_000
 """With more of them a header is nobody's: each costs time, and other mails wait behind it."""
 SENT_BY_A_PROGRAM = gettext_noop(
@@ -82,7 +81,7 @@ def _outline(head: bytes) -> Headers:
             doubtful.add(name)
         if name in _TELLING or name.startswith("list-"):
             fields.append((name, decode_text(value[:MAX_VALUE], None)))
-        if len(fields) > MAX_FIELDS:
+        if len(fields) > 300:
             return Headers(())
     return Headers(tuple(fields), frozenset(doubtful))
 

@@ -18,10 +18,8 @@ from channels.email.parse.unreadable import TOO_LARGE
 
 Quote = Literal["none", "short", "full"]
 MAX_BACKGROUND = 8_000
-MAX_ALL_BACKGROUND = 20_000
 _SHORT_CHARS = 400
 _SHORT_LINES = 6
-_FULL_CHARS = 20_000
 _PREFIX = re.compile(r"[^\s\d:：]{1,20}(?: [^\s\d:：]{1,20})?\s?(?:[\[(]\d{1,3}[\])])?\s?[:：]")
 """What programs, and some people, write in front of a subject: one or two words and a colon."""
 _NOT_READ = "[The text of this mail was not read: {why}.]"
@@ -68,7 +66,7 @@ def background_of(mail: ParsedMail | None) -> tuple[Background, ...]:
         text = f"{about}\n\n{each.text}" if about else each.text
         sender = each.sender or "unknown"
         found.append(Background(kind="forwarded", sender=sender, text=_cut(text, MAX_BACKGROUND)))
-    room = MAX_ALL_BACKGROUND
+    room = 20_000
     told: list[Background] = []
     for each_found in found:
         text = _cut(each_found.text, max(room, 0))
@@ -112,7 +110,7 @@ def quotation(mail: ParsedMail | None, headers: Headers, how: Quote) -> Quotatio
         text = _cut(text, _SHORT_CHARS) if len(text) > _SHORT_CHARS else text
         if len(lines) > _SHORT_LINES and not text.endswith("…"):
             text += "\n…"
-    return Quotation(text=_cut(text, _FULL_CHARS), date=(headers.first("date") or "")[:80])
+    return Quotation(text=_cut(text, 20_000), date=(headers.first("date") or "")[:80])
 
 
 def _cut(text: str, room: int) -> str:

@@ -66,7 +66,6 @@ from channels.email.trust.sender_policy import (
 )
 
 MAX_COPIED = 50
-MAX_REFERENCES_KEPT = 40
 _ROOM_IN_QUARANTINE = MailAnswerLimits(sender_per_hour=20, sender_per_day=50)
 """Of one person, or of all whom one pattern lets in."""
 MAX_UNPROVEN = 20_000
@@ -330,7 +329,7 @@ class MailIntake:
         route = MailRoute(
             uid=arrival.uid,
             message_id=arrival.headers.message_id(),
-            references=(*references[:1], *references[1:][-MAX_REFERENCES_KEPT:]),
+            references=(*references[:1], *references[1:][-40:]),
             others_subject=others_subject,
             evidence=verdict.authentication,
         )

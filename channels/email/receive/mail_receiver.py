@@ -46,7 +46,6 @@ from channels.email.trust.sender_policy import MailRefused as NotAnswered
 from channels.email.trust.sender_policy import claimed_senders, sender_of
 
 BATCH_MAILS = 50
-OUTLINE_LIMIT_S = 10.0
 REFILE_UIDS = 200
 _PATIENCE_OF_OWNER_S = 1.0
 """The time for which mails that name the owner are read before others."""
@@ -511,7 +510,7 @@ class MailReceiver:
                 read = partial(_read_guarded, info.uid, received_at, raw, whole)
                 arrival = await anyio.to_thread.run_sync(in_flight, read, abandon_on_cancel=True)
                 return _logged(arrival, info)
-        with anyio.move_on_after(OUTLINE_LIMIT_S):
+        with anyio.move_on_after(10.0):
             read = partial(given_up, info.uid, received_at, raw, arrival.trouble)
             arrival = await anyio.to_thread.run_sync(in_flight, read, abandon_on_cancel=True)
         return _logged(arrival, info)

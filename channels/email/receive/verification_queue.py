@@ -21,9 +21,7 @@ from channels.email.trust.dkim_alignment import Verification
 
 VERIFICATIONS_AT_ONCE = 8
 """For mails of one domain."""
-MAX_AT_ONCE = 32
 MAX_OF_DOMAIN = 100
-MAX_BYTES_OF_DOMAIN = 16_000_000
 MAX_BYTES = 64_000_000
 MAX_MAILS = 2_000
 MAX_OF_SENDER = 200
@@ -74,7 +72,7 @@ class VerificationQueue:
         self._asking: dict[str, tuple[int, int]] = {}
         """How many mails of a domain wait, and their size."""
         self._rooms: dict[str, anyio.CapacityLimiter] = {}
-        self._room = anyio.CapacityLimiter(MAX_AT_ONCE)
+        self._room = anyio.CapacityLimiter(32)
         self._news = anyio.Event()
 
     def add(self, mail: ReadMail, question: str | None) -> None:
@@ -84,7 +82,7 @@ class VerificationQueue:
             return
         domain = question.rpartition("@")[2]
         mails, size = self._asking.get(domain, (0, 0))
-        if mails >= MAX_OF_DOMAIN or (mails and size + len(mail.raw) > MAX_BYTES_OF_DOMAIN):
+        if mails >= MAX_OF_DOMAIN or (mails and size + len(mail.raw) > 16_000_000):
             mail.verification = Verification(lacks=TOO_MUCH)
             return
         mail.verification = None

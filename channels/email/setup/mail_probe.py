@@ -33,7 +33,6 @@ from channels.setup import complaint
 _TIMING = Timing(connect_s=12.0)
 _SUBMIT_TIMING = SubmitTiming(connect_s=12.0)
 _LIMIT_S = 120.0
-_NEWEST = 30
 _ENOUGH = 3
 """The number of agreeing mails that identify the provider's authentication server."""
 
@@ -154,7 +153,7 @@ async def _read(
     async with Mailbox.open(config, context, _TIMING) as mailbox:
         selected = await mailbox.select("INBOX", read_only=True)
         folders = await mailbox.folders()
-        uids = (await mailbox.search("ALL"))[-_NEWEST:]
+        uids = (await mailbox.search("ALL"))[-30:]
         seen = authentication_servers((await mailbox.bodies(uids, header_only=True)).values())
         return MailboxFacts(
             imap=place,

@@ -19,9 +19,7 @@ if TYPE_CHECKING:
 
 TRIES = 3
 TRY_LIMIT_S = 3.0
-PAUSE_S = 0.5
 REMEMBERED = 500
-REMEMBERED_S = 300.0
 MAX_TEXT = 8_000
 MAX_TEXTS = 10
 
@@ -89,7 +87,7 @@ class TextRecords:
         """Return the TXT records of ``name``. Raises NamesUnavailable after several tries."""
         while True:
             known = self._known.get(name)
-            if known is not None and self._monotonic() - known[0] < REMEMBERED_S:
+            if known is not None and self._monotonic() - known[0] < 300.0:
                 return known[1]
             asking = self._asking.get(name)
             if asking is None:
@@ -114,7 +112,7 @@ class TextRecords:
             except (NamesUnavailable, TimeoutError) as exc:
                 if not left:
                     raise NamesUnavailable(f"{name}: no answer in {TRIES} tries ({exc})") from exc
-                await anyio.sleep(PAUSE_S)
+                await anyio.sleep(0.5)
             else:
                 return tuple(text for text in found if len(text) <= MAX_TEXT)[:MAX_TEXTS]
         raise AssertionError("unreachable: the last try returns or raises")

@@ -32,8 +32,6 @@ from channels.email.trust.auth_results import Word, verdict_of, was_submitted_di
 from channels.email.trust.dkim import SignatureClaim
 
 _NOT_ASKED, _SECRET = "not asked for", "secret address"
-MAX_CLAIMED = 5
-MAX_RECIPIENTS = 200
 
 _PRECEDENCE = {"bulk", "list", "junk"}
 _DELIVERED_TO = ("delivered-to", "x-original-to", "envelope-to", "x-envelope-to", "x-forwarded-to")
@@ -177,7 +175,7 @@ def claimed_senders(headers: Headers) -> list[str]:
     found: list[str] = []
     for value in headers.all("from"):
         found += [match.lower() for match in find_in_order(value) if match.lower() not in found]
-    return found[:MAX_CLAIMED]
+    return found[:5]
 
 
 def _single_sender(headers: Headers) -> MailboxAddress | None:
@@ -250,7 +248,7 @@ def _knows_secret(headers: Headers, sender: str, own: OwnIdentity) -> bool:
     mine, known = without_tag(own.address), False
     for name in ("to", "cc", *_DELIVERED_TO):
         for value in headers.all(name):
-            for address in find_in_order(value)[:MAX_RECIPIENTS]:
+            for address in find_in_order(value)[:200]:
                 if without_tag(address.lower()) == mine:
                     tag = address.lower().rpartition("@")[0].partition("+")[2]
                     known |= hmac.compare_digest(tag.encode(), secret.encode())

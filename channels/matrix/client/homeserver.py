@@ -25,7 +25,6 @@ from channels.base import (
 
 CLIENT = "/_matrix/client/v3"
 _MAX_WAIT_S = 600.0
-_DEFAULT_WAIT_S = 5.0
 RETRY = BackoffPolicy(first_s=1.0, cap_s=30.0, jitter=0.4)
 """For a request to the homeserver that failed."""
 _TOKEN_CODES = frozenset({"M_UNKNOWN_TOKEN", "M_MISSING_TOKEN"})
@@ -104,7 +103,7 @@ class HttpAnswer:
     @property
     def wait_s(self) -> float:
         """Return the seconds to send the server nothing after a 429."""
-        return min(self.retry_after_s or _DEFAULT_WAIT_S, _MAX_WAIT_S)
+        return min(self.retry_after_s or 5.0, _MAX_WAIT_S)
 
 
 class LinkBroken(Exception):

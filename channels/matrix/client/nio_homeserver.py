@@ -37,14 +37,10 @@ from channels.matrix.client.homeserver import (
 from channels.matrix.client.json_access import Trimmer, decode_object
 
 MAX_ANSWER_BYTES = 16 * 1024 * 1024
-_MAX_SYNC_BYTES = 32 * 1024 * 1024
 _PART_OF_ANSWER, _PART_OF_SYNC = 3, 4
 """How deep an item of a list lies in an answer, and a room or invitation in one of ``/sync``."""
-_TRIMMED_AT_ONCE = 16_384
 SYNC_SLACK_S = 20.0
-_FULL_SYNC_LIMIT_S = 180.0
 _NEXT_BYTE_LIMIT_S = 15.0
-_MAX_REFUSAL_BYTES = 64 * 1024
 
 
 class NioHomeserver:
@@ -113,10 +109,10 @@ class NioHomeserver:
         async def call() -> HttpAnswer:
             response = await self._send("GET", address, None, self._token(), _NO_LIMIT)
             trimmer = None if request.part_bytes is None else Trimmer(_PART_OF_SYNC, request.part_bytes)
-            return _answer(response, await _read(response, _MAX_SYNC_BYTES, trimmer))
+            return _answer(response, await _read(response, 32 * 1024 * 1024, trimmer))
 
         is_slow = request.full_state or not request.since or request.part_bytes is not None
-        limit_s = _FULL_SYNC_LIMIT_S if is_slow else SYNC_SLACK_S
+        limit_s = 180.0 if is_slow else SYNC_SLACK_S
         return await _within(request.wait_s + limit_s, call)
 
     @asynccontextmanager
@@ -134,7 +130,7 @@ class NioHomeserver:
                 yield Download(HttpAnswer(200, {}), response.content_length, _chunks(response))
             else:
                 with link_errors(), anyio.fail_after(_NEXT_BYTE_LIMIT_S):
-                    refusal = _answer(response, await _read(response, _MAX_REFUSAL_BYTES))
+                    refusal = _answer(response, await _read(response, 64 * 1024))
                 yield Download(refusal, None, _nothing())
         finally:
             response.close()
@@ -242,7 +238,7 @@ async def _nothing() -> AsyncIterator[bytes]:
 async def _read(response: aiohttp.ClientResponse, max_bytes: int, trimmer: Trimmer | None = None) -> bytes:
     body = bytearray()
     try:
-        async for chunk in response.content.iter_chunked(65_536 if trimmer is None else _TRIMMED_AT_ONCE):
+        async for chunk in response.content.iter_chunked(65_536 if trimmer is None else 16_384):
             if trimmer is None:
                 body += chunk
             else:

@@ -24,8 +24,6 @@ from channels.matrix.client.homeserver import (
 from channels.matrix.client.json_access import JsonObject, object_of, text_of
 from channels.matrix.crypto.cross_signing import canonical_json, public_key
 
-_FEW_KEYS = 5
-
 
 @dataclass(frozen=True, slots=True)
 class AccountCheck:
@@ -122,7 +120,7 @@ def encryption_findings(found: Mapping[str, Any], *, running: bool) -> list[Acco
         remedy = "restart the daemon; if the log says matrix.identity_foreign, docs/matrix.md says what to do"
         findings.append(add("warn", text, remedy))
     left = found["one_time_keys"]
-    if found["keys_published"] and left < _FEW_KEYS:
+    if found["keys_published"] and left < 5:
         text = f"only {left} one-time keys are left at the server, so new conversations may not be readable"
         findings.append(add("warn", text, "the running daemon uploads more; is it running?"))
     backup = found["backup"]

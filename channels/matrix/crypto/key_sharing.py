@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 OTHERS_LIMIT_S = 4.0
 CLAIM_LIMIT_S = 30.0
-_KEYS_EACH = 3
 _log = structlog.get_logger(__name__)
 
 
@@ -182,7 +181,7 @@ class KeySharing:
             if key is not None and len(self._owed) < 1000:
                 sessions = self._owed.setdefault((room_id, user_id), {})
                 sessions.setdefault(key["session_id"], key)  # the first: it reads the most
-                while len(sessions) > _KEYS_EACH:
+                while len(sessions) > 3:
                     sessions.pop(next(iter(sessions)))
 
     def _paid(self, room_id: str, user_id: str, session_id: str) -> dict[str, Any] | None:

@@ -29,20 +29,14 @@ _OWN = "squidbot"
 def fetch(path: Path, rows: RowStore, device: str) -> None:
     """Make a device's file from its database rows, if any. Blocks. Raises `OSError`."""
     make_folder(path.parent)
-    if rows.generation(device) is not None:
-        file_of(path, rows.rows(device))
-
-
-def file_of(path: Path, rows: Iterable[Row], generation: int = CACHE) -> None:
-    """Make a file from sorted rows; it replaces an existing one."""
-    make_folder(path.parent)
+    if rows.generation(device) is None:
+        return
     for ending in ("", "-wal", "-shm"):
         path.with_name(path.name + ending).unlink(missing_ok=True)
     path.touch(mode=0o600)
-    synchronous = "OFF" if generation == CACHE else "FULL"
-    database = SqliteDatabase(str(path), pragmas={"synchronous": synchronous, "foreign_keys": 0})
+    database = SqliteDatabase(str(path), pragmas={"synchronous": "OFF", "foreign_keys": 0})
     try:
-        _fill(database, rows, generation)
+        _fill(database, rows.rows(device))
     finally:
         database.close()
 
@@ -67,7 +61,7 @@ def rows_of(path: Path) -> tuple[str, int, list[Row]]:
         database.close()
 
 
-def _fill(database: Any, rows: Iterable[Row], generation: int) -> None:
+def _fill(database: Any, rows: Iterable[Row]) -> None:
     texts: dict[str, str] = {}
     with database.atomic():
         for kind, key, values in _schema_first(rows):
@@ -81,7 +75,7 @@ def _fill(database: Any, rows: Iterable[Row], generation: int) -> None:
                 texts[kind] = f"INSERT OR REPLACE INTO {kind} ({', '.join(names)}) VALUES ({marks})"  # noqa: S608 - names of our tables
             own = [] if key.startswith("[") else [int(key)]
             database.execute_sql(texts[kind], (*own, *_values(values)))
-        database.execute_sql(f"UPDATE {_OWN} SET generation = ?", (generation,))  # noqa: S608 - a constant
+        database.execute_sql(f"UPDATE {_OWN} SET generation = ?", (CACHE,))  # noqa: S608 - a constant
 
 
 def _schema_first(rows: Iterable[Row]) -> Iterator[Row]:

@@ -32,9 +32,7 @@ from channels.matrix.crypto.olm_store import KeyStore, owner_of, store_path
 from channels.matrix.events.polls import ENDS, RESPONSES, STARTS
 
 MEGOLM = "m.megolm.v1.aes-sha2"
-_REPLAYS_REMEMBERED = 5000
 _KEYS_KEPT = 50
-_REFILL_BELOW = 25
 MAX_DEVICES = 200
 """Of one person. Each costs milliseconds, and anybody's server can name any number."""
 _NEW_AT_ONCE = 25
@@ -50,7 +48,7 @@ class OlmMachine(KeyStore):
     ) -> None:
         super().__init__(folder, user_id, device_id, pickle_key, rows)
         self.undigested = 0
-        self._olm.message_index_store = LRUCache(_REPLAYS_REMEMBERED)
+        self._olm.message_index_store = LRUCache(5000)
         self._given: dict[str, set[Device]] = {}
         self._learned: dict[str, bytes | None] = {}
         """By person, the digest of the devices that were learned last."""
@@ -78,7 +76,7 @@ class OlmMachine(KeyStore):
 
     def new_keys(self, count: int | None) -> dict[str, Any] | None:
         """Return keys to upload, if any; ``count`` one-time keys remain (None: unknown)."""
-        if self.shared and (count is None or count >= _REFILL_BELOW):
+        if self.shared and (count is None or count >= 25):
             return None
         with self.changing():
             self._olm.uploaded_key_count = min(count or 0, _KEYS_KEPT - 1)

@@ -35,7 +35,6 @@ MAX_UNKNOWN = 1000
 """Of devices with which there is a session, and of which no list tells."""
 _COUNT_AFTER = 1000
 """The number of new room keys after which they are counted, which is expensive."""
-_IN_MEMORY = 500
 _CACHE_KIB = 500
 _SESSIONS_OF_A_DEVICE = 8
 _log = structlog.get_logger(__name__)
@@ -136,7 +135,7 @@ class RoomKeys:
     def __init__(self, database: Any, pickle_key: str) -> None:
         self._database = database
         self._pickle_key = pickle_key
-        self._at_hand: LRUCache[tuple[str, str], list[Any]] = LRUCache(_IN_MEMORY)
+        self._at_hand: LRUCache[tuple[str, str], list[Any]] = LRUCache(500)
         self._used: set[str] = set()
         self._new = _COUNT_AFTER
         self.day = int(self._one("SELECT day FROM squidbot_days")[0])

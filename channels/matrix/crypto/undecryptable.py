@@ -24,7 +24,6 @@ WAITING = "waiting_for_keys"
 MAX_WAITING = 300
 PATIENCE_S = 5.0
 QUIET_S = 600.0
-_KEPT_S = 14 * 86_400.0
 _CODE = re.compile(r"[a-z0-9._]{1,50}")
 _REASONS = {
     "m.unverified": gettext_noop(
@@ -152,7 +151,7 @@ class UndecryptableEvents:
         References that were told about recently in the same words are marked as told without further ado,
         and very old ones are dropped. What is being said (`begin_notice`) is left out.
         """
-        self.drop([one.event_id for one in self._references.values() if abs(now - one.since) > _KEPT_S])
+        self.drop([one.event_id for one in self._references.values() if abs(now - one.since) > 14 * 86_400.0])
         due: dict[tuple[str, str, bool], list[Reference]] = {}
         for one in self._open():
             if self._reason(one) or abs(now - one.since) >= PATIENCE_S:

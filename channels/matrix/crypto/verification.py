@@ -141,7 +141,6 @@ class Sas:
 
 
 LIFE_S = 600.0
-ATTENDED_S = 60.0
 MAX_OPEN_EACH = 5
 MAX_OPEN = 200
 """Of all people together; beyond it, whoever has most of them loses the oldest."""
@@ -204,7 +203,7 @@ class Verifications:
 
     def attend(self) -> None:
         """Note that an operator is watching: for a while, the last step of each verification is theirs."""
-        self._attended_until = self._clock.monotonic() + ATTENDED_S
+        self._attended_until = self._clock.monotonic() + 60.0
 
     def state(self, user_id: str = "") -> dict[str, Any]:
         """The state of the newest verification, of one person or of anybody."""

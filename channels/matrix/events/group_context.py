@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from agent_core.messages import Background
 from channels.matrix.events.media_events import FileNote
 
-_MAX_PLACES = 500
 _MAX_LINE = 1000
 _CUT = " […]"
 
@@ -49,7 +48,7 @@ class GroupContext:
         lines.append(_Line(event_id, _short(said), file))
         while len(lines) > self._messages or sum(len(line.said.text) for line in lines) > self._chars:
             lines.popleft()
-        while len(self._places) > _MAX_PLACES:
+        while len(self._places) > 500:
             self._places.popitem(last=False)
 
     def change(self, room_id: str, event_id: str, sender: str, text: str) -> None:

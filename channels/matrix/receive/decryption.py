@@ -31,9 +31,7 @@ _LATE_LIMIT_S = 0.5
 _IDLE_S = 600.0
 _MEET_LIMIT_S = 12.0
 """Our own server gives up others after ten seconds, and then says what it knows."""
-_HUNG_AFTER_S = 3.0
 _SILENT_S = 60.0
-_EXPECTED = 100
 _log = structlog.get_logger(__name__)
 Tell = Callable[[str, str, str], Awaitable[None]]
 """Room, text, and a key under which the same notice is sent once."""
@@ -143,7 +141,7 @@ class Decryption:
             raise ChannelUnavailable("the token was refused while keys were asked for") from refused
         except LinkBroken as error:
             raise ChannelUnavailable(str(error)) from error
-        if anyio.current_time() - begun < _HUNG_AFTER_S:
+        if anyio.current_time() - begun < 3.0:
             return  # nobody hung: whose devices are not known has none
         for sender in wanted:
             if not self._crypto.is_known(sender) and server_of(sender) != server_of(self._user_id):
@@ -269,7 +267,7 @@ class Decryption:
         Synapse says of whoever speaks that their devices have changed. People on other servers are left to
         the sending, which has a limit of time for each of them.
         """
-        if server_of(sender) == server_of(self._user_id) and len(self._expected) < _EXPECTED:
+        if server_of(sender) == server_of(self._user_id) and len(self._expected) < 100:
             self._expected.update((sender, self._user_id))
             self._questions.set()
 

@@ -29,7 +29,6 @@ from channels.matrix.receive.event_handler import Unfinished
 
 FETCHING = "fetching"
 _AT_ONCE = 32
-_AT_ONCE_PER_SENDER = 2
 _AT_ONCE_PER_SERVER = _AT_ONCE // 2
 _MAX_WAITING = 200
 _log = structlog.get_logger(__name__)
@@ -214,7 +213,7 @@ class DeferredReading:
         """Work off a queue until it is empty or has no places. Raises AttachmentsUnavailable."""
         server = sender.partition(":")[2]
         try:
-            await queue.take_place(self._share(sender, _AT_ONCE_PER_SENDER))
+            await queue.take_place(self._share(sender, 2))
             if not self._is_owner(sender):
                 await queue.take_place(self._share(server, _AT_ONCE_PER_SERVER))
                 await queue.take_place(self._slots)
@@ -297,7 +296,6 @@ def _message(read: InboundMessage | Unfinished) -> InboundMessage:
 
 
 GAP_TRIES = 8
-_MAX_EVENTS = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -360,7 +358,7 @@ class Gaps:
         if events is None and any(one.events is None for one in room.parts):
             return  # that one, when its turn comes, reads all there is
         room.parts.append(_Part(since, events))
-        if sum(len(one.events or ()) for one in room.parts) > _MAX_EVENTS:
+        if sum(len(one.events or ()) for one in room.parts) > 100:
             room.parts = deque([_Part(room.parts[0].since, None)])
 
     def drop_room(self, room_id: str) -> None:

@@ -37,7 +37,6 @@ from channels.matrix.events.media_events import (
 ALL_LIMIT_S = 45.0
 """For all files that are fetched together."""
 
-_TRIES = 3
 _NEW_DOOR = "/_matrix/client/v1/media/download"
 _OLD_DOOR = "/_matrix/media/v3/download"
 _SERVER_WAITS_MS = 20_000
@@ -184,7 +183,7 @@ class Downloads:
                 return await self._once(store, message, media, came)
             except _Later as error:
                 pause_s = backoff.note_failure(random=random.random(), at_least_s=error.wait_s)
-                if backoff.failures >= _TRIES:
+                if backoff.failures >= 3:
                     raise
                 await anyio.sleep(pause_s)
 

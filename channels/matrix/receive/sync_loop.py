@@ -49,7 +49,6 @@ from channels.matrix.rooms.join_times import JOININGS
 from channels.matrix.send.typing_and_receipts import TypingAndReceipts
 
 SYNC_RETRY = BackoffPolicy(first_s=1.0, cap_s=30.0, factor=1.75, jitter=0.2, early_cap_s=1.75)
-_CURRENT_S = 75.0
 
 
 POSITION = "next_batch"
@@ -58,7 +57,6 @@ OPEN_INVITES = "invites"
 UPGRADES = "upgrades"
 ENCRYPTED = "encrypted_rooms"
 GIVE_UP_S = 300.0
-_LONG_POLL_S = 30.0
 _TIMELINE = 50
 _LESS = {50: (10, 4 * 2**20), 10: (2, 2**20), 2: (1, 2**16)}
 """
@@ -181,7 +179,7 @@ class SyncReceiver:
         request = SyncRequest(
             since,
             full_state=full_state and since is not None,
-            wait_s=0.0 if full_state or self._link.failures or self._has_more else _LONG_POLL_S,
+            wait_s=0.0 if full_state or self._link.failures or self._has_more else 30.0,
             timeline_limit=1 if since is None else _TIMELINE,
         )
         await self._login.keep_fresh()
@@ -445,7 +443,7 @@ class SyncLink:
     def is_current(self) -> bool:
         """Return True if the known room states are as fresh as a working link keeps them."""
         age_s = self._clock.monotonic() - (self._answered_at or 0.0)
-        return self._answered_at is not None and self.failures == 0 and age_s < _CURRENT_S
+        return self._answered_at is not None and self.failures == 0 and age_s < 75.0
 
     def note_success(self) -> None:
         """Note that an answer was taken in."""

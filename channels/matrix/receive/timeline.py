@@ -41,7 +41,6 @@ from channels.matrix.rooms.backfill import (
 
 _ASK_LIMIT_S = 4.0
 _ASK_AGAIN_S = 60.0
-_FIRST_WORDS_LIMIT_S = 8.0
 _HUNG_LIMIT_S = 2.0
 """For what is not the owner's, in the minute after something hung."""
 _QUIET = frozenset({"no_message", "own", "redacted", "robot", "ignored_sender"})
@@ -270,7 +269,7 @@ class Timeline:
                 return
             self._gap_failures.pop(room_id, None)
 
-        limit_s = min(_FIRST_WORDS_LIMIT_S, self._patience_s)
+        limit_s = min(8.0, self._patience_s)
         # Of those that do not come the room's past is at another server, which keeps ours waiting.
         for room_id in await self._side_by_side(dict.fromkeys(entered, (read_room, limit_s))):
             _log.warning("matrix.first_words_cut", room=room_id)

@@ -29,10 +29,7 @@ from channels.matrix.client.json_access import JsonObject, events_of, object_of,
 from channels.matrix.rooms.room_state import Rooms
 
 MAX_OPEN = 500
-_MAX_TRIES = 300
 _RETRY = BackoffPolicy(first_s=2.0, cap_s=300.0, jitter=0.4)
-_MAX_MARK_TRIES = 5
-_EXPECTED_TRIES = 3
 _JOIN_LIMIT_S = 90.0
 _JOINS = 24
 _JOINS_EACH = 3
@@ -159,7 +156,7 @@ class Invites:
             one.direct
             and one.welcome
             and one.inviter == person
-            and self._progress[one.room_id].backoff.failures < _EXPECTED_TRIES
+            and self._progress[one.room_id].backoff.failures < 3
             for one in self._open.values()
         )
 
@@ -318,7 +315,7 @@ class Invites:
         progress.due_at = self._clock.monotonic() + progress.backoff.note_failure(
             random=random.random(), at_least_s=retry_s
         )
-        if progress.backoff.failures > _MAX_TRIES:
+        if progress.backoff.failures > 300:
             _log.error("matrix.invite_abandoned", room=invite.room_id, inviter=invite.inviter)
             self._drop(invite.room_id)
 
@@ -344,7 +341,7 @@ class Invites:
             return await self._refuse(invite)
         if not invite.direct or await self._mark_direct(invite):
             return None
-        return None if progress.backoff.failures >= _MAX_MARK_TRIES else 0.0
+        return None if progress.backoff.failures >= 5 else 0.0
 
     async def _is_genuine(self, invite: _Invite) -> bool | None:
         """Return True if our own server confirms the inviter; None if it cannot say so now."""

@@ -66,7 +66,6 @@ NOT_ALONE = gettext_noop(
 )
 
 _SEND_LIMIT_S = 40.0
-_SMALLEST_PART = 1000
 _QUICKLY_FORMATTED = 1000
 """Characters whose Markdown takes a few milliseconds whatever it is."""
 _FORMAT_LIMIT_S = 15.0
@@ -219,7 +218,7 @@ class EventSender:
         try:
             return await self._send_one(message, content, name, attempt, first=first)
         except AnswerTooLarge:
-            half = max(len(message.text.encode("utf-8", "replace")) * 11 // 20, _SMALLEST_PART)
+            half = max(len(message.text.encode("utf-8", "replace")) * 11 // 20, 1000)
             halves = split_markdown(message.text, half)
             if len(halves) < 2:
                 raise

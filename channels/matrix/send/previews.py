@@ -25,12 +25,8 @@ from channels.matrix.send.event_sender import EventSender
 ELLIPSIS = " …"
 MAX_BYTES = 8_000
 """Longer previews are not shown: with encryption an edit carries the text several times over."""
-_GROWTH = 1.5
 _MAX_KNOWN = 500
-_AFTER_FAILURE_S = 5.0
-_AFTER_ANSWER_S = 120.0
 _CHECK_EVERY_S = 1.0
-_SETTLE_S = 30.0
 _TRIES_BACK = 5
 _log = structlog.get_logger(__name__)
 
@@ -55,7 +51,7 @@ class Pace:
         """Note that it was shown."""
         self._left -= 1
         self._next_at = now + self.interval_s
-        self.interval_s *= _GROWTH
+        self.interval_s *= 1.5
 
     def slow_down(self, now: float, retry_after_s: float) -> None:
         """Note that the homeserver limits the rate of requests."""
@@ -139,7 +135,7 @@ class StreamingPreview:
             self._lost[question] = room_id
         if answer is not None:
             answer.wanted = ""
-            after_s = _AFTER_FAILURE_S if stage is AckState.FAILED else _AFTER_ANSWER_S
+            after_s = 5.0 if stage is AckState.FAILED else 120.0
             answer.redact_at = self._clock.monotonic() + after_s
         # Even if nothing of it was shown yet: an earlier life of the process may have.
         self._news.set()
@@ -150,7 +146,7 @@ class StreamingPreview:
         if answer is None:
             return None
         answer.wanted = ""
-        with anyio.move_on_after(_SETTLE_S) as limit:
+        with anyio.move_on_after(30.0) as limit:
             async with answer.busy:
                 if answer.uncertain is not None:
                     await self._again(answer, sending)

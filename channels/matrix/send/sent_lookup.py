@@ -27,7 +27,6 @@ from channels.matrix.events.outbound_events import transaction_of_event
 
 _PAGE, _SMALL_PAGE = "100", "20"
 """Events of a page, and of one where the former is too long: others put long answers beside our events."""
-_SKEW_MS = 24 * 3600 * 1000
 _log = structlog.get_logger(__name__)
 
 
@@ -104,7 +103,7 @@ class SentLookup:
                 {"senders": [self._user_id], "types": ["m.room.message", "m.room.encrypted"]}
             ),
         }
-        oldest_ms = message.created_at.timestamp() * 1000 - _SKEW_MS
+        oldest_ms = message.created_at.timestamp() * 1000 - (24 * 3600 * 1000)
         for _ in range(10):
             answer = await self._ask(f"{CLIENT}/rooms/{room}/messages", query)
             if not answer.is_success:

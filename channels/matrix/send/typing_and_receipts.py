@@ -17,11 +17,8 @@ from channels.matrix.client.homeserver import CLIENT, Homeserver, LinkBroken, qu
 
 GATHER_S = 0.04
 
-_TYPING_MS = 30_000
-_BUSY_S = 45.0
 _LIMIT_S = 10.0
 _FEW = 3
-_MAX_GATHER_S = 0.6
 _MAX_ROOMS = 1000
 _log = structlog.get_logger(__name__)
 
@@ -60,9 +57,7 @@ class TypingAndReceipts:
         """
         now = anyio.current_time()
         # Whoever has not said so again has ended without a word.
-        busy = {
-            one: at for one, at in self._busy.pop(room_id, {}).items() if now - at < _BUSY_S and one != who
-        }
+        busy = {one: at for one, at in self._busy.pop(room_id, {}).items() if now - at < 45.0 and one != who}
         if on:
             busy[who] = now
         if busy:
@@ -97,7 +92,7 @@ class TypingAndReceipts:
         try:
             await anyio.sleep(GATHER_S)
             # With many rooms at once the answers come first; most need no "typing" by then.
-            await anyio.sleep(min(GATHER_S * max(len(busy) - _FEW, 0), _MAX_GATHER_S))
+            await anyio.sleep(min(GATHER_S * max(len(busy) - _FEW, 0), 0.6))
             if room_id not in self._typing:
                 with anyio.move_on_after(1.0):
                     while self._answers:
@@ -117,7 +112,7 @@ class TypingAndReceipts:
         if not on and room_id not in self._shown:
             return
         (self._shown.add if on else self._shown.discard)(room_id)
-        body: dict[str, object] = {"typing": True, "timeout": _TYPING_MS} if on else {"typing": False}
+        body: dict[str, object] = {"typing": True, "timeout": 30_000} if on else {"typing": False}
         await self._send(
             "PUT", f"{CLIENT}/rooms/{quote_path(room_id)}/typing/{quote_path(self._user_id)}", body
         )

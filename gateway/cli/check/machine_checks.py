@@ -13,8 +13,6 @@ from gateway.cli.check.check_report import Finding, FindingLevel
 from gateway.system.home import Home, user_name
 from gateway.system.ownership import SERVICES
 
-LOW_SPACE_BYTES = 200_000_000
-LOW_INODES = 5000
 _GONE_AT_A_REBOOT = frozenset({"tmpfs", "ramfs", "overlay"})
 _OF_A_NETWORK = frozenset({"nfs", "nfs4", "cifs", "smb3", "9p", "fuse.sshfs", "ceph", "glusterfs"})
 _MAX_NAMED = 5
@@ -82,7 +80,7 @@ def disk(home: Home, *, mounts: str | None = None) -> Iterator[Finding]:
             f"{home.root} is on a disk that is mounted read-only",
             "look in the system's log: a failing disk is often mounted read-only",
         )
-    if free < LOW_SPACE_BYTES:
+    if free < 200_000_000:
         trouble = True
         yield Finding(
             "disk",
@@ -90,7 +88,7 @@ def disk(home: Home, *, mounts: str | None = None) -> Iterator[Finding]:
             f"only {free // 1_000_000} MB are free on the disk of {home.root}",
             "free some space; until then, messages wait at their servers",
         )
-    if found.f_files and found.f_favail < LOW_INODES:
+    if found.f_files and found.f_favail < 5000:
         trouble = True
         yield Finding(
             "disk",

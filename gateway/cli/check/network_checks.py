@@ -27,8 +27,6 @@ from gateway.plugins import channel_kinds
 from gateway.settings import Settings
 
 _LIMIT_S = 15.0
-_ANSWER_BYTES = 16_384
-_AGREES_WITHIN_S = 60.0
 _SKEW = (
     "reminders and check-ins come at wrong times, certificates and tokens seem to be expired or not valid "
     "yet, signed mail is refused, and homeservers sort messages wrongly"
@@ -87,7 +85,7 @@ def clock_finding(reached: list[tuple[str, float]]) -> Finding:
     if not reached:
         return Finding("clock", FindingLevel.SKIPPED, "no server that reports the time was reached")
     part, ahead_s = min(reached, key=lambda one: abs(one[1]))
-    if abs(ahead_s) <= _AGREES_WITHIN_S:
+    if abs(ahead_s) <= 60.0:
         return Finding("clock", FindingLevel.OK, f"agrees with {part}")
     direction = "ahead of" if ahead_s > 0 else "behind"
     return Finding(
@@ -159,7 +157,7 @@ async def _starttls(stream: ByteStream, way: Way) -> None:
 
 async def _until(stream: ByteStream, done: Callable[[bytes], bool]) -> bytes:
     text = b""
-    while not done(text) and len(text) < _ANSWER_BYTES:
+    while not done(text) and len(text) < 16_384:
         text += await stream.receive()
     return text
 

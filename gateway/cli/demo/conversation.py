@@ -22,9 +22,7 @@ if TYPE_CHECKING:
     from devservers.matrix_peer import RoomEvent
     from gateway.cli.demo import Demo
 
-_ANSWER_LIMIT_S = 120.0
 _CHECK_EVERY_S = 0.5
-_LISTEN_EVERY_S = 0.5
 _SETTLE_S = 0.3
 _OPEN = ("ready", "running", "answered")
 _HELP = """\
@@ -245,7 +243,7 @@ class _Talk:
 
     def _wait(self, look: Callable[[float], _Found]) -> _Found | None:
         """Return the result of ``look``, also over a restart; None, after a message, if nothing arrives."""
-        give_up_at = time.monotonic() + _ANSWER_LIMIT_S
+        give_up_at = time.monotonic() + 120.0
         while True:
             try:
                 return look(_CHECK_EVERY_S)
@@ -274,7 +272,7 @@ class _Talk:
         done = threading.Event()
 
         def listen() -> None:
-            while not done.wait(_LISTEN_EVERY_S):
+            while not done.wait(0.5):
                 with contextlib.suppress(DevServerError, OSError):
                     self._show_late(at_prompt=True)
 

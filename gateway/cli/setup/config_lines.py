@@ -23,7 +23,6 @@ HEAD = """\
 """
 Tree = dict[str, Any]
 
-_WIDTH = 110
 _NOTES: dict[tuple[str, ...], str] = {
     ("owner",): "Who you are. squidbot reads and writes your memory only where nobody else can read along.",
     ("owner", "aliases"): "your addresses on all channels",
@@ -137,7 +136,7 @@ def lines_of(tree: Tree, above: tuple[str, ...] = ()) -> list[str]:
         line = f"{space}{render_value(name)}:{'' if nested else f' {render_value(value)}'}"
         if nested and not above and lines:
             lines.append("")
-        if note and (nested or len(line) + len(note) + 4 > _WIDTH):
+        if note and (nested or len(line) + len(note) + 4 > 110):
             lines += [f"{space}# {note}", line]
         else:
             lines.append(f"{line}  # {note}" if note else line)

@@ -25,11 +25,9 @@ from gateway.system.terminal_text import plain_line
 _TOPS = frozenset(
     {DATABASE_NAME, CONFIG_NAME, "sessions", "memory", "workspace", "attachments", "state", "secrets"}
 )
-_MAX_LISTED = 64 * 1024 * 1024
 _MAX_FILES = 500_000  # so many names fit into the listing
 _MAX_VALUES = 10_000
 """In a listing besides those of the files: each takes many times its bytes in memory."""
-_MAX_NAME = 4000
 _YEARS = range(2000, 3000)
 _MAX_PART = 255
 _BLOCK = 1024 * 1024
@@ -190,7 +188,7 @@ def _text(value: object) -> str:
 
 def _object(member: tarfile.TarInfo, content: BinaryIO, *, beside: Collection[str] = ()) -> dict[str, Any]:
     """The object that a member holds; ``beside`` are the files that it may list."""
-    if member.size > _MAX_LISTED:
+    if member.size > 64 * 1024 * 1024:
         raise BackupRefused(f"its {member.name} is too large")
     raw = content.read()
     most = _MAX_VALUES + sum(5 + name.count(",") + name.count("[") + name.count("{") for name in beside)
@@ -211,7 +209,7 @@ def checked_name(member: tarfile.TarInfo) -> str:
     parts = name.split("/")
     fine = (
         member.name.startswith(PREFIX)
-        and len(name) <= _MAX_NAME
+        and len(name) <= 4000
         and parts[0] in _TOPS
         and (len(parts) > 1) == (parts[0] not in (DATABASE_NAME, CONFIG_NAME))
         and all(part not in ("", ".", "..") and len(os.fsencode(part)) <= _MAX_PART for part in parts)

@@ -34,9 +34,7 @@ from gateway.errors import GatewayError
 
 MAGIC = b"squidbot-sealed1"  # what files begin with, whatever the code calls them
 _LOG_N, _R, _P = 17, 8, 1
-_MAX_LOG_N = 20
 _CHUNK = 65_536
-_MAX_CHUNK = 1_048_576
 _TAG = 16
 _HEAD = struct.Struct(">16s4B16sI")
 _MAC = 16
@@ -128,12 +126,7 @@ class DecryptingReader(io.RawIOBase):
         if len(head) != _HEAD.size or len(mac) != _MAC:
             raise BackupDamaged("the file ends inside its header")
         magic, log_n, r, p, _, salt, chunk = _HEAD.unpack(head)
-        if (
-            magic != MAGIC
-            or (r, p) != (_R, _P)
-            or not 1 <= log_n <= _MAX_LOG_N
-            or not 1 <= chunk <= _MAX_CHUNK
-        ):
+        if magic != MAGIC or (r, p) != (_R, _P) or not 1 <= log_n <= 20 or not 1 <= chunk <= 1_048_576:
             raise BackupDamaged("the file does not begin like an encrypted backup of this version")
         self._key, mac_key = _keys(passphrase, salt, log_n)
         if not hmac.compare_digest(_mac(mac_key, head), mac):

@@ -17,7 +17,6 @@ import yaml
 
 from gateway.errors import ConfigInvalid
 
-_SHORTEST = 3
 _OPENS, _CLOSES = ("", "\n", " ", "\t", ",", "[", "{"), ("", "\n", "\r", " ", ",", "]", "}")
 _CERTAIN = 8
 """A text of so many characters that is a secret is one wherever it stands."""
@@ -100,7 +99,7 @@ def _secret_files(root: Path, config: Path) -> tuple[dict[str, Path], list[Path]
 def _without(text: str, secrets: frozenset[str]) -> tuple[str, int]:
     count = 0
     for secret in sorted(secrets, key=lambda one: (-len(one), one)):
-        if len(secret) < _SHORTEST:
+        if len(secret) < 3:
             continue
         # A short one may be an ordinary word: it is left in keys and paths.
         alone = rf"(?<![\w/.-]){re.escape(secret)}(?![\w/.:-])"

@@ -9,7 +9,7 @@ The file is a tar in gzip (and, if wished for, encrypted by `archive_encryption`
 
 so anybody can look into it with ``tar tzvf``. It is written under a temporary name, synced and renamed: what
 has the right name is whole. What is read in which order, and why that is consistent, is in
-`gateway.operations.backup.contents` and `gateway.store.sqlite.sqlite_snapshot`.
+`gateway.operations.backup.contents` and `gateway.store.sqlite.sqlite_queue`.
 
 The daemon makes nothing but the copy of its database, inside its home, because it alone may open that; the
 rest is done by whoever makes the backup, who can also write where the daemon's sandbox does not let it.

@@ -16,7 +16,7 @@ import json
 import os
 import shlex
 import shutil
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
@@ -39,15 +39,15 @@ from gateway.operations.backup.archive import (
 from gateway.operations.backup.contents import DATABASE_NAME
 from gateway.operations.backup.create import HEAD_NAME, MANIFEST_NAME
 from gateway.proactive.jobs.triggers import Once, TriggerInvalid, parse_timing
+from gateway.store.lease import Holders
+from gateway.store.opening import open_postgres
 from gateway.store.rollback_guard import Extent, Gap, write_restore
-from gateway.store.sql.quarantine_after_restore import QuarantineCounts
+from gateway.store.sql.quarantine_after_restore import QuarantineCounts, set_aside_open_work
 from gateway.store.sqlite.sqlite_restore import examine_copy, quarantine_open_work
 from gateway.store.store_errors import StoreUnavailable, StoreUnusable
-from gateway.system.home import open_home
+from gateway.system.home import Home, open_home
 from gateway.system.lock import hold_home
 from gateway.system.restore_marker import NOTE, RestoreMarker, UnfinishedRestore, read_unfinished_restore
-
-_ROOM_LEFT = 32 * 1024 * 1024
 
 
 class HomeInUse(GatewayError):
@@ -99,7 +99,7 @@ def restore(
             "content aside and removes nothing"
         )
     looked = verify_backup(
-        path, passphrase=passphrase, most_bytes=max(0, shutil.disk_usage(parent).free - _ROOM_LEFT)
+        path, passphrase=passphrase, most_bytes=max(0, shutil.disk_usage(parent).free - (32 * 1024 * 1024))
     )
     if not agreed(looked):
         return None
@@ -206,15 +206,6 @@ def finish_restore(root: Path) -> RestoredBackup:
     return RestoredBackup(
         None, root, _parked(plan.told), put_aside, tuple(map(str, plan.told.get("notes") or ()))
     )
-
-
-def move_into_home(root: Path, stage: Path, put_aside: Sequence[str], *, now: datetime) -> Path | None:
-    """Move a folder's content into the home; replaced files go aside. Raises Unfinished."""
-    brings = tuple(sorted(entry.name for entry in stage.iterdir()))
-    plan = UnfinishedRestore("", stage.name, _name_for_aside(root, now), tuple(put_aside), brings)
-    _make_durable(stage)
-    replace_file(root / NOTE, json.dumps(asdict(plan)).encode())
-    return _carry_out(root, plan)
 
 
 def _parked(told: dict[str, Any]) -> QuarantineCounts:
@@ -365,3 +356,50 @@ def _put_aside(place: Path, aside: Path) -> None:
         aside.mkdir(mode=0o700, exist_ok=True)
         names = (aside / f"{place.name}{f'-{number}' if number else ''}" for number in count())
         place.rename(next(path for path in names if not os.path.lexists(path)))
+
+
+def accept_restored_server(
+    home: Home, url: str, *, now: datetime, until: datetime | None, moved: bool
+) -> QuarantineCounts:
+    """
+    Prepare a restored database for a daemon, in one transaction.
+
+    Open work is quarantined, uncertain answers are probed, Matrix accounts get a new device, and repeated
+    messages from before ``until`` (the lost copy's last run, default now) wait for a person. ``moved``:
+    nothing is lost, only the server is noted. Raises AlreadyRunning, LeaseTaken, ConfigInvalid or
+    StoreUnavailable.
+    """
+    with open_postgres(), hold_home(open_home(home.root, as_guest=True), purpose="command"):
+        from gateway.store.postgres.copying_into_postgres import PostgresTables
+        from gateway.store.postgres.postgres_queue import HOME
+        from gateway.store.postgres.restore_detection import AcceptedRestore, write_accepted_restore
+
+        # A daemon that goes on with the new server need not be stopped to be told that it is the right one.
+        with PostgresTables.open(url, HOME, None if moved else Holders(home.lease_holders)) as tables:
+            if moved:
+                write_accepted_restore(tables.db, AcceptedRestore(now, None))
+                return QuarantineCounts()
+            last = min(until or now, now)
+            parked = set_aside_open_work(
+                tables.db, backed_up_at=last.timestamp(), now=now.timestamp(), runs_once=runs_once
+            )
+            tables.accounts.make_older()
+            write_accepted_restore(tables.db, AcceptedRestore(now, Gap(last, last)))
+            return parked
+
+
+def accept_copy(home: Home, *, now: datetime, until: datetime | None, moved: bool) -> QuarantineCounts:
+    """Do the same for an older embedded copy. Raises AlreadyRunning, NotFound or StoreUnusable."""
+    with hold_home(open_home(home.root, as_guest=True), purpose="command"):
+        if not home.database.exists():
+            raise NotFound(f"there is no database in {home.root}")
+        _, secret, inbox, outbox = examine_copy(home.database)
+        last, parked = min(until or now, now), QuarantineCounts()
+        if not moved:
+            parked = quarantine_open_work(
+                home.database, backed_up_at=last.timestamp(), now=now.timestamp(), runs_once=runs_once
+            )
+        gap = None if moved else Gap(last, last)
+        extent = Extent.from_counts(secret, inbox, outbox)
+        write_restore(home.high_water_mark, extent, made_at=None, now=now, gap=gap)
+        return parked

@@ -22,7 +22,6 @@ from gateway.operations.operation_context import OperationContext
 from gateway.store.rollback_guard import Extent
 
 _STAGES = "backup-"
-_ABANDONED_S = 86_400.0
 
 
 @operation("backup snapshot", writes=True)
@@ -59,7 +58,7 @@ async def make_snapshot(context: OperationContext) -> dict[str, Any]:
 def _make_room(folder: Path) -> None:
     """Make the folder; what backups left that were killed long ago goes."""
     for old in folder.parent.glob(f"{_STAGES}*"):
-        if time.time() - old.stat().st_mtime > _ABANDONED_S:
+        if time.time() - old.stat().st_mtime > 86_400.0:
             shutil.rmtree(old, ignore_errors=True)
     folder.mkdir(mode=0o700)
 

@@ -20,7 +20,6 @@ MAX_TEXT_BYTES = 4 * 1024 * 1024
 """A longer document is not read: none that an assistant reads in each prompt comes near it."""
 _MAX_LINE_BYTES = 8 * 1024 * 1024
 _MAX_NAMES = 200_000
-_MAX_NOTES = 1000
 
 
 class ForeignFolder:
@@ -33,7 +32,7 @@ class ForeignFolder:
     def note(self, path: str, why: str) -> None:
         """Record that something is not read, once each."""
         text = f"{path}: {why}"
-        if text not in self.notes[-50:] and len(self.notes) < _MAX_NOTES:
+        if text not in self.notes[-50:] and len(self.notes) < 1000:
             self.notes.append(text)
 
     def entries(self, path: str = "") -> tuple[list[str], list[str]]:

@@ -53,7 +53,6 @@ _OWNER = gettext_noop(
     "You are my owner: at the machine, stop me and run `squidbot forget owner`. Nothing was done."
 )
 _log = structlog.get_logger(__name__)
-_CODE_S = 3600.0
 
 
 @dataclass(eq=False, kw_only=True)
@@ -192,7 +191,7 @@ class OwnErasure:
         if not said or not secrets.compare_digest(said.encode(), code.encode()):
             return False
         age_s = (self.clock.now() - datetime.fromisoformat(at)).total_seconds()
-        return 0 <= age_s <= _CODE_S
+        return 0 <= age_s <= 3600.0
 
 
 def _is_private(asked: CommandContext, access: Access, can_send: Callable[[str], bool]) -> bool:

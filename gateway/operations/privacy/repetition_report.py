@@ -23,8 +23,6 @@ from gateway.store.sql.erasure_statements import count_repetitions
 _WORD = re.compile(r"[^\W_]+(?:[@.:/+_\-][^\W_]+)*")
 _RUN = 6
 _SHORTEST_RUN = 3
-_RARE_DIGITS = 4
-_RARE_LENGTH = 16
 
 
 @dataclass(slots=True)
@@ -74,7 +72,7 @@ _NO_TEXT = frozenset(
 
 def _is_rare(word: str) -> bool:
     digits = sum(char.isdigit() for char in word)
-    return digits >= _RARE_DIGITS or "@" in word or "://" in word or len(word) >= _RARE_LENGTH
+    return digits >= 4 or "@" in word or "://" in word or len(word) >= 16
 
 
 def identifying_words(kept: StoredHistories, found: PersonFiles) -> IdentifyingWords:

@@ -9,16 +9,13 @@ from agent_core.text import one_line
 from gateway.operations.render import schedule_text, usage_text
 from gateway.system.terminal_text import LOCAL_PARTS, duration, local_time, place_of, plain_line, quote
 
-_WIDEST = 60
 _FAILED = {"dead": "failed", "unknown": "perhaps sent"}
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     """Columns as wide as necessary; the last one has no limit."""
     texts = [[plain_line(str(cell)) for cell in row] for row in rows]
-    widths = [
-        min(_WIDEST, max(len(row[number]) for row in [list(head), *texts])) for number in range(len(head))
-    ]
+    widths = [min(60, max(len(row[number]) for row in [list(head), *texts])) for number in range(len(head))]
     lines = [
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
         for row in [list(head), *texts]

@@ -9,8 +9,6 @@ from agent_core.text import one_line
 from gateway.operations.render.usage_text import calls
 from gateway.system.terminal_text import local_time, place_of, plain_line, plain_text
 
-_TEXT_CHARS = 60
-
 
 def summary_lines(report: Mapping[str, Any]) -> list[str]:
     """Check-ins and jobs, for ``status``."""
@@ -53,7 +51,7 @@ def jobs(answer: Mapping[str, Any]) -> str:
 
 def job(row: Mapping[str, Any]) -> str:
     """One job in two lines."""
-    short = one_line(plain_line(row["text"] or ""), _TEXT_CHARS)
+    short = one_line(plain_line(row["text"] or ""), 60)
     coming = f"; next {row['next']}" if row["next"] else ""
     following = {"paused": "; paused", "done": f"; has run on {row['last']}"}.get(row["state"], coming)
     note = f"\n       not run: {plain_line(row['note'])}" if row["note"] else ""

@@ -14,7 +14,6 @@ from gateway.system.terminal_text import local_time, place_of, plain_line
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 _MAX_NAME = 32
 _SHORTEST_BAR = 4
-_MAX_BAR = 40
 
 
 def usage(answer: Mapping[str, Any], width: int | None = None) -> str:
@@ -94,7 +93,7 @@ def _chart(rows: Sequence[Mapping[str, Any]], by: str, width: int) -> list[str]:
     room = max(width - right - 4, _SHORTEST_BAR + 6)
     names = [_name(row, by) for row in rows]
     longest = min(max((len(name) for name in names), default=0), _MAX_NAME, room - _SHORTEST_BAR)
-    bars = min(_MAX_BAR, room - longest)
+    bars = min(40, room - longest)
     lines = []
     for name, row, text in zip(names, rows, numbers, strict=True):
         drawn = bar(_tokens(row) / most if most else 0, bars)

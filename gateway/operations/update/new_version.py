@@ -3,11 +3,13 @@ Finds a newer squidbot in what somebody names: a wheel, an environment with it, 
 
 A wheel or a checkout without an environment of its own runs on the libraries that are installed here; which
 of them do not suffice is said. With an index of packages, a wheel gets an environment with its own libraries.
+`changes_between` lists what its changelog says.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import zipfile
@@ -18,13 +20,13 @@ from pathlib import Path
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import SpecifierSet
+from packaging.version import InvalidVersion, Version
 
 from gateway.errors import GatewayError
 
 DISTRIBUTION = "squidbot-gateway"
 _CHANGELOG = "share/squidbot/CHANGELOG.md"
 _MAX_FILES, _MAX_BYTES = 20_000, 500_000_000
-_INSTALL_LIMIT_S = 900
 
 
 class NoNewVersion(GatewayError):
@@ -173,7 +175,7 @@ def _from_index(wheel: Path, stage: Path, index: str) -> NewVersion:
         try:
             done = subprocess.run(  # noqa: S603 - the commands of the lines above
                 step, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, env=clean,
-                timeout=_INSTALL_LIMIT_S,
+                timeout=900,
             )  # fmt: skip
         except (OSError, subprocess.TimeoutExpired) as error:
             raise NoNewVersion(f"{wheel.name} cannot be installed: {error}") from error
@@ -188,3 +190,65 @@ def _text(path: Path) -> str:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
         return ""
+
+
+_RELEASE = re.compile(r"## \[?([^\]\s]+)\]?")
+_NO_RELEASE = "Unreleased"
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One entry: the release and the section that it stands in, and its text in one line."""
+
+    release: str
+    section: str
+    text: str
+
+
+def changes_between(older: str, newer: str, version: str) -> list[Change]:
+    """
+    Return the entries of ``newer`` that ``older`` does not have, in their order.
+
+    Args:
+        older: The changelog of what is installed; "" if that has none.
+        newer: The other one.
+        version: The installed version. Entries of it and of releases before it are left out.
+    """
+    known = {change.text for change in _entries(older)}
+    found = [change for change in _entries(newer) if change.text not in known]
+    return [change for change in found if not _is_old(change.release, version)]
+
+
+def _entries(text: str) -> list[Change]:
+    found: list[Change] = []
+    release = section = ""
+    entry: list[str] = []
+
+    def end() -> None:
+        if entry:
+            found.append(Change(release, section, " ".join(entry)))
+            entry.clear()
+
+    for line in text.splitlines():
+        if line.startswith("#") or not line.strip():
+            end()
+        if match := _RELEASE.match(line):
+            release, section = match[1], ""
+        elif line.startswith("### "):
+            section = line[4:].strip()
+        elif line.startswith(("- ", "* ")):
+            end()
+            entry.append(line[2:].strip())
+        elif entry:
+            entry.append(line.strip())
+    end()
+    return found
+
+
+def _is_old(release: str, version: str) -> bool:
+    if release == _NO_RELEASE:
+        return False
+    try:
+        return Version(release) <= Version(version)
+    except InvalidVersion:
+        return False

@@ -3,22 +3,25 @@ Runs a newer version on a copy of the home, confined as the assistant's commands
 
 The sandbox reads the newer version, its libraries, the configuration and the secret files that it names; it
 writes in one folder, which is removed afterwards; it has no network, and none of the daemon's environment but
-the variables that the configuration names.
+the variables that the configuration names. The copy has no attachments, logs, caches and logins.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+import shutil
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from agent_core.children import bubblewrap, order, rights
-from gateway.errors import GatewayError
+from gateway.errors import GatewayError, StateUnusable
+from gateway.operations.backup.contents import DATABASE_NAME, BackupPart, BackupSelection
 from gateway.operations.update.new_version import NewVersion
 from gateway.settings.source import Source
+from gateway.system.home import open_home
 
 _MODULE = "gateway.cli.check.trial_start"
 _SECONDS = 300.0
@@ -126,3 +129,48 @@ def _leaves(value: Mapping[str, Any], name: str = "") -> Iterator[tuple[str, Any
             yield from _leaves(inner, path)
         else:
             yield path, inner
+
+
+def copy_home(
+    root: Path, workspace: Path, target: Path, snapshot: Callable[[], dict[str, Any]]
+) -> tuple[Path, int]:
+    """
+    Copy a home, whether its daemon runs or not; return the copy and how many files it has.
+
+    Args:
+        target: The folder of the copy; it must not exist.
+        snapshot: Copies the database into a new folder, see `gateway.operations.backup.snapshot`.
+
+    Raises:
+        StateUnusable: It cannot be copied, for example for want of room.
+    """
+    choice, count = BackupSelection(root, workspace), 1
+    try:
+        open_home(target)
+        staged = Path(snapshot()["folder"])
+        try:
+            lengths = json.loads((staged / "facts.json").read_text(encoding="ascii"))["lengths"]
+            shutil.copyfile(staged / DATABASE_NAME, target / DATABASE_NAME)
+        finally:
+            shutil.rmtree(staged, ignore_errors=True)
+        for part in BackupPart:
+            for found in choice.files(part, lengths):
+                if not found.name.startswith("attachments/"):
+                    _copy(found.path, target / found.name, found.limit)
+                    count += 1
+    except OSError as error:
+        raise StateUnusable(f"the home cannot be copied to {target}: {error.strerror or error}") from error
+    return target, count
+
+
+def _copy(path: Path, place: Path, limit: int | None) -> None:
+    """Copy a file, or its first ``limit`` bytes; one that is gone meanwhile is left out."""
+    place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        with path.open("rb") as source, place.open("xb") as copy:
+            if limit is None:
+                shutil.copyfileobj(source, copy)
+            else:
+                copy.write(source.read(limit))
+    except FileNotFoundError:
+        return

@@ -47,7 +47,6 @@ from gateway.store.wakeups import Wakeups
 NOT_ALLOWED = "its person may no longer talk to me"
 UNREADABLE = "its trigger cannot be read"
 _CHECK_EVERY_S = 30.0
-_SOONEST_S = 0.02
 _AT_ONCE = 50
 _ALL_EVERY = timedelta(minutes=10)
 _STORE_RETRY = BackoffPolicy(first_s=1.0, cap_s=60.0)
@@ -131,7 +130,7 @@ class Scheduler:
             if starts_at is not None:
                 wait_s = min(wait_s, (starts_at - self.clock.now()).total_seconds())
         self._looked_at = now
-        return max(wait_s, _SOONEST_S)
+        return max(wait_s, 0.02)
 
     async def take_report(self, hook: str, delivery: str, text: str) -> int:
         """

@@ -58,7 +58,6 @@ _FIELDS = re.compile(
 _UNITS = {"days": gettext_noop("days"), "weeks": gettext_noop("weeks"), "months": gettext_noop("months")}
 _SLACK = timedelta(minutes=1)
 _FURTHEST = timedelta(days=366 * 10)
-_MAX_MONTHS = 120
 _EARLY = 6
 """An hour before it, without am, pm and minutes in figures, is one of the afternoon."""
 
@@ -188,7 +187,7 @@ def _repeated(when: Calendar, now: datetime, zone: str) -> Cron:
     if on_some_days and any(clock.hour == 24 for clock in when.clocks):
         raise TriggerInvalid(_("midnight is at the end of a day; write 00:00 with the day that begins then"))
     in_months = when.unit == "months"
-    if in_months and not 1 <= when.count <= _MAX_MONTHS:
+    if in_months and not 1 <= when.count <= 120:
         raise TriggerInvalid(_("the time between two of them must be more than 0, and less than ten years"))
     today = now.astimezone(zone_of(zone))
     is_from_today = in_months and not (when.days_of_month or when.weekdays)

@@ -44,7 +44,6 @@ NOTIFIED_WITHIN_S = 60.0
 RETRY_UNDO_S = 1.0
 """Between the tries of an undo that is refused: the disk of the server may stay full."""
 _CHECK_EVERY_S = 0.05
-_FIRST_PAUSE_S = 0.1
 _MAX_PAUSE_S = 5.0
 _TRIES = 10
 _LOCK_TIMEOUT = "55P03"
@@ -107,7 +106,7 @@ class ServerReach:
     def note_failure(self, why: psycopg.Error) -> None:
         """Record that the server could not be reached."""
         with self._lock:
-            self._pause_s = min(max(_FIRST_PAUSE_S, 2 * self._pause_s), _MAX_PAUSE_S)
+            self._pause_s = min(max(0.1, 2 * self._pause_s), _MAX_PAUSE_S)
             self._not_before = time.monotonic() + self._pause_s * random.uniform(0.5, 1.0)
             self._why = why
 

@@ -55,7 +55,6 @@ it, and the holder may be a frozen process.
 """
 _LOCKS_AT_ONCE = 500
 _STATEMENTS_AT_ONCE = 500
-_PREPARED = 300
 # squidbot survives a crash of the server: if that lost a claim, the next claim would get the same fence.
 _SYNCED = sql.SQL(
     "; SELECT set_config('synchronous_commit', 'on', true)"
@@ -159,7 +158,7 @@ def connect(url: str, *, database: str | None = None, **more: str | int) -> psyc
     db.adapters.register_dumper(str, _WholeText)
     db.adapters.register_dumper(int, Int8Dumper)
     db.adapters.register_loader("numeric", _Number)
-    db.prepared_max = _PREPARED
+    db.prepared_max = 300
     if is_pooled(db):
         db.prepare_threshold = None
     return db

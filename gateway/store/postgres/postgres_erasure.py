@@ -31,7 +31,7 @@ def transaction(at: ServerDatabase, operation: str, *, change: bool, compact: bo
     with db:
         try:
             postgres_schema.check(db, where)
-            postgres_schema.identity(db, where, HOME)
+            postgres_schema.identity(db, HOME)
             begun = Transaction(db, HOME, look_only=not change, needs=at.needs if change else None)
             yield begun
             begun.commit()

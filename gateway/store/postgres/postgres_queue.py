@@ -173,7 +173,7 @@ class _HomeOnServer:
     def _identity(self, db: psycopg.Connection, *, works: bool) -> str:
         postgres_schema.check(db, self._where)
         self._failover.check(db, works=works)
-        return postgres_schema.identity(db, self._where, self._home)
+        return postgres_schema.identity(db, self._home)
 
     def identify(self, clock: Clock) -> str:
         """Return the identity of the rows; ``clock`` follows the server's. Raises as `PostgresQueue.open`."""

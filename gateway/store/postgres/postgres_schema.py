@@ -15,8 +15,6 @@ from typing import Any
 
 import psycopg
 
-from gateway.store.copy_marker import NAME as MOVED
-from gateway.store.copy_marker import check_no_marker
 from gateway.store.postgres import history_tables
 from gateway.store.postgres.commit_triggers import TRIGGERS
 from gateway.store.postgres.postgres_connection import FACTS, SCHEMA
@@ -201,8 +199,8 @@ def check(db: psycopg.Connection[Any], where: str) -> None:
     if found < VERSION:
         raise StoreUnusable(
             f"{where} has tables from before the first release (schema {found}, this version knows"
-            f" {VERSION}). It was not touched. Let the version that made them move everything into a home"
-            " folder (`squidbot migrate --to embedded`), or give squidbot another database.",
+            f" {VERSION}). It was not touched. Install the version that made them, or give squidbot"
+            " another database.",
             path=where, found=found, known=VERSION,
         )  # fmt: skip
 
@@ -227,13 +225,12 @@ def prepare(db: psycopg.Connection[Any], where: str, home: int) -> bool:
     return is_new
 
 
-def identity(db: psycopg.Connection[Any], where: str, home: int) -> str:
-    """Return the home's random identity. Raises StoreCorrupt (none) or StoreMoved."""
-    query = f"SELECT name, value FROM {SCHEMA}.all_meta WHERE home = %s AND name IN ('secret', %s)"  # noqa: S608 - constants
-    found = dict(db.execute(query, (home, MOVED)).fetchall())
-    check_no_marker(found.get(MOVED), where)
-    if "secret" not in found:
+def identity(db: psycopg.Connection[Any], home: int) -> str:
+    """Return the home's random identity. Raises StoreCorrupt (none)."""
+    query = f"SELECT value FROM {SCHEMA}.all_meta WHERE home = %s AND name = 'secret'"  # noqa: S608 - constants
+    found = db.execute(query, (home,)).fetchone()
+    if found is None:
         raise StoreCorrupt(
             "The database has lost the identity of this home. `squidbot migrate` gives it a new one."
         )
-    return str(found["secret"])
+    return str(found[0])

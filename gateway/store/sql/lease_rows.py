@@ -17,7 +17,6 @@ place of a fence.
 """
 _MACHINES = (_MACHINE, "machine;")
 """The bounds of these names: the semicolon sorts after the colon."""
-_MISSED_FOR_S = 7 * 86_400.0
 
 
 def lease(  # noqa: PLR0917 - as below
@@ -79,7 +78,7 @@ def show_machine(  # noqa: PLR0917 - in the order of the columns
     )
     db.execute(
         "DELETE FROM leases WHERE name >= ? AND name < ? AND expires_at < ?",
-        (*_MACHINES, now - _MISSED_FOR_S),
+        (*_MACHINES, now - (7 * 86_400.0)),
     )
 
 

@@ -101,13 +101,12 @@ _TAKEN_AWAY = (
     " AND NOT EXISTS (SELECT 1 FROM inbox AS other WHERE other.turn = inbox.turn"
     " AND other.state IN ('ready', 'running'))"
 )
-_TAKEN_AWAY_WITHIN_S = 86_400.0
 
 
 def waiting_facts(db: ConnectionPort) -> Iterator[Fact]:
     """Yield the facts of everything that waits."""
     newest = db.execute("SELECT accepted_at FROM inbox ORDER BY id DESC LIMIT 1").fetchone()
-    since = 0.0 if newest is None else newest[0] - _TAKEN_AWAY_WITHIN_S
+    since = 0.0 if newest is None else newest[0] - 86_400.0
     for session, turn, why in db.execute(_TAKEN_AWAY, (since,)).fetchall():
         yield "stopped", session, turn, why
     for session, next_at, channel, kind, payload in db.execute(_HEADS).fetchall():

@@ -20,7 +20,6 @@ from gateway.turns.questions.question_text import safe_line
 TAKEN_OVER = "[I go on here with what is taken over "
 """How the line begins with which `!continue` goes on with another conversation."""
 
-_REFUSED_SHOWN = 20
 _CUT_OFF = " with an unknown outcome"
 _OUTCOMES = {
     ReceiptOutcome.RUNNING: ("goes on", _CUT_OFF),
@@ -29,8 +28,6 @@ _OUTCOMES = {
     ReceiptOutcome.UNKNOWN: ("outcome unknown: it was cut off", _CUT_OFF),
 }
 """By itself, and behind the name of the tool of a turn that has ended."""
-_COMMAND_ENDS = ("Exit status ", "Ended ")
-"""How the result of a command begins; what it has printed follows."""
 
 _WORK = {
     "inbox": {

@@ -32,7 +32,6 @@ from gateway.turns.questions.questions import CommandReply
 
 _LISTED = 9
 _MAX_CHARS = 16_000
-_SUMMARY_CHARS = 6_000
 _SINGLE_CHARS = 4_000
 _USE = gettext_noop(
     "Write `!continue` for the list, and `!continue 2` to go on with the second here. Nothing was done."
@@ -145,7 +144,7 @@ class ContinueCommand:
             kept.append((each, text))
             size += len(text)
         kept.reverse()
-        summary = _cut(tail.summary or "", _SUMMARY_CHARS)
+        summary = _cut(tail.summary or "", 6_000)
         title = safe_line(_title([each for each in said if each.role == "user"], summary))
         parts = [f"Its summary so far:\n{summary}"] if summary.strip() else []
         parts += [text for __, text in kept]

@@ -24,7 +24,6 @@ _FOR_ME = re.compile(r"\A(?:me|mich)\s+(?:(?:to|that|dass)\s+)?", re.IGNORECASE)
 _FILLING = re.compile(r"\A(?:to|that|dass|[-–—])\s+", re.IGNORECASE)
 _NOT_PROVEN = gettext_noop("Your address is not verified, so you cannot schedule anything. Nothing was done.")
 _LONGEST = 4000
-_MAX_WORDS = 20
 _REMOVES = frozenset({"cancel", "remove", "stop", "delete"})
 _CHANGES = frozenset({"change", "edit", "move", "reschedule", "update", "ändere", "ändern", "verschiebe"})
 _TO = re.compile(r"\A(?:to|auf)\s+", re.IGNORECASE)
@@ -128,7 +127,7 @@ def _parse_argument(argument: str, place: JobPlace) -> tuple[str, tuple[TriggerR
     except NotATime as error:
         problem = error
     words = argument.split(" ") if not is_time(argument) else []
-    for number in range(1, min(len(words), _MAX_WORDS)):
+    for number in range(1, min(len(words), 20)):
         try:
             request, text = reminder_of(" ".join(words[number:]))
         except NotATime:

@@ -52,7 +52,7 @@ class KeptTables:
         try:
             self._db = connect(self._at.url)
             postgres_schema.check(self._db, self._where)
-            postgres_schema.identity(self._db, self._where, self._home)
+            postgres_schema.identity(self._db, self._home)
         except BaseException as error:
             self.__exit__()
             if isinstance(error, psycopg.Error):
@@ -286,9 +286,6 @@ class _Document:
     def _rows(self) -> list[bytes]:
         rows = self.kept.select("SELECT line FROM memory WHERE scope = ? ORDER BY version", self.scope)
         return [str(raw).encode() for (raw,) in rows]
-
-
-"""Lines in memory; a statement must end within the server's limit, too."""
 
 
 def rename_histories(db: ConnectionPort, home: int, change: AddressChange) -> None:

@@ -6,8 +6,12 @@ import zipfile
 
 import pytest
 
-from gateway.operations.update.changelog import changes_between
-from gateway.operations.update.new_version import NoNewVersion, _unsatisfied, find_new_version
+from gateway.operations.update.new_version import (
+    NoNewVersion,
+    _unsatisfied,
+    changes_between,
+    find_new_version,
+)
 from gateway.operations.update.trial import SettingChange, changed_settings
 
 OLD = """\

@@ -1,16 +1,19 @@
-"""Converts histories, records and memory documents between the files of a home and the rows of the tables."""
+"""
+Reads a home for its move into PostgreSQL: the rows of ``gateway.db``, and the histories, records and memory
+documents in files, as rows of the tables.
+"""
 
 from __future__ import annotations
 
 import base64
-import binascii
 import os
-from collections.abc import Iterable, Iterator
-from contextlib import suppress
-from dataclasses import dataclass, field, replace
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Self
 
-from agent_core import files
 from agent_core.messages import SessionKey
 from agent_core.models import MemoryScope
 from agent_core.ports import Clock
@@ -26,6 +29,12 @@ from agent_core.storage.history_paging import Numbering, PageMark, lines_forward
 from agent_core.storage.layout import Layout
 from agent_core.storage.memory_files import DocumentFile, Version
 from agent_core.storage.session_files import Record, SessionFiles, session_of
+from gateway.store.copy_marker import NAME, Marker
+from gateway.store.sql.engine import ConnectionPort
+from gateway.store.sql.tables import COLUMNS
+from gateway.store.sqlite import sqlite_schema
+from gateway.store.sqlite.sqlite_errors import is_damage
+from gateway.store.store_errors import StoreUnavailable, StoreUnusable
 
 _BEFORE, _AFTER = '{"bytes_of_a_broken_line":"', '"}'
 
@@ -42,16 +51,6 @@ def as_text(raw: bytes) -> str:
         if "\0" not in text and not text.startswith(_BEFORE):
             return text
     return f"{_BEFORE}{base64.b64encode(raw).decode()}{_AFTER}"
-
-
-def as_bytes(text: str) -> bytes:
-    """Return the bytes that `as_text` was given."""
-    if text.startswith(_BEFORE) and text.endswith(_AFTER):
-        try:
-            return base64.b64decode(text[len(_BEFORE) : -len(_AFTER)], validate=True)
-        except binascii.Error:
-            pass
-    return text.encode()
 
 
 @dataclass(slots=True)
@@ -104,54 +103,6 @@ class MovedConversation:
         if place.position:
             found = by_offset if by_offset is not None else by_number
             self.cursor = self.count if found is None else found
-
-
-def write_conversation(
-    layout: Layout, key: SessionKey, each: Iterable[str], record: Record | None, clock: Clock
-) -> int:
-    """Write a session's history, and its record, whose cursor counts lines; return the number of lines."""
-    cursor = record.cursor if record is not None else 0
-    path, place, offset, count = layout.history(key), PageMark(cursor, -1), 0, 0
-    files.make_folder(path.parent)
-    if record is None and "=~" in layout.name(key):
-        record = Record()
-    with path.open("xb") as file:
-        for text in each:
-            raw = as_bytes(text) + b"\n"
-            if count == cursor and cursor:
-                value = as_object(raw)
-                number = position_in(value, offset)
-                place = PageMark(cursor if number is None else number, offset)
-            file.write(raw)
-            offset, count = offset + len(raw), count + 1
-    path.chmod(0o600)
-    session = SessionFiles(key, layout, clock, read_at=os.pread, sync=os.fdatasync)
-    if not count:
-        path.unlink()
-    elif cursor >= count:
-        place = PageMark(session.history.end(), offset)
-    if record is not None:
-        session.record_file.save(replace(record, place=place))
-    return count
-
-
-def write_document(layout: Layout, scope: MemoryScope, versions: Iterable[str]) -> int:
-    """Write a memory document from its versions, the last readable one; return their number."""
-    text: str | None = None
-    count = 0
-    path = layout.versions(scope)
-    files.make_folder(path.parent)
-    with path.open("xb") as file:
-        for each in versions:
-            raw = as_bytes(each)
-            file.write(raw + b"\n")
-            count += 1
-            if (version := Version.parse_or_none(raw)) is not None:
-                text = version.document.text
-    path.chmod(0o600)
-    if text is not None:
-        files.replace(layout.document(scope), text.encode())
-    return count
 
 
 @dataclass(slots=True)
@@ -223,3 +174,61 @@ class HomeFiles:
             made = Version(current, self.clock.now())
             found[current.version] = made.line().rstrip(b"\n").decode()
         return sorted(found.items())
+
+
+class EmbeddedTables:
+    """An open ``gateway.db`` that nobody works on. Created by `open`."""
+
+    def __init__(self, db: ConnectionPort) -> None:
+        self._db = db
+
+    @classmethod
+    @contextmanager
+    def open(cls, file: Path) -> Iterator[Self]:
+        """Open an existing file. Raises StoreUnusable, StoreUnavailable."""
+        if not file.exists():
+            raise StoreUnusable(f"there is no queue in {file}, so there is nothing to move", path=str(file))
+        try:
+            with closing(sqlite_schema.open_writer(file, busy_timeout_s=5.0)) as db:
+                db.execute("PRAGMA synchronous = FULL")
+                sqlite_schema.prepare(db, file)
+                yield cls(db)
+        except sqlite3.Error as error:
+            if is_damage(error):
+                raise sqlite_schema.corrupt(file, error) from error
+            raise StoreUnavailable(
+                f"the database cannot be read or written: {error}", path=str(file), operation="move"
+            ) from error
+
+    @property
+    def secret(self) -> str:
+        """The identity of the database."""
+        return str(self._meta("secret"))
+
+    @property
+    def marker(self) -> Marker | None:
+        """The marker; None if the content was not moved."""
+        text = self._meta(NAME)
+        return None if text is None else Marker.read(text)
+
+    def _meta(self, name: str) -> str | None:
+        row = self._db.execute("SELECT value FROM meta WHERE name = ?", (name,)).fetchone()
+        return None if row is None else str(row[0])
+
+    def set_marker(self, marker: Marker | None) -> None:
+        """Write the marker durably; None removes it."""
+        self._db.execute("BEGIN IMMEDIATE")
+        self._db.execute("DELETE FROM meta WHERE name = ?", (NAME,))
+        if marker is not None:
+            self._db.execute("INSERT INTO meta (name, value) VALUES (?, ?)", (NAME, marker.text()))
+        self._db.execute("COMMIT")
+
+    def rows(self, table: str) -> Iterator[tuple[object, ...]]:
+        """Yield all rows of a table."""
+        columns = ", ".join(COLUMNS[table])
+        yield from self._db.execute(f"SELECT {columns} FROM {table}")  # noqa: S608 - constants
+
+    def last_line(self) -> int:
+        """Return the highest number that the journal has assigned."""
+        row = self._db.execute("SELECT seq FROM sqlite_sequence WHERE name = 'history_journal'").fetchone()
+        return 0 if row is None else int(row[0])
