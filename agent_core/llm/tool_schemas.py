@@ -53,7 +53,8 @@ def _completed(schema: Any, depth: int) -> Any:
     for key, value in schema.items():
         if key == "properties" and isinstance(value, Mapping):
             names = _wire_names(value)
-            out[key] = {names[name]: _completed(each, depth + 1) for name, each in value.items()}
+            wide = {name: {} if each is True else each for name, each in value.items()}
+            out[key] = {names[name]: _completed(each, depth + 1) for name, each in wide.items()}
         elif key == "required" and isinstance(value, list) and isinstance(schema.get("properties"), Mapping):
             names = _wire_names(schema["properties"])
             out[key] = [names.get(name, name) for name in value if isinstance(name, str)]

@@ -507,6 +507,8 @@ def text(words):
             [],
         ),
         ({"content": [], "structuredContent": {"ids": []}}, ['"ids"'], []),
+        ({"content": [text("Two.")], "structuredContent": [{"id": 7}, {"id": 8}]}, ["Two.", '"id": 8'], []),
+        ({"content": [text("deleted")], "structuredContent": "deleted"}, ["deleted"], ["result"]),
         ({"content": [text('{"ids":[7]}')], "structuredContent": {"ids": [7]}}, ['{"ids":[7]}'], ["\n"]),
         ({"content": [text("hello")], "structuredContent": {"result": "hello"}}, ["hello"], ["result"]),
         ({"content": [text("hello")], "structuredContent": {"content": "hello"}}, ["hello"], ["content"]),

@@ -195,6 +195,7 @@ LIMITED = {
         "text": {"type": ["string", "null"], "maxLength": 100_000, "pattern": "\\d", "description": "t"},
         "kind": {"anyOf": [{"const": "a"}, {"const": "b"}]},
         "list": {"type": "array", "items": {"type": "string", "format": "uri"}, "minItems": 1},
+        "any": True,
     },
     "required": ["text"],
 }
@@ -218,6 +219,7 @@ async def test_a_schema_that_a_server_cannot_read_is_sent_plainly(fake, client, 
     assert [[tool["function"]["name"] for tool in one["tools"]] for one in fake.requests] == [
         ["look", "limited"]
     ] * 3
+    assert fake.requests[0]["tools"][1]["function"]["parameters"]["properties"]["any"] == {}
     for request in fake.requests[1:]:
         assert request["tools"][1]["function"]["parameters"] == {
             "type": "object",
@@ -225,6 +227,7 @@ async def test_a_schema_that_a_server_cannot_read_is_sent_plainly(fake, client, 
                 "text": {"type": "string", "description": "t"},
                 "kind": {"anyOf": [{"enum": ["a"], "type": "string"}, {"enum": ["b"], "type": "string"}]},
                 "list": {"type": "array", "items": {"type": "string"}},
+                "any": {},
             },
             "required": ["text"],
         }
