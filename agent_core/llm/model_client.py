@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import structlog
 
@@ -54,7 +54,7 @@ _REFUSES_PARAMETER = re.compile(
     r"|not .{0,40}(support|permitted|allowed)",
     re.IGNORECASE,
 )
-"""What is said of a parameter that a model refuses by name; without it the answer is as good."""
+"""Said of a parameter that a model refuses by name; without it the answer is as good."""
 _ONLY_NO_EFFORT = "set reasoning_effort to 'none'"
 """OpenAI, since GPT-5.6 thinks unless told not to, and refuses to think where tools are offered."""
 _NUMBER = re.compile(r"\d{2,9}")
@@ -71,19 +71,17 @@ class Refusals:
 
     max_tokens: int | None = None
     all_tools: bool = False
-    reasoning: bool = False
-    missing_reasoning: bool = False
-    """Every answer has to come back with some."""
+    reasoning: Literal["", "refused", "missing"] = ""
+    """``missing``: every answer has to come back with some."""
     plain_schemas: bool = False
     """The definitions of tools are sent without what limits values more closely."""
     budget: bool = False
     """A budget for thinking, in the place of a degree."""
     parameters: dict[str, Any] = field(default_factory=dict)
-    """What is sent in their place; None: nothing."""
+    """The value that is sent instead; None: nothing."""
     tools: set[str] = field(default_factory=set)
-    pictures: set[str] = field(default_factory=set)
-    seen: set[str] = field(default_factory=set)
-    """Pictures with which it has answered."""
+    pictures: dict[str, bool] = field(default_factory=dict)
+    """True: it has answered with this one."""
 
     def learn(
         self, error: ModelError, tools: Sequence[ToolDefinition], shown: Pictures, sent: Collection[str] = ()
@@ -96,17 +94,17 @@ class Refusals:
             return part
         if shown and (isinstance(error, ModelRefused) or status == _DEFECT):
             # One that the model has looked at before is not the reason.
-            self.pictures |= (shown.keys() - self.seen) or shown.keys()
+            self.pictures |= dict.fromkeys(shown.keys() - self.pictures.keys() or shown, False)
             return "pictures"
         return ""
 
     def _learn_words(self, text: str, tools: Sequence[ToolDefinition], sent: Collection[str]) -> str:
         """The part that the words of a refusal name."""
         if not self.reasoning and _REFUSES_REASONING.search(text):
-            self.reasoning = True
+            self.reasoning = "refused"
             return "reasoning"
-        if not self.missing_reasoning and _WANTS_REASONING.search(text):
-            self.missing_reasoning = True
+        if not self.reasoning and _WANTS_REASONING.search(text):
+            self.reasoning = "missing"
             return "missing reasoning"
         if tools and _NO_TOOLS.search(text):
             self.all_tools = True
@@ -135,7 +133,7 @@ class Refusals:
         return ""
 
     def _learn_tools(self, text: str, tools: Sequence[ToolDefinition]) -> str:
-        """What a model cannot read of a definition is left out first, then the tool."""
+        """Leave out the part of a definition that a model cannot read, and the tool if that does not help."""
         if not self.plain_schemas and _ABOUT_SCHEMAS.search(text):
             self.plain_schemas = any(plain_schema(tool.parameters) != tool.parameters for tool in tools)
             if self.plain_schemas:
@@ -319,7 +317,7 @@ class ModelClient(ABC):
                     raise
                 _log.warning("model.refused_part", model=self.model, part=about, error=str(error))
                 continue
-            self.refusals.seen |= request.pictures.keys()
+            self.refusals.pictures |= dict.fromkeys(request.pictures, True)
             return
 
     def _learn(self, error: ModelError, request: Request) -> str:
@@ -344,11 +342,11 @@ class ModelClient(ABC):
             tools = []
         if known.plain_schemas:
             tools = [tool.model_copy(update={"parameters": plain_schema(tool.parameters)}) for tool in tools]
-        pictures = {name: each for name, each in wanted.pictures.items() if name not in known.pictures}
+        pictures = {name: each for name, each in wanted.pictures.items() if known.pictures.get(name, True)}
         messages = _with_note(wanted.messages, wanted.tools, tools)
-        if known.reasoning:
+        if known.reasoning == "refused":
             messages = [message.model_copy(update={"reasoning": None}) for message in messages]
-        elif known.missing_reasoning:
+        elif known.reasoning == "missing":
             some = Reasoning(model=self.model, fields={"reasoning_content": " "})
             messages = [
                 message.model_copy(update={"reasoning": some})

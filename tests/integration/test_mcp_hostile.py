@@ -507,6 +507,7 @@ def text(words):
             [],
         ),
         ({"content": [], "structuredContent": {"ids": []}}, ['"ids"'], []),
+        ({"structuredContent": {"ids": [9]}}, ['"ids"'], []),
         ({"content": [text("Two.")], "structuredContent": [{"id": 7}, {"id": 8}]}, ["Two.", '"id": 8'], []),
         ({"content": [text("deleted")], "structuredContent": "deleted"}, ["deleted"], ["result"]),
         ({"content": [text('{"ids":[7]}')], "structuredContent": {"ids": [7]}}, ['{"ids":[7]}'], ["\n"]),

@@ -155,6 +155,8 @@ def fit_lists(result: dict[str, Any]) -> list[str]:
     """
     left_out: list[str] = []
     structured = result.get("structuredContent")
+    if structured is not None:
+        result.setdefault("content", [])
     if structured is not None and not isinstance(structured, dict):
         result["structuredContent"] = {"result": structured}
     for key, (what, name) in _LISTS.items():

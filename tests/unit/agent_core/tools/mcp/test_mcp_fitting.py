@@ -74,10 +74,13 @@ def test_a_structured_result_that_is_no_object_becomes_one(structured):
     result = {"content": [{"type": "text", "text": "x"}], "structuredContent": structured}
     fit_lists(result)
     assert result["structuredContent"] == {"result": structured}
+    alone = {"structuredContent": {"a": 1}}
+    fit_lists(alone)
+    assert alone["content"] == []
     for fine in (
         {"content": []},
         {"content": [], "structuredContent": None},
-        {"structuredContent": {"a": 1}},
+        {"isError": True},
     ):
         before = dict(fine)
         fit_lists(fine)
