@@ -212,6 +212,8 @@ def history_of(
     return (*lines, answer)
 
 
+_SAY_SOMETHING = "[Your answer had no words, so nobody can read it. Say now what the person should know.]"
+"""After its tools Claude may have nothing to add, and says nothing as often as it is asked the same."""
 _log = structlog.get_logger(__name__)
 
 
@@ -227,8 +229,9 @@ async def ask(
     """
     Ask for one answer; the text so far goes to ``partial`` while it grows.
 
-    One that broke off, is unreadable or empty is asked for once more: calls come only with a whole answer,
-    so no tool has run. One that came too slowly is not, because it would take as long again.
+    One that broke off, is unreadable or empty is asked for once more, an empty one after tools with the
+    request to say something: calls come only with a whole answer, so no tool has run. One that came too
+    slowly is not, because it would take as long again.
 
     Raises ModelRefused for a second empty answer or one over ``max_chars``, ModelUnreadable for a second
     unreadable or a slow one, and the model's own ModelError.
@@ -239,6 +242,8 @@ async def ask(
         if not _may_pass(error):
             raise
         _log.warning("model.asked_again", error=str(error))
+        if error.fields.get("empty") and messages[-1].role == "tool":
+            messages = [*messages, Message(role="user", content=_SAY_SOMETHING)]
     return await _ask_once(llm, messages, tools, stream=stream, max_chars=max_chars, partial=partial)
 
 

@@ -19,7 +19,7 @@ import aiohttp
 
 from agent_core.errors import Failure
 from agent_core.llm.model_client import ModelClient, Request
-from agent_core.llm.openai_connection import OpenAIConnection, failure_in
+from agent_core.llm.openai_connection import OpenAIConnection, failure_in, is_failure
 from agent_core.llm.openai_format import Piece
 from agent_core.llm.streaming import EventTooLarge, LineDecoder, SseDecoder
 from agent_core.ports import Clock
@@ -141,7 +141,7 @@ class HttpModelClient(ModelClient):
         value = json.loads(text, parse_int=_number)
         if not isinstance(value, dict):
             raise ValueError("an answer that is not an object")  # noqa: TRY004 - about content, not about types
-        if value.get("error"):
+        if is_failure(value):
             raise self._server.error(failure_in(value, status=None))
         return value
 

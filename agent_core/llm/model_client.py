@@ -1,9 +1,9 @@
 """
 The client of one model, whatever its protocol: asks, streams the answer, learns what the model refuses. A
 model may refuse a part of a request: a tool whose definition it does not accept, all tools, pictures, the
-length of an answer, its own reasoning. That part is left out from then on and the request is made once more,
-so that neither this turn fails nor each later one pays a refused request first. Nothing was handed out then,
-so nothing is said twice.
+length of an answer, its own reasoning, a parameter. That part is left out from then on and the request is
+made once more, so that neither this turn fails nor each later one pays a refused request first. Nothing was
+handed out then, so nothing is said twice.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import structlog
 
@@ -24,27 +24,39 @@ from agent_core.llm.prices import Price
 from agent_core.llm.prompt_pictures import pictures_of
 from agent_core.llm.reasoning import ReasoningHabit
 from agent_core.llm.streaming import AnswerLimits, answer
-from agent_core.llm.tool_schemas import restore_names
+from agent_core.llm.tool_schemas import plain_schema, restore_names
 from agent_core.llm.wire import Pictures
-from agent_core.models import Message, ModelChunk, ToolCall, ToolDefinition, Usage
+from agent_core.models import Message, ModelChunk, Reasoning, ToolCall, ToolDefinition, Usage
 from agent_core.ports import Clock, PicturePort
 from agent_core.prompt_budget import TokenEstimate
 
 _NO_TOOLS = re.compile(
     r"(does not|doesn't|do not|not) support (tool|function)|tools? (use |calling )?(is|are) not supported"
-    r"|tool choice requires",
+    r"|tool choice requires|endpoints found that support tool",
     re.IGNORECASE,
 )
 _ABOUT_TOOLS = re.compile(r"tool|function|schema|propert", re.IGNORECASE)
+_ABOUT_SCHEMAS = re.compile(r"schema|grammar|propert|Unknown name", re.IGNORECASE)
+"""Gemini and llama.cpp: what they cannot read of a schema fails the request, and not every one says which."""
 _ABOUT_LENGTH = re.compile(r"max_(completion_|output_)?tokens|maxOutputTokens|num_predict")
 _REFUSES_REASONING = re.compile(
     r"\breasoning(_content|_details)?\b.{0,80}(unsupported|not (supported|permitted|allowed))", re.IGNORECASE
 )
 """Groq and Mistral: they do not want back what they, or servers like them, give."""
+_WANTS_REASONING = re.compile(
+    r"reasoning_content.{0,60}(missing|must be passed back)|missing .?reasoning_content", re.IGNORECASE
+)
+"""DeepSeek, with all of its answers: also those of earlier turns."""
 _ONLY_ADAPTIVE = "thinking.type.adaptive"
 """The field that newer models of Anthropic name when they refuse a budget for thinking."""
-_SAMPLING = ("temperature", "top_p", "top_k")
-"""Parameters that models which think refuse by name; without them the answer is as good."""
+_REFUSES_PARAMETER = re.compile(
+    r"\b(only|must|invalid|deprecated|unsupported|unrecognized|unknown)\b"
+    r"|not .{0,40}(support|permitted|allowed)",
+    re.IGNORECASE,
+)
+"""Said of a parameter that a model refuses by name; without it the answer is as good."""
+_ONLY_NO_EFFORT = "set reasoning_effort to 'none'"
+"""OpenAI, since GPT-5.6 thinks unless told not to, and refuses to think where tools are offered."""
 _NUMBER = re.compile(r"\d{2,9}")
 _LEAST_WINDOW = 2_048
 """No server of these days reads less."""
@@ -59,14 +71,17 @@ class Refusals:
 
     max_tokens: int | None = None
     all_tools: bool = False
-    reasoning: bool = False
+    reasoning: Literal["", "refused", "missing"] = ""
+    """``missing``: every answer has to come back with some."""
+    plain_schemas: bool = False
+    """The definitions of tools are sent without what limits values more closely."""
     budget: bool = False
     """A budget for thinking, in the place of a degree."""
-    parameters: set[str] = field(default_factory=set)
+    parameters: dict[str, Any] = field(default_factory=dict)
+    """The value that is sent instead; None: nothing."""
     tools: set[str] = field(default_factory=set)
-    pictures: set[str] = field(default_factory=set)
-    seen: set[str] = field(default_factory=set)
-    """Pictures with which it has answered."""
+    pictures: dict[str, bool] = field(default_factory=dict)
+    """True: it has answered with this one."""
 
     def learn(
         self, error: ModelError, tools: Sequence[ToolDefinition], shown: Pictures, sent: Collection[str] = ()
@@ -79,25 +94,22 @@ class Refusals:
             return part
         if shown and (isinstance(error, ModelRefused) or status == _DEFECT):
             # One that the model has looked at before is not the reason.
-            self.pictures |= (shown.keys() - self.seen) or shown.keys()
+            self.pictures |= dict.fromkeys(shown.keys() - self.pictures.keys() or shown, False)
             return "pictures"
         return ""
 
     def _learn_words(self, text: str, tools: Sequence[ToolDefinition], sent: Collection[str]) -> str:
         """The part that the words of a refusal name."""
         if not self.reasoning and _REFUSES_REASONING.search(text):
-            self.reasoning = True
+            self.reasoning = "refused"
             return "reasoning"
+        if not self.reasoning and _WANTS_REASONING.search(text):
+            self.reasoning = "missing"
+            return "missing reasoning"
         if tools and _NO_TOOLS.search(text):
             self.all_tools = True
             return "all tools"
-        named = {tool.name for tool in tools if re.search(rf"\b{re.escape(tool.name)}\b", text)}
-        numbers = map(int, re.findall(r"tools[.\[](\d{1,4})", text))
-        named |= {tools[number].name for number in numbers if number < len(tools)}
-        if named and _ABOUT_TOOLS.search(text):
-            self.tools |= named
-            return ", ".join(sorted(named))
-        if part := self._learn_parameters(text, sent):
+        if part := self._learn_parameters(text, sent) or self._learn_tools(text, tools):
             return part
         if self.max_tokens and self.max_tokens > 1 and _ABOUT_LENGTH.search(text):
             lower = [int(each) for each in _NUMBER.findall(text) if int(each) < self.max_tokens]
@@ -109,11 +121,37 @@ class Refusals:
         if not self.budget and _ONLY_ADAPTIVE in text:
             self.budget = True
             return "budget for thinking"
-        sampling = {each for each in _SAMPLING if each in sent and each in text}
-        if not sampling <= self.parameters:
-            self.parameters |= sampling
-            return ", ".join(sorted(sampling))
+        refused: dict[str, Any] = {}
+        if _ONLY_NO_EFFORT in text:
+            refused = {"reasoning_effort": "none"}
+        elif _REFUSES_PARAMETER.search(text):
+            said = _folded(text)
+            refused = {each: None for each in sent if re.search(rf"\b{re.escape(_folded(each))}\b", said)}
+        if not refused.items() <= self.parameters.items():
+            self.parameters |= refused
+            return ", ".join(sorted(refused))
         return ""
+
+    def _learn_tools(self, text: str, tools: Sequence[ToolDefinition]) -> str:
+        """Leave out the part of a definition that a model cannot read, and the tool if that does not help."""
+        if not self.plain_schemas and _ABOUT_SCHEMAS.search(text):
+            self.plain_schemas = any(plain_schema(tool.parameters) != tool.parameters for tool in tools)
+            if self.plain_schemas:
+                return "closer limits in schemas"
+        named = {tool.name for tool in tools if re.search(rf"\b{re.escape(tool.name)}\b", text)}
+        places = re.findall(r"function_declarations\[(\d{1,4})", text) or re.findall(
+            r"tools[.\[](\d{1,4})", text
+        )
+        named |= {tools[number].name for number in map(int, places) if number < len(tools)}
+        if named and _ABOUT_TOOLS.search(text):
+            self.tools |= named
+            return ", ".join(sorted(named))
+        return ""
+
+
+def _folded(name: str) -> str:
+    """A name as providers write it: xAI refuses ``reasoning_effort`` as ``reasoningEffort``."""
+    return name.replace("_", "").lower()
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +230,11 @@ class ModelClient(ABC):
             "tools": asked.tools,
             "stream": asked.stream,
             "max_tokens": self.refusals.max_tokens,
-            "extra": {k: v for k, v in self._extra.items() if k not in self.refusals.parameters},
+            "extra": {
+                name: value
+                for name, value in (self._extra | self.refusals.parameters).items()
+                if value is not None or name not in self.refusals.parameters
+            },
             "pictures": asked.pictures,
             "own_name": self.model,
         }
@@ -275,7 +317,7 @@ class ModelClient(ABC):
                     raise
                 _log.warning("model.refused_part", model=self.model, part=about, error=str(error))
                 continue
-            self.refusals.seen |= request.pictures.keys()
+            self.refusals.pictures |= dict.fromkeys(request.pictures, True)
             return
 
     def _learn(self, error: ModelError, request: Request) -> str:
@@ -283,11 +325,12 @@ class ModelClient(ABC):
         part = self.refusals.learn(error, request.tools, request.pictures, self._extra)
         if self.refusals.all_tools:
             self._note(f"{self.model} refuses tools and only talks; mend that at its server and restart me")
-        if self.refusals.parameters:
-            names = " and ".join(sorted(self.refusals.parameters))
-            self._note(
-                f"{self.model} refuses {names}, so it is asked without; take it out of the configuration"
-            )
+        for name, value in self.refusals.parameters.items():
+            if value is None:
+                advice = "so it is asked without; take it out of the configuration"
+            else:
+                advice = f"so it is asked with {value!r}; set that in the configuration"
+            self._note(f"{self.model} refuses {name}, {advice}")
         return part
 
     def _accepted(self, wanted: Request) -> Request:
@@ -297,10 +340,20 @@ class ModelClient(ABC):
         if self.window is not None and self.estimate.definitions(tools) > self.window // 2:
             self._note(f"{self.model} reads {self.window} tokens: too few for tools, so it only talks")
             tools = []
-        pictures = {name: each for name, each in wanted.pictures.items() if name not in known.pictures}
+        if known.plain_schemas:
+            tools = [tool.model_copy(update={"parameters": plain_schema(tool.parameters)}) for tool in tools]
+        pictures = {name: each for name, each in wanted.pictures.items() if known.pictures.get(name, True)}
         messages = _with_note(wanted.messages, wanted.tools, tools)
-        if known.reasoning:
+        if known.reasoning == "refused":
             messages = [message.model_copy(update={"reasoning": None}) for message in messages]
+        elif known.reasoning == "missing":
+            some = Reasoning(model=self.model, fields={"reasoning_content": " "})
+            messages = [
+                message.model_copy(update={"reasoning": some})
+                if message.role == "assistant" and getattr(message.reasoning, "model", "") != self.model
+                else message
+                for message in messages
+            ]
         return Request(messages, tools, pictures, wanted.stream)
 
 

@@ -57,6 +57,10 @@ _BAD_KEY = re.compile(
 )
 _UNPARSED = re.compile(r"(error|failed to) pars(e|ing) (tool call|input)|tool_use_failed", re.IGNORECASE)
 """A server that cannot read its own model's answer says so as if the request were wrong."""
+_AWAY = re.compile(r"channel error|model (is |was )?unloaded|model has crashed", re.IGNORECASE)
+"""LM Studio gives status 400 to what happens to itself."""
+_NO_SUCH_ENDPOINT = re.compile(r"endpoints found that support", re.IGNORECASE)
+"""OpenRouter: the model is there, and nobody who serves it takes what was sent, such as tools."""
 _FILTERED = re.compile(r"content[ _-]?(policy|filter|management)|safety|moderation", re.IGNORECASE)
 _CREDIT = re.compile(
     r"insufficient[ _](quota|balance|credits?|funds)|credit balance|(all available|run out of) credits"
@@ -106,7 +110,8 @@ def _refused(failure: Failure, told: str, detail: str, *, model: str, now: datet
         kind = ModelRefused if status == 404 else ModelAuthFailed
         public = _OPERATOR.get(status or 0)
         return kind(f"{model}: {status}: {detail}", public=public, model=model, status=status, operator=True)
-    if status is not None and 400 <= status < 500 and status not in (408, 409, 425, 429, 499):
+    is_passing = status in (408, 409, 425, 429, 499) or _AWAY.search(told)
+    if status is not None and 400 <= status < 500 and not is_passing:
         return ModelRefused(f"{model}: {status}: {detail}", model=model, status=status)
     wait = _wait_s(failure, now)
     if status == 429 or wait is not None:
@@ -119,8 +124,10 @@ def _refused(failure: Failure, told: str, detail: str, *, model: str, now: datet
 
 def _only_operator_can_help(status: int | None, told: str) -> bool:
     match status:
-        case 401 | 404:
+        case 401:
             return True
+        case 404:
+            return not _NO_SUCH_ENDPOINT.search(told)
         case 400:
             return bool(_BAD_KEY.search(told))
         case 403:  # also the status of some content filters
@@ -133,7 +140,7 @@ def _is_credit_spent(failure: Failure, told: str, now: datetime) -> bool:
     match failure.status:
         case 402:
             return True
-        case 400 | 403:
+        case None | 400 | 403 | 500:
             return bool(_CREDIT.search(told))
         case 429:
             return bool(_CREDIT.search(told)) and ("insufficient" in told or _wait_s(failure, now) is None)

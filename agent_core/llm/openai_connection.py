@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ipaddress
 import json
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -25,6 +26,7 @@ from agent_core.llm.model_errors import classify, transport_text
 from agent_core.llm.streaming import EventTooLarge
 from agent_core.ports import Clock
 
+_WAIT = re.compile(r'"retryDelay": "[\d.]{1,20}s"')
 _MAX_ERROR_BYTES = 64 * 1024
 _MAX_DESCRIPTION_BYTES = 16 * 1024 * 1024
 """Ollama's description of a model may hold its vocabulary."""
@@ -149,18 +151,38 @@ class OpenAIConnection:
 
 
 def failure_in(body: object, *, status: int | None, headers: Mapping[str, str] | None = None) -> Failure:
-    """Read an error object in any form: ``{"error": {...}}``, ``{"error": "text"}``, or anything else."""
+    """
+    Read an error object in any form: ``{"error": {...}}``, ``{"error": "text"}``, or anything else.
+
+    OpenRouter's has the words of the provider behind it, Gemini's the time to wait.
+    """
     if isinstance(body, list) and len(body) == 1:  # Gemini's
         (body,) = body
-    error = body.get("error", body) if isinstance(body, dict) else body
+    error = body.get("error") or body.get("base_resp") or body if isinstance(body, dict) else body
     text, code = str(error), ""
     if isinstance(error, dict):
-        text = str(error.get("message") or error.get("detail") or error)
+        said = (error.get(key) for key in ("message", "detail", "msg", "status_msg"))
+        text = str(next(filter(None, said), error))
+        more = error.get("metadata")
+        raw = more.get("raw") if isinstance(more, dict) else None
+        wait = _WAIT.search(json.dumps(error.get("details")))
+        text = " ".join(filter(None, (text, raw if isinstance(raw, str) else "", wait[0] if wait else "")))
         code = " ".join(str(error[key]) for key in ("type", "code") if error.get(key))
         given = error.get("code")
         if status is None and isinstance(given, int) and 400 <= given < 600:
             status = given
     return Failure(status=status, text=text, code=code, headers=headers or {})
+
+
+def is_failure(body: Mapping[str, Any]) -> bool:
+    """Return True if what came with status 200 is an error, as most, vLLM, Z.AI and MiniMax write it."""
+    base = body.get("base_resp")
+    return bool(
+        body.get("error")
+        or body.get("object") == "error"
+        or body.get("success") is False
+        or (isinstance(base, dict) and base.get("status_code"))
+    )
 
 
 def is_loopback(url: str) -> bool:

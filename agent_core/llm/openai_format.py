@@ -102,7 +102,7 @@ def request_body(
     content by `Attachment.sha256`; other attachments become a note.
     """
     shaped = wire_messages(messages, pictures or {}, own_name or model)
-    # Moonshot and DeepSeek refuse calls without the field, whoever made them.
+    # Moonshot and DeepSeek refuse what is of this turn without the field, whoever made it.
     thinks = any("reasoning_content" in each.reasoning for each in shaped)
     body: dict[str, Any] = {
         "model": model,
@@ -170,8 +170,9 @@ def _add_cache_control(body: dict[str, Any], shaped: Sequence[WireMessage]) -> N
 
 def _message(message: WireMessage, *, signed: bool, thinks: bool) -> dict[str, Any]:
     out: dict[str, Any] = {"role": message.role, "content": _content(message)}
+    if thinks and message.role == "assistant" and not message.is_kept:
+        out["reasoning_content"] = " "
     if message.calls:
-        out |= {"reasoning_content": " "} if thinks else {}
         out["tool_calls"] = [
             {
                 "id": call.id,
@@ -413,12 +414,14 @@ class Assembler:
                 return known
         if fragment.index is not None:
             call = self._by_index.get(fragment.index)
+            if call is None and len(self._calls) == 1 and not (fragment.id or fragment.name):
+                call = self._calls[0]  # Nebius counts the pieces of a call as if each were one
         else:
             call = self._calls[-1] if self._calls else None
         is_other = call is not None and bool(fragment.id and call.id) and fragment.id != call.id
         if not fragment.name and (is_other or (call is None and not fragment.id)):
             raise ValueError("a part of a tool call that belongs to none")
-        unnumbered = fragment.index is None and not fragment.id
+        unnumbered = not fragment.id and (fragment.index is None or _is_whole(call, fragment))
         begins = call is not None and bool(fragment.name and call.name) and (is_other or unnumbered)
         return None if begins else call
 
@@ -448,6 +451,18 @@ class Assembler:
             name: "".join(parts) if isinstance(parts[0], str) else _joined_details(parts)
             for name, parts in self._reasoning.items()
         }
+
+
+def _is_whole(call: _Call | None, fragment: ToolFragment) -> bool:
+    """Return True if a fragment begins a second object behind a whole one, whatever its number says."""
+    try:
+        return (
+            fragment.arguments.startswith("{")
+            and call is not None
+            and bool(_arguments("".join(call.arguments)))
+        )
+    except ValueError:
+        return False
 
 
 def _arguments(text: str) -> dict[str, Any]:

@@ -20,6 +20,26 @@ def complete_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
     return {"type": "object", "properties": {}} | dict(_completed(schema, 0))
 
 
+def plain_schema(schema: Any, depth: int = 0) -> dict[str, Any]:
+    """The schema in the few words that every server knows; what limits a value more closely is left out."""
+    if not isinstance(schema, Mapping) or depth > _DEPTH:
+        return {}
+    out = {key: schema[key] for key in ("type", "description", "enum", "required") if key in schema}
+    if "const" in schema:
+        out["enum"] = [schema["const"]]
+    if isinstance(kinds := out.get("type"), list):
+        out["type"] = next((kind for kind in kinds if kind != "null"), "string")
+    elif "enum" in out and all(isinstance(value, str) for value in out["enum"]):
+        out.setdefault("type", "string")
+    if isinstance(properties := schema.get("properties"), Mapping):
+        out["properties"] = {name: plain_schema(each, depth + 1) for name, each in properties.items()}
+    if "items" in schema:
+        out["items"] = plain_schema(schema["items"], depth + 1)
+    if isinstance(choices := schema.get("anyOf", schema.get("oneOf")), list):
+        out["anyOf"] = [plain_schema(each, depth + 1) for each in choices]
+    return out
+
+
 def restore_names(arguments: dict[str, Any], schema: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments with the property names of the tool's own schema."""
     restored = _restored(arguments, schema, 0)
@@ -33,7 +53,8 @@ def _completed(schema: Any, depth: int) -> Any:
     for key, value in schema.items():
         if key == "properties" and isinstance(value, Mapping):
             names = _wire_names(value)
-            out[key] = {names[name]: _completed(each, depth + 1) for name, each in value.items()}
+            wide = {name: {} if each is True else each for name, each in value.items()}
+            out[key] = {names[name]: _completed(each, depth + 1) for name, each in wide.items()}
         elif key == "required" and isinstance(value, list) and isinstance(schema.get("properties"), Mapping):
             names = _wire_names(schema["properties"])
             out[key] = [names.get(name, name) for name in value if isinstance(name, str)]

@@ -7,6 +7,7 @@ published format (agentskills.io/specification), and is usable here all the same
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -26,6 +27,8 @@ _PUBLISHED = frozenset({"name", "description", "license", "compatibility", "meta
 _OURS = frozenset({"always", "requires"})
 _TRUTH = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 _REQUIREMENT = re.compile(r"[A-Za-z0-9_.+-]{1,100}")
+_PROSE = re.compile(r"^(description:[ \t]+)([^\s\"'>|&*!\[{][^\n]*:[ \t][^\n]*)$", re.MULTILINE)
+_UNQUOTED = "description: with a colon in it, it needs quotes"
 _FRONT_MATTER = re.compile(r"\A---[ \t]*\n(.*?)^---[ \t]*(?:\n|\Z)(.*)\Z", re.DOTALL | re.MULTILINE)
 
 
@@ -84,7 +87,7 @@ def parse_skill(raw: bytes, folder: str = "") -> SkillDocument:
         license=_text(fields.get("license")),
         compatibility=_text(fields.get("compatibility")),
         allowed_tools=_tools(fields.get("allowed-tools")),
-        departures=tuple(_departures(fields, name, folder)),
+        departures=(*([_UNQUOTED] if _PROSE.search(match[1]) else ()), *_departures(fields, name, folder)),
     )
 
 
@@ -128,12 +131,21 @@ def _fields(text: str) -> dict[str, Any]:
         raise SkillInvalid("front matter is nested too deeply")
     try:
         # Every value is the text that stands there: a name may be 7, and a version 1.10.
-        fields = yaml.load(text, yaml.BaseLoader)  # noqa: S506 - it makes texts, lists and mappings only
+        fields = _loaded(text)
     except (yaml.YAMLError, ValueError, RecursionError) as exc:
         raise SkillInvalid("front matter is not YAML") from exc
     if not isinstance(fields, dict) or not all(isinstance(each, str) for each in fields):
         raise SkillInvalid("front matter must be a mapping")
     return fields
+
+
+def _loaded(text: str) -> Any:
+    """Load YAML, whose prose may have colons without quotes, as in half of what people publish."""
+    try:
+        return yaml.load(text, yaml.BaseLoader)  # noqa: S506 - it makes texts, lists and mappings only
+    except yaml.YAMLError:
+        quoted = _PROSE.sub(lambda found: f"{found[1]}{json.dumps(found[2], ensure_ascii=False)}", text)
+        return yaml.load(quoted, yaml.BaseLoader)  # noqa: S506 - likewise
 
 
 def _text(value: object) -> str:

@@ -71,7 +71,7 @@ def fit_arguments(arguments: Mapping[str, Any], schema: Mapping[str, Any]) -> di
     The arguments as the schema wants them, where a model means that without doubt.
 
     Null, and an empty text for what is no free text, stand for an optional argument that was left out. A text
-    that is a number, or true or false, is that where no text is wanted.
+    that is a number, true or false, a list or an object in JSON, is that where no text is wanted.
     """
     properties, required = schema.get("properties"), schema.get("required", ())
     if not isinstance(properties, Mapping):
@@ -114,6 +114,8 @@ def _types(schema: object) -> frozenset[str]:
 def _meant(text: str, allowed: frozenset[str]) -> Any:
     with suppress(ValueError, RecursionError):
         value = json.loads(text.strip().lower())
+        if isinstance(value, list | dict):
+            return json.loads(text) if {list: "array", dict: "object"}[type(value)] in allowed else text
         if isinstance(value, bool):
             return value if "boolean" in allowed else text
         if isinstance(value, int) and allowed & {"integer", "number"}:

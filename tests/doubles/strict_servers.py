@@ -68,6 +68,20 @@ def reasoning_comes_back(words: str) -> Rule:
     return rule
 
 
+def reasoning_everywhere(body: Body) -> str:
+    """DeepSeek V4: every answer comes back with some, also one that called nothing."""
+    missing = [m for m in body["messages"] if m["role"] == "assistant" and not m.get("reasoning_content")]
+    text = "The `reasoning_content` in the thinking mode must be passed back to the API."
+    return text if missing else ""
+
+
+def no_effort_with_tools(body: Body) -> str:
+    """OpenAI since GPT-5.6: thinks unless told not to, and then takes no tools here."""
+    text = "Function tools with reasoning_effort are not supported for m in /v1/chat/completions."
+    more = "To use function tools, use /v1/responses or set reasoning_effort to 'none'."
+    return f"{text} {more}" if body.get("tools") and body.get("reasoning_effort") != "none" else ""
+
+
 def no_reasoning(words: str) -> Rule:
     """Groq and Mistral: messages have no fields that they do not know."""
 
@@ -200,6 +214,15 @@ PROFILES: Mapping[str, Profile] = {
             reasoning_comes_back("Missing `reasoning_content` field in the assistant message"),
         ],
         thinks=True,
+    ),
+    "deepseek v4": Profile(
+        "deepseek/deepseek-v4-flash", [results_answer_calls, reasoning_everywhere], thinks=True, learned=1
+    ),
+    "openai thinking": Profile(
+        "openai/gpt-5.6",
+        [results_answer_calls, no_max_tokens, no_effort_with_tools],
+        effort="high",
+        learned=1,
     ),
     "mistral": Profile(
         "mistral/mistral-small-latest",

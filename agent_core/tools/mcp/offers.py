@@ -68,12 +68,19 @@ async def list_offers(session: ClientSession) -> list[Definition]:
 async def all_pages(
     ask: Callable[..., Awaitable[Any]], entries: Callable[[Any], list[Any]], most: int = _MOST
 ) -> tuple[list[Any], bool]:
-    """The entries of all pages of a list, until there are more than ``most``; whether pages are left."""
+    """
+    The entries of all pages of a list, until there are more than ``most``; whether pages are left.
+
+    A server that has one page and no end of it says the same again.
+    """
     found: list[Any] = []
     cursor: str | None = None
     for _ in range(50):
         page = await ask(params=types.PaginatedRequestParams(cursor=cursor) if cursor else None)
-        found += entries(page)
+        new = entries(page)
+        if cursor and page.next_cursor == cursor and new == found[len(found) - len(new) :]:
+            return found, False
+        found += new
         cursor = page.next_cursor
         if not cursor or len(found) > most:
             break
@@ -144,9 +151,14 @@ def fit_lists(result: dict[str, Any]) -> list[str]:
     """
     Make the lists in a server's answer fit the protocol, in place; return what was left out.
 
-    An odd entry costs itself and no other.
+    An odd entry costs itself and no other. A structured result that is no object becomes one.
     """
     left_out: list[str] = []
+    structured = result.get("structuredContent")
+    if structured is not None:
+        result.setdefault("content", [])
+    if structured is not None and not isinstance(structured, dict):
+        result["structuredContent"] = {"result": structured}
     for key, (what, name) in _LISTS.items():
         entries = result.get(key)
         if not isinstance(entries, list) or "content" in result:

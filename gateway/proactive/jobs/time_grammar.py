@@ -147,7 +147,9 @@ class _Reader(TokenReader):
 
     def when(self) -> When:
         """The longest time that begins here. Raises `NotATime`."""
-        found = self._first(self._months_from_now, self._span_from_now, self._repeated, self._moments)
+        found = self._first(
+            self._months_from_now, self._span_from_now, self._repeated, self._clock_repeated, self._moments
+        )
         if found is None:
             said = _("I do not understand {text} as a time", text=f"{self.text[:40]!r}")
             raise NotATime(said, self.example)
@@ -304,6 +306,17 @@ class _Reader(TokenReader):
         start, is_plural = self.at, self._take(words.PLURALS) is not None
         self.at = start
         return self._each_weekdays() if is_plural else None
+
+    def _clock_repeated(self) -> When | None:
+        """``at 7am every weekday``: the time of day in front."""
+        clocks = self._clocks()
+        if not clocks or self._next.text not in (*words.EVERY, *words.ADVERBS, *words.PLURALS):
+            return None
+        found = self._repeated()
+        if isinstance(found, Every) and not found.seconds % words.SECONDS["d"]:
+            found = Calendar(_DEFAULT, round(found.seconds / words.SECONDS["d"]))
+        is_open = isinstance(found, Calendar) and found.clocks is _DEFAULT
+        return replace(found, clocks=clocks) if isinstance(found, Calendar) and is_open else None
 
     def _each_part(self) -> When | None:
         part = self._part()

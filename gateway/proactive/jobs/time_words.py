@@ -214,7 +214,9 @@ MONTHS_BETWEEN = _table(
         12: "yearly|annually|jaehrlich",
     }
 )
-OF_THE_MONTH = _table({True: "of the month|in the month|of this month|des monats|im monat|dieses monats"})
+OF_THE_MONTH = _table(
+    {True: "of the month|of month|in the month|of this month|des monats|im monat|dieses monats"}
+)
 OF_EACH_MONTH = _table(
     {
         True: "of every month|of each month|in every month|in each month|every month|each month"

@@ -418,7 +418,8 @@ def _days_in_words(timing: Cron, dom: str, month: str, days: str) -> str:
             "every year on {day} {month}", "every {n} years on {day} {month}", count, day=dom, month=name
         )
     named = {"*": gettext_noop("day"), "1-5": gettext_noop("weekday")}.get(days)
-    which = _(named) if named else list_of([_(WEEK[(int(day[0]) - 1) % 7]) for day in days.split(",")])
+    named_days = dict.fromkeys(_(WEEK[(int(day[0]) - 1) % 7]) for day in days.split(",") if not named)
+    which = _(named) if named else list_of([*named_days])
     last = _("the last day")
     in_month = [last if day == "L" else _("day {day}", day=day) for day in dom.split(",") if day != "*"]
     if (nth := days[1:].removeprefix("#")) and days[1] in "#L":

@@ -194,7 +194,7 @@ def parse_timing(text: str) -> Timing:
 
 def checked_cron(expression: str, zone: str) -> Cron:
     """Return a valid cron trigger. Raises TimingInvalid, also if it never comes."""
-    fields = " ".join(expression.split())
+    fields = " ".join(expression.split()).replace("?", "*")  # of Quartz: no matter which
     if any(len(each.split(" ")) != 5 for each in fields.split(" | ")):
         raise TriggerInvalid(
             f"a cron expression has five fields (minute hour day month weekday), not {expression!r}"

@@ -77,11 +77,12 @@ async def test_a_refused_tool_is_left_out_for_this_model(fake, client, refusal):
     [
         "registry.ollama.ai/library/gemma:2b does not support tools",
         '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set',
+        "No endpoints found that support tool use.",
     ],
 )
 async def test_a_model_without_tools_is_asked_without(fake, client, refusal):
-    """Ollama and vLLM say so with 400 to each request that offers any; it is asked once, and remembered."""
-    fake.plan(Status(400, refusal), Say("ok"), Say("ok"))
+    """Ollama, vLLM and OpenRouter say so to each request that offers any; it is asked once, and remembered."""
+    fake.plan(Status(404 if "endpoints" in refusal else 400, refusal), Say("ok"), Say("ok"))
     await answer_of(client, tools=[LOOK])
     await answer_of(client, tools=[LOOK])
 
@@ -112,11 +113,133 @@ async def test_refused_reasoning_is_left_out(fake, client, refusal):
     assert ["CANARY" in json.dumps(one) for one in fake.requests] == [True, False, False]
 
 
-async def test_missing_reasoning_is_none_that_is_refused(fake, client):
-    """Control: DeepSeek wants it."""
-    fake.plan(Status(400, "Missing `reasoning_content` field in the assistant message"), Say("ok"))
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        "Missing `reasoning_content` field in the assistant message at message index 1",
+        "The `reasoning_content` in the thinking mode must be passed back to the API.",
+        "thinking is enabled but reasoning_content is missing in assistant tool call message at index 1",
+    ],
+)
+async def test_missing_reasoning_comes_with_every_answer(fake, client, refusal):
+    """DeepSeek V4 wants some with each answer of the history, which keeps none; it is asked once, and remembered."""
+    said = [*ASK, Message(role="assistant", content="hi"), *ASK]
+    fake.plan(Status(400, refusal), Say("ok"), Say("ok"))
+    await answer_of(client, said)
+    await answer_of(client, said)
+
+    assert ["reasoning_content" in one["messages"][1] for one in fake.requests] == [False, True, True]
+    assert "reasoning_content" not in fake.requests[1]["messages"][0]
+
+
+@pytest.mark.parametrize(
+    ("name", "refusal"),
+    [
+        ("reasoning_effort", "Unrecognized request argument supplied: reasoning_effort"),
+        (
+            "reasoning_effort",
+            "Function tools with reasoning_effort are not supported for m in /v1/chat/completions.",
+        ),
+        ("reasoning_effort", "Model m does not support parameter reasoningEffort."),
+        ("presence_penalty", "Model m does not support parameter presencePenalty."),
+        ("stop", "Argument not supported on this model: stop"),
+        ("temperature", "Unsupported value: 'temperature' does not support 0.2 with this model."),
+    ],
+)
+async def test_a_refused_parameter_is_left_out_and_its_owner_told(fake, name, refusal):
+    """Whatever it is, also under the name that xAI gives it; the others stay."""
+    extra = {name: "x", "seed": 7}
+    client = OpenAIClient("openai/m", api_base=fake.api_base, clock=LoopClock(), extra=extra)
+    fake.plan(Status(400, refusal), Say("ok"), Say("ok"))
+    await answer_of(client, tools=[LOOK])
+    await answer_of(client, tools=[LOOK])
+    await client.aclose()
+
+    assert [(name in one, one["seed"], len(one["tools"])) for one in fake.requests] == [
+        (True, 7, 1),
+        (False, 7, 1),
+        (False, 7, 1),
+    ]
+    assert [note for note in client.notes if name in note]
+
+
+async def test_a_parameter_that_is_only_named_stays(fake):
+    """Negative control: what refuses nothing costs no parameter."""
+    client = OpenAIClient("openai/m", api_base=fake.api_base, clock=LoopClock(), extra={"user": "x"})
+    fake.plan(Status(400, "the conversation has two messages of a user in a row"))
     with pytest.raises(ModelRefused):
         await answer_of(client)
+    await client.aclose()
+
+    assert len(fake.requests) == 1
+
+
+@pytest.mark.parametrize("extra", [{}, {"reasoning_effort": "high"}])
+async def test_a_model_that_thinks_unless_told_not_to_is_told(fake, extra):
+    """GPT-5.6 refuses tools even where no effort was asked for."""
+    client = OpenAIClient("openai/m", api_base=fake.api_base, clock=LoopClock(), extra=extra)
+    text = "To use function tools, use /v1/responses or set reasoning_effort to 'none'."
+    fake.plan(Status(400, f"Function tools with reasoning_effort are not supported for m. {text}"), Say("ok"))
+    await answer_of(client, tools=[LOOK])
+    await client.aclose()
+
+    assert [one.get("reasoning_effort") for one in fake.requests] == [extra.get("reasoning_effort"), "none"]
+    assert "'none'" in client.notes[0]
+
+
+LIMITED = {
+    "$schema": "http://json-schema.org/draft-07/schema#",
+    "type": "object",
+    "additionalProperties": False,
+    "properties": {
+        "text": {"type": ["string", "null"], "maxLength": 100_000, "pattern": "\\d", "description": "t"},
+        "kind": {"anyOf": [{"const": "a"}, {"const": "b"}]},
+        "list": {"type": "array", "items": {"type": "string", "format": "uri"}, "minItems": 1},
+        "any": True,
+    },
+    "required": ["text"],
+}
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        "Invalid JSON payload received. Unknown name \"const\" at 'tools[0].function_declarations[1].parameters'",
+        "Failed to initialize samplers: failed to parse grammar",
+        "JSON schema conversion failed:\nPattern must start with '^' and end with '$'",
+    ],
+)
+async def test_a_schema_that_a_server_cannot_read_is_sent_plainly(fake, client, refusal):
+    """Gemini and llama.cpp: no tool is lost, whichever the server means."""
+    limited = ToolDefinition(name="limited", description="d", parameters=LIMITED)
+    fake.plan(Status(400, refusal), Say("ok"), Say("ok"))
+    await answer_of(client, tools=[LOOK, limited])
+    await answer_of(client, tools=[LOOK, limited])
+
+    assert [[tool["function"]["name"] for tool in one["tools"]] for one in fake.requests] == [
+        ["look", "limited"]
+    ] * 3
+    assert fake.requests[0]["tools"][1]["function"]["parameters"]["properties"]["any"] == {}
+    for request in fake.requests[1:]:
+        assert request["tools"][1]["function"]["parameters"] == {
+            "type": "object",
+            "properties": {
+                "text": {"type": "string", "description": "t"},
+                "kind": {"anyOf": [{"enum": ["a"], "type": "string"}, {"enum": ["b"], "type": "string"}]},
+                "list": {"type": "array", "items": {"type": "string"}},
+                "any": {},
+            },
+            "required": ["text"],
+        }
+
+
+async def test_a_declaration_is_found_by_its_number(fake, client):
+    """Gemini: its tools are one, with many declarations; the right one goes if a plain schema does not help."""
+    text = "Invalid value at 'tools[0].function_declarations[1].parameters'"
+    fake.plan(Status(400, text), Say("ok"))
+    await answer_of(client, tools=[LOOK, SHOP])
+
+    assert [tool["function"]["name"] for tool in fake.requests[-1]["tools"]] == ["look"]
 
 
 async def test_a_refused_length_is_lowered(fake, client):
@@ -343,6 +466,62 @@ async def test_a_fragment_that_belongs_to_no_call_spoils_the_answer(fake, client
     fake.plan(raw, raw)
     with pytest.raises(ModelUnreadable):
         await answer_of(client, tools=[LOOK])
+
+
+def _calls_of(*fragments):
+    events = [{"delta": {"tool_calls": [one]}} for one in fragments]
+    events.append({"delta": {}, "finish_reason": "tool_calls"})
+    body = "".join(f"data: {json.dumps({'choices': [one]})}\n\n" for one in events)
+    return Raw(body.encode(), "text/event-stream")
+
+
+@pytest.mark.parametrize(
+    ("fragments", "arguments"),
+    [
+        (
+            [
+                {"index": 0, "id": "a", "function": {"name": "look", "arguments": '{"n":'}},
+                {"index": 1, "function": {"arguments": "1"}},
+                {"index": 2, "function": {"arguments": "}"}},
+            ],
+            [{"n": 1}],
+        ),
+        (
+            [
+                {"index": 0, "function": {"name": "look", "arguments": '{"n":1}'}},
+                {"index": 0, "function": {"name": "look", "arguments": '{"n":2}'}},
+            ],
+            [{"n": 1}, {"n": 2}],
+        ),
+        (
+            [
+                {"index": 0, "function": {"name": "look", "arguments": '{"n":1'}},
+                {"index": 0, "function": {"name": "look", "arguments": "}"}},
+                {"index": 0, "function": {"name": "look", "arguments": ""}},
+            ],
+            [{"n": 1}],
+        ),
+    ],
+    ids=["each piece with a number", "all calls with one number", "the name with each piece"],
+)
+async def test_calls_that_are_counted_wrongly(fake, client, fragments, arguments):
+    """Nebius, servers before Ollama's fashion, and those that repeat the name: no call is lost or made twice."""
+    fake.plan(_calls_of(*fragments))
+    answer = await answer_of(client, tools=[LOOK])
+
+    assert [call.arguments for call in answer.calls] == arguments
+    assert not any(call.unreadable for call in answer.calls)
+
+
+async def test_an_empty_answer_after_a_tool_is_asked_for_in_other_words(fake, client):
+    """Claude has often nothing to add then; without a tool the same question is asked again."""
+    call = ToolCall(id="a", name="look")
+    done = [*ASK, _say("assistant", "", tool_calls=(call,)), _say("tool", "done", tool_call_id="a")]
+    fake.plan(Say(""), Say("It is done."), Say(""), Say("hi"))
+    assert (await answer_of(client, done, [LOOK])).text == "It is done."
+    assert (await answer_of(client)).text == "hi"
+
+    assert ["no words" in json.dumps(one) for one in fake.requests] == [False, True, False, False]
 
 
 async def test_a_refusal_is_the_answer_and_zero_width_is_none(fake, client):

@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from agent_core.errors import ModelAuthFailed, ModelUnavailable, ModelUnreadable, StreamBroken
+from agent_core.errors import (
+    ContextTooLong,
+    CreditSpent,
+    ModelAuthFailed,
+    ModelUnavailable,
+    ModelUnreadable,
+    StreamBroken,
+)
 from agent_core.llm.openai_client import OpenAIClient
-from agent_core.llm.openai_connection import is_loopback
+from agent_core.llm.openai_connection import failure_in, is_loopback
 from agent_core.llm.prices import Price
 from agent_core.llm.streaming import AnswerLimits
 from agent_core.models import Message, Usage
@@ -66,6 +73,20 @@ async def test_no_key_no_header(fake):
         (Raw(b"data: {nonsense\n\n", "text/event-stream"), ModelUnreadable),
         (Raw(b"data: \xff\xfe\n\n", "text/event-stream"), ModelUnreadable),
         (Raw(b'{"error": {"message": "no such key", "code": 401}}'), ModelAuthFailed),
+        (Raw(b'{"code": 401, "msg": "token expired or incorrect", "success": false}'), ModelAuthFailed),
+        (
+            Raw(
+                b'{"choices": null, "base_resp": {"status_code": 1008, "status_msg": "insufficient balance"}}'
+            ),
+            CreditSpent,
+        ),
+        (
+            Raw(
+                b'data: {"object": "error", "code": 400, "message": "maximum context length is 4096"}\n\n',
+                "text/event-stream",
+            ),
+            ContextTooLong,
+        ),
         (Status(302, headers={"location": "http://127.0.0.1:1/"}), ModelUnreadable),
         (Cut(), ModelUnavailable),
         (Cut(politely=True), ModelUnavailable),
@@ -82,6 +103,24 @@ async def test_bad_servers(fake, client, reply, kind):
         await collect(client, ASK)
 
     assert (await collect(client, ASK))[0] == "echo: hi"
+
+
+async def test_a_status_of_nothing_wrong_beside_an_answer(fake, client):
+    """Negative control: MiniMax gives one with each answer."""
+    body = b'{"choices": [{"message": {"content": "hi"}}], "base_resp": {"status_code": 0, "status_msg": ""}}'
+    fake.plan(Raw(body))
+    assert await collect(client, ASK) == ["hi"]
+
+
+def test_an_error_has_the_words_and_the_wait_that_stand_beside_it():
+    """OpenRouter hides the provider's words below its own, Gemini the time to wait in a list."""
+    router = {
+        "error": {"message": "Provider returned error", "code": 400, "metadata": {"raw": "too many tokens"}}
+    }
+    assert failure_in(router, status=400).text == "Provider returned error too many tokens"
+    details = [{"@type": "QuotaFailure"}, {"@type": "RetryInfo", "retryDelay": "34s"}]
+    gemini = [{"error": {"code": 429, "message": "check your plan and billing details", "details": details}}]
+    assert '"retryDelay": "34s"' in failure_in(gemini, status=429).text
 
 
 async def test_a_server_that_cannot_stream(fake, client):

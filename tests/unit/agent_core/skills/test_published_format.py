@@ -137,3 +137,15 @@ def test_a_skill_may_have_256_kib() -> None:
     assert parse_skill((head(TEA, HOW) + "x" * room).encode()).name == "tea"
     with pytest.raises(SkillInvalid):
         parse_skill((head(TEA, HOW) + "x" * (room + 1)).encode())
+
+
+def test_prose_with_colons_needs_no_quotes():
+    """Half of what people publish is written so; other programs skip it in silence, so it is said."""
+    prose = 'Run any "task": the way I do it 🙂. Triggers on: /x'
+    found = parse_skill(f"---\nname: run\ndescription: {prose}\nallowed-tools: Read\n---\nbody".encode())
+    assert (found.description, found.allowed_tools) == (prose, ("Read",))
+    assert [each for each in found.departures if "quotes" in each]
+    quoted = parse_skill(b"---\nname: run\ndescription: 'a: b'\n---\nbody")
+    assert (quoted.description, quoted.departures) == ("a: b", ())
+    with pytest.raises(SkillInvalid, match="not YAML"):
+        parse_skill(b"---\nname: run: on\ndescription: 'a\n---\nbody")

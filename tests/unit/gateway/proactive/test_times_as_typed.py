@@ -170,6 +170,12 @@ EVERY = [
     ("every year on 29 february", "0 9 L 2 *"),
     ("every year on 3 May", "0 9 3 5 *"),
     ("jedes Jahr am 3. Mai um 10", "0 10 3 5 *"),
+    # the time of day in front
+    ("at 7am every weekday", "0 7 * * 1-5"),
+    ("8am daily", "0 8 * * *"),
+    ("9:00 every day", "0 9 * * *"),
+    ("um 18 Uhr jeden Montag", "0 18 * * 1"),
+    ("every last day of month at 9", "0 9 L * *"),
 ]
 TEXT_FIRST = [
     ("call mum tomorrow at 6", "tomorrow at 6", "call mum"),
@@ -248,6 +254,17 @@ def test_every_other_friday(said: str) -> None:
     timing = timing_of(said, SATURDAY, "Europe/Berlin")
     assert isinstance(timing, Cron)
     assert (timing.expression, timing.count, timing.unit) == ("0 9 * * 5", 2, "weeks")
+
+
+def test_a_time_of_day_in_front_of_what_is_no_repetition() -> None:
+    """Negative control: other words behind it are asked about as before, and one time of day is enough."""
+    with pytest.raises(NotATime):
+        reminder_of("18:00 every cloud has a silver lining")
+    with pytest.raises(TriggerInvalid):
+        timing_of("at 7am every weekday at 8", SATURDAY, "Europe/Berlin")
+    timing = timing_of("8pm every other day", SATURDAY, "Europe/Berlin")
+    assert isinstance(timing, Cron)
+    assert (timing.expression, timing.count, timing.unit) == ("0 20 * * *", 2, "days")
 
 
 @rows("said", ["every half hour", "alle halbe Stunde", "every 30 minutes"])

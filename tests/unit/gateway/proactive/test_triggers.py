@@ -127,6 +127,10 @@ class TestCron:
         assert newest_due(Cron("0 0 29 2 *", "UTC"), utc(2019, 1, 1), now) == utc(2024, 2, 29)
         assert newest_due(Cron("0 0 29 2 *", "UTC"), utc(2024, 3, 1), now) is None
 
+    def test_a_field_of_quartz_that_may_be_anything(self):
+        """Models write them for one of the two days."""
+        assert checked_cron("0 9 ? * MON", "UTC") == Cron("0 9 * * MON", "UTC")
+
     @rows(
         ("expression", "zone"),
         [

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_core.tools.mcp.offers import fit_lists
+from agent_core.tools.mcp.offers import all_pages, fit_lists
 from agent_core.tools.tool_registry import fit_arguments
 from tests.rows import rows
 
 INTEGER, NUMBER, BOOLEAN, TEXT = ({"type": each} for each in ("integer", "number", "boolean", "string"))
+LIST, OBJECT = {"type": "array"}, {"type": "object"}
 MAYBE = {"anyOf": [INTEGER, {"type": "null"}]}
 CHOICE = {"type": "string", "enum": ["a", "b"]}
 
@@ -26,6 +30,9 @@ CHOICE = {"type": "string", "enum": ["a", "b"]}
         (MAYBE, "5", 5),
         (NUMBER, "2.5", 2.5),
         (BOOLEAN, "True", True),
+        (LIST, '["a", "B"]', ["a", "B"]),
+        (OBJECT, '{"Name": 1}', {"Name": 1}),
+        ({"anyOf": [LIST, {"type": "null"}]}, "[]", []),
         # The controls: what is allowed, or may mean something else, stays.
         (MAYBE, None, None),
         ({"type": "integer", "nullable": True}, None, None),
@@ -43,6 +50,10 @@ CHOICE = {"type": "string", "enum": ["a", "b"]}
         (NUMBER, "nan", "nan"),
         (INTEGER, "true", "true"),
         (INTEGER, 5, 5),
+        (LIST, "a, b", "a, b"),
+        (LIST, "[a]", "[a]"),
+        (LIST, '{"a": 1}', '{"a": 1}'),
+        (TEXT, "[1]", "[1]"),
     ],
 )
 def test_only_what_is_meant_without_doubt_is_changed(schema, value, fit):
@@ -55,6 +66,48 @@ def test_what_is_required_is_left_to_the_server():
     assert fit_arguments({"x": None}, schema) == {"x": None}
     assert fit_arguments({"x": ""}, schema) == {"x": ""}
     assert fit_arguments({"x": "5", "y": None}, schema) == {"x": 5, "y": None}
+
+
+@rows("structured", [[{"id": "1"}], [], "deleted", 7])
+def test_a_structured_result_that_is_no_object_becomes_one(structured):
+    """Servers without an SDK send lists; without this the outcome of such a call was unknown."""
+    result = {"content": [{"type": "text", "text": "x"}], "structuredContent": structured}
+    fit_lists(result)
+    assert result["structuredContent"] == {"result": structured}
+    alone = {"structuredContent": {"a": 1}}
+    fit_lists(alone)
+    assert alone["content"] == []
+    for fine in (
+        {"content": []},
+        {"content": [], "structuredContent": None},
+        {"isError": True},
+    ):
+        before = dict(fine)
+        fit_lists(fine)
+        assert fine == before
+
+
+@pytest.mark.parametrize(
+    ("pages", "most", "expected"),
+    [
+        ([("a b", "c"), ("a b", "c")], 2, ("a b", False)),
+        ([("a", "c"), ("b", "c"), ("b", "c")], 3, ("a b", False)),
+        ([("a", "1"), ("b", "2"), ("c", "")], 3, ("a b c", False)),
+        ([("a", "1"), ("", "1")], 2, ("a", False)),
+    ],
+)
+async def test_a_list_without_end_ends_where_it_says_the_same_again(pages, most, expected):
+    """A server with one page may give it with a next one for ever; one that moves on under one name may not end."""
+    asked = []
+
+    async def ask(*, params):
+        asked.append(params and params.cursor)
+        names, cursor = pages[len(asked) - 1]
+        return SimpleNamespace(names=names.split(), next_cursor=cursor)
+
+    found, are_more = await all_pages(ask, lambda page: page.names)
+    assert (" ".join(found), are_more) == expected
+    assert len(asked) == most
 
 
 def test_the_result_of_a_call_is_no_list():
