@@ -142,7 +142,7 @@ def main() -> None:
         for count in (10, options.messages):
             daemon, url = rig.daemon(chat=False), server.with_tables() if server else ""
             # The Python of the other benchmarks has no extras.
-            daemon._python = python = sys.executable if server else rig.python
+            daemon.python = python = sys.executable if server else rig.python
             if url:
                 config = daemon.home / "squidbot.yaml"
                 settings = yaml.safe_load(config.read_text())
