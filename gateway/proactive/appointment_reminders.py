@@ -18,6 +18,7 @@ import structlog
 from agent_core.errors import ToolError
 from agent_core.language import _
 from agent_core.ports import Clock
+from agent_core.text import one_line
 from channels.heartbeat.tick_schedule import Schedule
 from gateway.proactive.owner_notifier import OwnerNotifier
 from gateway.store.stores import StoreUnavailable
@@ -25,6 +26,7 @@ from gateway.store.stores import StoreUnavailable
 _CHECK_EVERY_S = 60.0  # the clock may jump meanwhile
 _RETRY_S = 300.0
 _MAX_AT_ONCE = 20
+_MAX_CHARS = 2000
 _log = structlog.get_logger(__name__)
 
 
@@ -61,18 +63,33 @@ class AppointmentReminders:
         tick, until = self.schedule.newest(now), self.schedule.next_run(now)
         if until is None or tick == self._looked_at or not self.schedule.is_open(now):
             return
-        told = True
-        for each in (await self.upcoming(tick, until))[:_MAX_AT_ONCE]:
+        found, told = await self.upcoming(tick, until), True
+        for each in found[:_MAX_AT_ONCE]:
             told = await self._notify(each) and told
+        if more := found[_MAX_AT_ONCE:]:
+            told = await self._notify_together(more, tick) and told
         if told:
             self._looked_at = tick
 
+    async def _notify_together(self, more: Sequence[dict[str, Any]], tick: datetime) -> bool:
+        """Tell of all beyond the limit in one message; False if there is no place for it now."""
+        names = ", ".join(f"`{_quoted(each['summary'])}` {each['when']}" for each in more)
+        text = _("Coming up as well: {names}", names=one_line(names, _MAX_CHARS))
+        reached = await self.notifier.notify(
+            "appointments", text, once=("reminders beside", tick.isoformat())
+        )
+        return reached.target is not None
+
     async def _notify(self, each: dict[str, Any]) -> bool:
         """Tell of one; False if there is no place for it now."""
-        title, place = (str(each[name]).replace("`", "'") for name in ("summary", "location"))
+        title, place = _quoted(each["summary"]), _quoted(each["location"])
         what = f"`{title}`" + (f" (`{place}`)" if place else "")
         text = _("Coming up: {what}, {when}", what=what, when=each["when"])
         name = hashlib.sha256(str(each["key"]).encode()).hexdigest()[:32]
         once = (f"reminder {name}", str(each["at"]))
         reached = await self.notifier.notify("appointments", text, once=once)
         return reached.target is not None
+
+
+def _quoted(said: object) -> str:
+    return str(said).replace("`", "'")

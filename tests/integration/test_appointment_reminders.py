@@ -110,6 +110,19 @@ async def test_an_alarm_says_when(calendar: CalendarServer, looks: list[str], tm
         assert len(await after_a_look(home, looks)) == 2
 
 
+async def test_more_than_a_few_at_once_are_all_told(
+    calendar: CalendarServer, looks: list[str], tmp_path: Path
+) -> None:
+    """Those beyond the limit come in one message, once."""
+    for number in range(23):
+        put(calendar, f"n{number}", 20, summary=f"Talk {number:02}")
+    async with world(tmp_path, calendar, ManualClock()) as home:
+        await home.asked(ANN, "hello")
+        await home.until(lambda: len(home.alerts()) == 21)
+        told = "\n".join(await after_a_look(home, looks))
+        assert [told.count(f"`Talk {number:02}`") for number in range(23)] == [1] * 23
+
+
 async def test_an_outage_is_made_up_for(calendar: CalendarServer, looks: list[str], tmp_path: Path) -> None:
     """The server is away at the check-in, and back before the next."""
     put(calendar, "near", 20)
