@@ -236,7 +236,7 @@ class _Sparse:
 
 
 def _sparse(value: Any) -> Any:
-    """What stands for a value in JSON: of a `_Sparse`, also inside others, what has not its default."""
+    """Return the value for JSON: of a `_Sparse`, also inside others, what has not its default."""
     if isinstance(value, _Sparse):
         bare = _bare(type(value))
         return {name: _sparse(each) for name, each in vars(value).items() if each != bare[name]}

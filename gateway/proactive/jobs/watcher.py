@@ -8,8 +8,6 @@ failure the pauses grow up to a day; the person hears of it at the first look, o
 from __future__ import annotations
 
 import json
-import os
-import stat
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, replace
 from datetime import datetime, timedelta
@@ -20,7 +18,7 @@ import anyio
 import anyio.to_thread
 import structlog
 
-from agent_core.errors import ToolError, ToolFailed
+from agent_core.errors import ToolError
 from agent_core.language import _
 from agent_core.ports import Clock
 from agent_core.prompt import background_text
@@ -30,14 +28,12 @@ from channels.base import Channel, ChannelError, SupportsFolders
 from channels.heartbeat.channel import NEWS, HeartbeatChannel
 from gateway.proactive.jobs.scheduler import report_message
 from gateway.proactive.jobs.triggers import AddressWatch, next_after
-from gateway.proactive.jobs.watched_content import MAX_ITEMS, Content, read_items
 from gateway.routing.conversations import Conversations
 from gateway.store.model import Job, JobKind
 from gateway.store.stores import Pending, Queue, StoreUnavailable
 
 if TYPE_CHECKING:
     from agent_core.tools.files.journaled_files import JournaledFiles
-    from agent_core.tools.files.roots import RootedPath
     from agent_core.tools.web.web_client import Received, WebClient
 
 _DAY = timedelta(days=1)
@@ -150,6 +146,7 @@ class Watcher:
             news_of,
             read_items,
         )
+        from gateway.proactive.jobs.watched_files import read_watched_file  # noqa: PLC0415
 
         validators, limiter = ("", ""), None
         try:
@@ -255,39 +252,3 @@ class _State:
             self.kept["told"] = True
         grown = timedelta(seconds=timing.seconds) * (2 ** min(failures - 1, 12) - 1)
         return min(max(grown, wait), _DAY), tells
-
-
-def read_watched_file(files: JournaledFiles, path: str, part: str) -> Content:
-    """
-    Return the content of a file, or the names in a folder (with ``part`` those with these words).
-
-    Raises ToolError, or ValueError if it cannot be compared. Blocks.
-    """
-    place = files.roots.place(path)
-    try:
-        with files.roots.folder(place) as above:
-            mode = os.stat(place.name, dir_fd=above, follow_symlinks=False).st_mode if place.parts else None
-        if mode is None or stat.S_ISDIR(mode):
-            return _names_in(files, place, part)
-        found = files.read_state(place)
-    except OSError as error:
-        raise ToolFailed(f"{place.label!r} cannot be read: {error.strerror}.") from error
-    except LookupError:
-        found = None
-    if found is None:
-        raise ToolFailed(f"there is no {place.label!r}.")
-    return read_items(found.content, "", address=place.label, part=part, grows=True)
-
-
-def _names_in(files: JournaledFiles, place: RootedPath, part: str) -> Content:
-    with files.roots.inside(place) as folder:
-        handle = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)
-        try:
-            with os.scandir(handle) as entries:
-                names = {f"{one.name}{'/' if one.is_dir(follow_symlinks=False) else ''}" for one in entries}
-        finally:
-            os.close(handle)
-    wanted = sorted(name for name in names if not name.startswith(".") and part.casefold() in name.casefold())
-    if len(wanted) > MAX_ITEMS:
-        raise ValueError(f"the folder has more than {MAX_ITEMS} files")
-    return Content({name: name for name in wanted}, tells_loss=False)
