@@ -253,7 +253,7 @@ async def test_it_is_too_late_after_a_while(tmp_path):
 
 
 async def test_stop_while_it_waits(tmp_path):
-    """`!stop` ends the turn and its question; a late yes finds nothing, and the next message is answered."""
+    """`!stop` ends the turn and its question; a late yes is told that, and the next message is answered."""
     tool = Writer()
     async with asking(tmp_path, tool) as one:
         one.server.say(BOB, "write it")
@@ -264,7 +264,8 @@ async def test_stop_while_it_waits(tmp_path):
         sign = (await answers(one, f"dm-{BOB}", 3))[2]
         after = await one.asked("hello", person=BOB)
     assert stopped.text == "Stopped: I do not answer 1 message."
-    assert late.text == sign == f"Nothing waits for you under the name `{name}` now."
+    withdrawn = f"`{name}` was withdrawn, because the request was stopped; I do not do it."
+    assert late.text == sign == withdrawn
     assert after.text == "so: hello"
     assert tool.written == []
 
