@@ -23,7 +23,7 @@ from channels.email.config import EmailConfig
 from channels.email.parse.mail_addresses import AddressInvalid, normalise
 from channels.email.parse.mail_threads import recipient_of
 from channels.email.reply_limits import HOUR_S, AnswerLimiter, BreakerOpen, CircuitBreaker
-from channels.email.sent_tracker import SentMails
+from channels.email.trust.bounces import SentMails
 
 Alert = Callable[..., None]
 """
@@ -33,6 +33,7 @@ key under which it is told once.
 _RETRY = BackoffPolicy(first_s=300.0, cap_s=7200.0, jitter=0)
 RECHECK_S = 30.0
 """While the circuit breaker is open: somebody may reset it."""
+SAVE_EVERY_S = 5.0
 MAX_REPORTED = 3
 _LIMITS = "answer-limits.json"
 _BREAKER = "answer-brake.json"
@@ -241,7 +242,7 @@ class LoopGuard:
         async with self._saving:
             if self._limiter.changed:
                 await self._write(_LIMITS, self._limiter.dump())
-            due = self._clock.monotonic() - self._breaker_saved_at >= 5.0
+            due = self._clock.monotonic() - self._breaker_saved_at >= SAVE_EVERY_S
             if self._breaker_urgent or (self._breaker.changed and (due or now)):
                 self._breaker_urgent = False
                 self._breaker_saved_at = self._clock.monotonic()

@@ -2,22 +2,18 @@
 Tracks the mails that were sent, and those whose sending is uncertain: in memory, and bounded. Pure. An answer
 is *in doubt* from the moment at which the server may have taken it until somebody knows. It is known by its
 outbox row once we have been told, and by its Message-ID once a copy of it came back. All of this only saves
-looks into the mailbox, so a restart may forget it. `SentMails` decides which bounces are believed.
+looks into the mailbox, so a restart may forget it.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Callable, Sequence
-
-import structlog
+from collections.abc import Callable
 
 from agent_core.bounded import Bounded
 from channels.email.imap.housekeeping import FileCopy
-from channels.email.parse.dsn import BounceReport, DeliveryStatus
-from channels.email.parse.mail_addresses import without_tag
 
 MAX_REMEMBERED = 2_000
+MAX_UNCLAIMED = 200
 
 
 class SentTracker:
@@ -30,7 +26,7 @@ class SentTracker:
         self._doubts: Bounded[str, float] = Bounded(MAX_REMEMBERED)
         self._ids: Bounded[str, None] = Bounded(MAX_REMEMBERED)
         self._first_copies: Bounded[str, FileCopy] = Bounded(MAX_REMEMBERED)
-        self._unclaimed: Bounded[str, FileCopy] = Bounded(200)
+        self._unclaimed: Bounded[str, FileCopy] = Bounded(MAX_UNCLAIMED)
 
     def is_delivered(self, row: str) -> bool:
         """Return True if the server accepted the mail of an outbox row."""
@@ -83,55 +79,3 @@ class SentTracker:
     def note_rejection(self, row: str) -> None:
         """Note that a row was certainly not sent."""
         self._doubts.pop(row, None)
-
-
-_REPORTERS = ("mailer-daemon", "postmaster")
-_log = structlog.get_logger(__name__)
-
-
-class SentMails:
-    """
-    Remembers the recipients of our mails, and which of them are believed undelivered.
-
-    A report needs evidence, since anybody can write one: it names a mail that we sent and its recipient in
-    the machine-readable part (once per mail), and its author knows the mail from the only recipient, or is
-    proven to be the mail server of that domain or ours. A failed check by our provider disqualifies it.
-    """
-
-    def __init__(self, name: str, account: str) -> None:
-        self._name = name
-        self._own_domain = account.rpartition("@")[2]
-        self._sent_to: OrderedDict[str, tuple[str, bool]] = OrderedDict()
-        """By Message-ID: to whom a mail went, and whether to nobody else."""
-        self._came_back: set[str] = set()
-
-    def note_sent_mail(self, message_id: str, recipient: str, *, alone: bool) -> None:
-        """Note a sent mail; ``alone``: it went to nobody else."""
-        self._sent_to[message_id] = (recipient, alone)
-        while len(self._sent_to) > 2_000:
-            self._came_back.discard(self._sent_to.popitem(last=False)[0])
-
-    def recipient_of(self, message_ids: Sequence[str]) -> str:
-        """The recipient of the first of these mails that is known here; empty if none is."""
-        known = (self._sent_to[each][0] for each in message_ids if each in self._sent_to)
-        return next(known, "")
-
-    def accept_report(self, report: BounceReport, outside: bool, verified: str) -> frozenset[str]:  # noqa: FBT001 - a callback
-        """Return the mails proven undelivered; ``outside``: our provider examined the ``verified`` sender."""
-        evident: set[str] = set()
-        if report.fate is not DeliveryStatus.FAILED:
-            return frozenset()
-        name, _, domain = verified.rpartition("@")
-        for message_id in report.message_ids:
-            whom, alone = self._sent_to.get(message_id, ("", False))
-            if not whom or without_tag(report.recipient.lower()) != without_tag(whom):
-                continue
-            theirs = name in _REPORTERS and domain in (whom.rpartition("@")[2], self._own_domain)
-            if not theirs and (outside or verified or not alone):
-                _log.info("mail.bounce_unverified", channel=self._name)
-                continue
-            evident.add(message_id)
-            if message_id not in self._came_back:
-                self._came_back.add(message_id)
-                _log.warning("mail.bounced", channel=self._name)
-        return frozenset(evident)

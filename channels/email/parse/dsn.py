@@ -4,7 +4,7 @@ Reads a bounce: which of our mails it is about, and why that mail failed. Pure, 
 mail that came back or its header. Many servers write something of their own instead, so our id is looked for
 anywhere in the text as well; the ids of our mails are hard to guess, and whoever names one has got the mail.
 Whether it was really sent is for the receiver to ask, and whether the report is believed is decided in
-``sent_tracker.py``.
+``trust/bounces.py``.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ from channels.email.parse.mime import (
 from channels.email.parse.transfer_encoding import decode_transfer
 
 MAX_BYTES = 300_000
+MAX_IDS = 10
+MAX_WHY = 300
 _ID = re.compile(re.escape(OWN_ID_PREFIX.encode()) + rb"[0-9a-f.]{40,60}@[A-Za-z0-9.-]{1,253}>")
 _STATUS = re.compile(r"\b([245])\.\d{1,3}\.\d{1,3}\b")
 _REPLY = re.compile(r"\b([45])\d\d[ -]")
@@ -90,7 +92,7 @@ def read_report(raw: bytes, *, account: str) -> BounceReport | None:
         fate, why = _of_words(
             "\n".join(_text(data, part) for part in parts if part.media_type.startswith("text/"))
         )
-    return BounceReport(ids, fate, recipient, " ".join(CONTROL.sub(" ", why).split())[:300])
+    return BounceReport(ids, fate, recipient, " ".join(CONTROL.sub(" ", why).split())[:MAX_WHY])
 
 
 def in_words(report: BounceReport) -> str:
@@ -127,7 +129,7 @@ def _ids(data: bytes, parts: list[MimePart], account: str) -> tuple[str, ...]:
     found = [match[1] for place in places for match in head.finditer(place.partition(b"\n\n")[0])]
     found = found or [match[1] for match in head.finditer(data)] or [match[0] for match in _ID.finditer(data)]
     ids = dict.fromkeys(each.decode("ascii") for each in found)
-    return tuple(each for each in ids if is_own_id(each, account=account))[:10]
+    return tuple(each for each in ids if is_own_id(each, account=account))[:MAX_IDS]
 
 
 def _is_status(part: MimePart) -> bool:
