@@ -46,8 +46,8 @@ from channels.email.parse.dsn import BounceReport, in_words
 from channels.email.parse.mail_addresses import AddressInvalid, normalise
 from channels.email.parse.mail_threads import message_id_of, session_about
 from channels.email.receive.crash_suspects import CrashSuspects
+from channels.email.receive.folder_news import find_new_mails
 from channels.email.receive.mail_attachments import MailAttachmentKeeper
-from channels.email.receive.mail_fetching import find_new_mails
 from channels.email.receive.mail_intake import MailIntake, is_ingest_only
 from channels.email.receive.mail_receiver import MailAccountParts, MailReceiver
 from channels.email.reply_limits import AnswerLimiter
