@@ -15,10 +15,10 @@ from datetime import datetime
 from typing import Any, Literal
 from urllib.parse import unquote
 
-from agent_core.html_to_text import html_to_text
 from agent_core.language import _, gettext_noop, speaking
 from agent_core.messages import Audience, InboundMessage, MessageContext, OutboundMessage, Sender
 from channels.matrix.client.json_access import JsonObject, object_of, text_of
+from channels.matrix.events.formatted import formatted_text
 from channels.matrix.events.matrix_threads import EVENT_ID, ThreadMode, place_of, root_of
 from channels.matrix.events.media_events import FileNote, caption_of, media_kind, name_of, remark_about
 from channels.matrix.events.polls import STARTS, poll_in
@@ -293,6 +293,9 @@ def _clean(text: str) -> str:
     return text[:_MAX_TEXT].encode("utf-8", "replace").decode("utf-8").replace("\x00", "\ufffd")
 
 
+_LOUDEST = 1024
+
+
 def is_voice_message(message: OutboundMessage) -> bool:
     """Return True if a message is one sound whose text was sent before it."""
     return message.context.speech is not None and bool(message.attachments) and not message.text
@@ -304,7 +307,7 @@ def as_voice_message(content: JsonObject, message: OutboundMessage) -> dict[str,
     if content.get("msgtype") != "m.audio" or speech is None or speech.duration_ms is None:
         return dict(content)
     duration = speech.duration_ms
-    levels = [min(max(level, 0), 1024) for level in speech.waveform[:256]]
+    levels = [min(max(level, 0), _LOUDEST) for level in speech.waveform[:256]]
     info = dict(object_of(content, "info"))
     where = content.get("file") or {"url": content.get("url")}
     return {
@@ -315,55 +318,3 @@ def as_voice_message(content: JsonObject, message: OutboundMessage) -> dict[str,
         "org.matrix.msc1767.audio": {"duration": duration, "waveform": levels},
         "org.matrix.msc3245.voice": {},
     }
-
-
-_TAG = re.compile(r"""<(/?)(span|div)\b((?:"[^"]*+"|'[^']*+'|[^<>"'])*+)>""", re.IGNORECASE)
-_SPOILER = re.compile(r"""\bdata-mx-spoiler(?:\s*=\s*(?:"([^"]*)"|'([^']*)'))?""", re.IGNORECASE)
-_FORMULA = re.compile(r"""\bdata-mx-maths\s*=\s*(?:"([^"]*)"|'([^']*)')""", re.IGNORECASE)
-_SAYS_MORE = re.compile(r"<(?:details|sup)\b|\bdata-mx-(?:spoiler|maths)\b", re.IGNORECASE)
-
-
-def formatted_text(content: JsonObject, plain: str) -> str:
-    """
-    Return the formatted text of a message as readers see it; empty if it says no more than ``plain``.
-
-    A spoiler becomes ``||text||``, with its reason in front.
-    """
-    if text_of(content, "format") != "org.matrix.custom.html":
-        return ""
-    formatted = text_of(content, "formatted_body").rpartition("</mx-reply>")[2]
-    more = {found[0].lower() for found in _SAYS_MORE.finditer(formatted)}
-    # Clients put the source of a formula into the plain text.
-    sources = [" ".join(_value(found).split()) for found in _FORMULA.finditer(formatted)]
-    said = " ".join(plain.split())
-    if not more or (more == {"data-mx-maths"} and all(source in said for source in sources)):
-        return ""
-    return html_to_text(_with_marks(formatted))
-
-
-def _with_marks(formatted: str) -> str:
-    """Put into words what is an attribute of an element."""
-    out: list[str] = []
-    ends: list[str] = []
-    """What stands at the end of each open element."""
-    position = 0
-    for tag in _TAG.finditer(formatted):
-        out.append(formatted[position : tag.start()])
-        position = tag.end()
-        if tag[1]:
-            out.append((ends.pop() if ends else "") + tag[0])
-            continue
-        before, behind = "", ""
-        if spoiler := _SPOILER.search(tag[3]):
-            reason = _value(spoiler)
-            before, behind = (f"({html.escape(reason)}) " if reason else "") + "||", "||"
-        elif (formula := _FORMULA.search(tag[3])) and (source := _value(formula)):
-            inside = html.unescape(formatted[tag.end() : tag.end() + 2 * len(source) + 100])
-            behind = "" if source in inside else f"[formula: {html.escape(source)}]"
-        ends.append(behind)
-        out.append(tag[0] + before)
-    return "".join([*out, formatted[position:]])
-
-
-def _value(found: re.Match[str]) -> str:
-    return html.unescape(next(filter(None, found.groups()), ""))
