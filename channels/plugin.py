@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Generic, Literal, Protocol, Self, TypeVar
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict
-
+from agent_core.models import SettingsSection
 from channels.setup import PersonAtTerminal, SetupForm
 
 if TYPE_CHECKING:  # the settings are read without them
@@ -30,10 +29,8 @@ API_VERSION = 1
 Way = Literal["plain", "tls", "imap", "smtp"]
 
 
-class AccountConfig(BaseModel):
+class AccountConfig(SettingsSection):
     """The settings of every account under ``channels:``; those of a kind derive from it."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     enabled: bool = True
     """``false`` keeps the entry but does not use the account."""

@@ -12,10 +12,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr
+from pydantic import AfterValidator, Field, SecretStr
 
 from agent_core.llm.prices import listed_price
 from agent_core.llm.providers import endpoint_of, is_ollama
+from agent_core.models import SettingsSection
 
 
 def _address(value: str) -> str:
@@ -25,11 +26,7 @@ def _address(value: str) -> str:
     return value
 
 
-class _Spec(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class ProviderSpec(_Spec):
+class ProviderSpec(SettingsSection):
     """A server that offers models, and its API key. Both may be empty."""
 
     api_base: Annotated[str, AfterValidator(_address)] = ""
@@ -41,7 +38,7 @@ class ProviderSpec(_Spec):
     """
 
 
-class PriceSpec(_Spec):
+class PriceSpec(SettingsSection):
     """US dollars per million tokens."""
 
     prompt_usd_per_million: float = Field(ge=0)
@@ -52,7 +49,7 @@ class PriceSpec(_Spec):
     """Prompt tokens that the provider had cached. Empty: the price of prompt tokens."""
 
 
-class ModelSpec(_Spec):
+class ModelSpec(SettingsSection):
     """One model of one provider."""
 
     provider: str = ""
@@ -111,7 +108,7 @@ class ModelSpec(_Spec):
         return self.model.startswith("demo/")
 
 
-class LLMSpec(_Spec):
+class LLMSpec(SettingsSection):
     """The settings under ``llm:``."""
 
     default_pool: str = "main"

@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import Field, StringConstraints, model_validator
 
 from agent_core.llm.model_config import ProviderSpec, unknown_name
 from agent_core.llm.prices import listed_per_minute
 from agent_core.llm.providers import endpoint_of
+from agent_core.models import SettingsSection
 
 SLOWNESS = 6.0
 """The time that the engine on this machine may take, in multiples of a sound's length."""
@@ -22,11 +23,7 @@ _LISTED_PER_MILLION_CHARS: Mapping[str, float] = {"openai/tts-1": 15.0, "openai/
 """US dollars, of the models that are paid so."""
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
-
-
-class TranscribeSettings(_Strict):
+class TranscribeSettings(SettingsSection):
     """
     Transcribes voice messages and sound files before they are answered. Without this section they stay files.
 
@@ -73,7 +70,7 @@ class TranscribeSettings(_Strict):
         return self
 
 
-class SpeakSettings(_Strict):
+class SpeakSettings(SettingsSection):
     """
     Speaks answers, in addition to the text, which is always sent first. Without this section answers are text
     only.
@@ -124,7 +121,7 @@ class SpeakSettings(_Strict):
         return self
 
 
-class VoiceSettings(_Strict):
+class VoiceSettings(SettingsSection):
     """Understanding voice messages, and answering by voice."""
 
     transcribe: TranscribeSettings | None = None
@@ -181,15 +178,13 @@ def _has_no_address(section: Mapping[str, Any], providers: Mapping[str, Provider
 _SIZE = r"^(auto|[1-9][0-9]{1,3}x[1-9][0-9]{1,3})?$"
 
 
-class ImageSettings(BaseModel):
+class ImageSettings(SettingsSection):
     """
     Generating pictures (the tool ``image``). Without this section there is no such tool.
 
     The provider reads the prompt, and each picture costs money. Only the owner has the tool, in conversations
     that nobody else can read.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     allow: Literal["owner", "none"] = "owner"
     """``none``: nobody."""
@@ -201,7 +196,7 @@ class ImageSettings(BaseModel):
     """As for models: ``litellm`` for providers without ``/images/generations`` of OpenAI's protocol."""
     size: Annotated[str, StringConstraints(pattern=_SIZE)] = "1024x1024"
     """Default width and height. Empty: the provider's default."""
-    extra: dict[str, Any] = {}
+    extra: dict[str, Any] = Field(default={})
     """Additional fields of the request, such as ``{quality: low}``."""
     max_per_turn: int = Field(default=4, ge=1, le=20)
     """Maximum number of pictures for one question."""

@@ -13,10 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
-from pydantic import BaseModel, ConfigDict
-
 from agent_core.errors import ToolError
-from agent_core.models import Session, ToolResult
+from agent_core.models import Session, SettingsSection, ToolResult
 from agent_core.ports import Clock, ToolPort
 from agent_core.provenance import Origins, untrusted_origin
 from agent_core.tools.effects import Effect, effect_of, needs_approval
@@ -26,10 +24,8 @@ if TYPE_CHECKING:
     from agent_core.state_folder import StateFolder
 
 
-class FamilyConfig(BaseModel):
+class FamilyConfig(SettingsSection):
     """The settings of a family, ``tools.NAME``; a family's own settings derive from it."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     allow: Availability = "owner"
     """``owner``, ``people`` (everybody who may talk to the bot) or ``none``."""

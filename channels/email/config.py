@@ -11,17 +11,14 @@ from pathlib import Path
 from typing import Annotated, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
+from pydantic import AfterValidator, Field, SecretStr, field_validator, model_validator
 
+from agent_core.models import SettingsSection
 from channels.email.parse.mail_addresses import AddressInvalid, normalise, to_ascii
 from channels.plugin import AccountConfig
 
 _SECRET = re.compile(r"[a-z0-9-]{16,60}")
 _PATTERN = re.compile(r"(?:\*|[^\s*@]+\*?)@[^\s*@]+")
-
-
-class _Strict(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 def _on_this_machine(host: str) -> bool:
@@ -33,7 +30,7 @@ def _on_this_machine(host: str) -> bool:
         return False
 
 
-class _Server(_Strict):
+class _Server(SettingsSection):
     host: str = Field(min_length=1, max_length=253)
     """Host name, as in the server's certificate."""
     port: int = Field(ge=1, le=65535)
@@ -72,7 +69,7 @@ class SmtpServer(_Server):
     security: Literal["tls", "starttls", "none"] = "starttls"
 
 
-class MailAnswerLimits(_Strict):
+class MailAnswerLimits(SettingsSection):
     """
     Maximum number of mails that are answered, for people other than the owner; 0 means no limit.
 
@@ -85,7 +82,7 @@ class MailAnswerLimits(_Strict):
     """To one person, per day."""
 
 
-class CircuitBreakerConfig(_Strict):
+class CircuitBreakerConfig(SettingsSection):
     """
     Stop answering for a while when so much mail goes out that it must be a loop; 0 disables a limit.
 
@@ -131,7 +128,7 @@ def _entry(entry: str) -> str:
     return f"*{found[1:]}" if is_domain else found
 
 
-class SubaddressSecret(_Strict):
+class SubaddressSecret(SettingsSection):
     """
     A subaddress (RFC 5233) of the bot that authenticates the sender who knows it: ``local+secret@domain``.
 
@@ -152,7 +149,7 @@ class SubaddressSecret(_Strict):
         return value
 
 
-class OAuth(_Strict):
+class OAuth(SettingsSection):
     """
     Log in with tokens instead of a password; ``squidbot email login`` obtains the first one.
 

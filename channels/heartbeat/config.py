@@ -10,7 +10,6 @@ from typing import Annotated, Any, Self
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
     BeforeValidator,
     ConfigDict,
     Field,
@@ -18,6 +17,7 @@ from pydantic import (
     model_validator,
 )
 
+from agent_core.models import SettingsSection
 from agent_core.text import time_zone
 from channels.heartbeat.tick_schedule import Schedule
 
@@ -49,10 +49,10 @@ _Start = Annotated[str, BeforeValidator(_not_a_number), AfterValidator(_start_of
 _End = Annotated[str, BeforeValidator(_not_a_number), AfterValidator(_end_of)]
 
 
-class TickLimits(BaseModel):
+class TickLimits(SettingsSection):
     """Limits of one check-in."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(strict=True)
 
     steps: int = Field(default=8, ge=1, le=200)
     """Model calls."""
@@ -62,7 +62,7 @@ class TickLimits(BaseModel):
     """Prompt and completion tokens."""
 
 
-class Watch(BaseModel):
+class Watch(SettingsSection):
     """
     One condition that is checked before a model is called; exactly one of ``file``, ``command`` and ``due``.
 
@@ -72,7 +72,7 @@ class Watch(BaseModel):
     ``due: true``: triggers when the date of an open item of HEARTBEAT.md (``@2026-11-30 09:00``) has passed.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(strict=True)
 
     file: str | None = Field(default=None, min_length=1)
     command: tuple[str, ...] | None = None
@@ -109,14 +109,14 @@ class Watch(BaseModel):
         return f"watch:{kind}:{hashlib.sha256(str(what).encode()).hexdigest()[:16]}"
 
 
-class DailyDigest(BaseModel):
+class DailyDigest(SettingsSection):
     """
     Collect alerts to a mail address and send them as one mail a day, in the heartbeat's time zone.
 
     Alerts that the model marks as urgent are sent at once. ``enabled: false`` sends every alert at once.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(strict=True)
 
     enabled: bool = True
     at: _Start = "08:00"
@@ -128,7 +128,7 @@ class DailyDigest(BaseModel):
         return _minute(self.at)
 
 
-class HeartbeatConfig(BaseModel):
+class HeartbeatConfig(SettingsSection):
     """
     Check-ins that the bot starts on a schedule: when, at what cost, and where alerts go.
 
@@ -140,7 +140,7 @@ class HeartbeatConfig(BaseModel):
     missed check-ins; 0 disables it.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(strict=True)
 
     enabled: bool = True
     """Whether check-ins run."""

@@ -12,9 +12,7 @@ from urllib.parse import urlsplit
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     SecretStr,
     field_validator,
@@ -22,6 +20,7 @@ from pydantic import (
 )
 
 from agent_core.language import check_code
+from agent_core.models import SettingsSection
 from channels.plugin import AccountConfig, AddressRules
 
 _USER_ID = re.compile(r"@[!-9;-~]+:[A-Za-z0-9.\-\[\]:]+")
@@ -50,11 +49,7 @@ Threads = Annotated[Literal["off", "follow", "always"], BeforeValidator(_off)]
 Policy = Literal["mention", "open", "allowlist"]
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class DisplayConfig(_Strict):
+class DisplayConfig(SettingsSection):
     """Display of answers."""
 
     reply: Literal["groups", "always", "never"] = "groups"
@@ -67,7 +62,7 @@ class DisplayConfig(_Strict):
     """Mark messages as read once they are stored durably."""
 
 
-class StreamingConfig(_Strict):
+class StreamingConfig(SettingsSection):
     """Show an answer while it is written, as one message that is edited."""
 
     enabled: bool = False
@@ -78,7 +73,7 @@ class StreamingConfig(_Strict):
     """Minimum time between two edits; doubled whenever the homeserver asks for a pause."""
 
 
-class GroupContextConfig(_Strict):
+class GroupContextConfig(SettingsSection):
     """
     Room messages that do not address the bot, as context for the next question there.
 
@@ -93,7 +88,7 @@ class GroupContextConfig(_Strict):
     """Whose messages: of people who may talk to the bot, or of everybody in the room."""
 
 
-class RoomRule(_Strict):
+class RoomRule(SettingsSection):
     """Settings of one room. Settings that are not given are those of the account."""
 
     policy: Annotated[Literal["mention", "open", "allowlist", "off"] | None, BeforeValidator(_off)] = None

@@ -5,16 +5,15 @@ from __future__ import annotations
 from typing import Self
 from zoneinfo import ZoneInfo
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
+from agent_core.models import SettingsSection
 from agent_core.text import time_zone
 from gateway.budget.budget_policy import BudgetLimits, BudgetTier
 
 
-class ShareSettings(BaseModel):
+class ShareSettings(SettingsSection):
     """The share of the day's budget up to which each purpose is served. The owner's messages may use all."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     heartbeat: float = Field(default=0.7, ge=0, le=1)
     """Check-ins."""
@@ -35,15 +34,13 @@ class ShareSettings(BaseModel):
         return self
 
 
-class BudgetSettings(BaseModel):
+class BudgetSettings(SettingsSection):
     """
     The most that all models together may cost per day, for every purpose; 0 means no limit.
 
     ``usd_per_day`` counts models whose price is known: from litellm's list or from ``llm.models.NAME.price``.
     ``timezone``: the zone in which the day begins at midnight; empty: the heartbeat's.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     tokens_per_day: int = Field(default=0, ge=0)
     """Prompt and completion tokens together."""

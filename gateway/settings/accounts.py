@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
-    ConfigDict,
     Discriminator,
     Field,
     Tag,
@@ -24,6 +22,7 @@ from pydantic import (
     model_validator,
 )
 
+from agent_core.models import SettingsSection
 from channels.plugin import AccountConfig, ChannelPlugin
 from gateway.plugins import channel_kinds
 from gateway.routing.access import Access, normalise
@@ -64,10 +63,8 @@ def _one_or_many(value: Any) -> str:
     return "many" if isinstance(value, list | tuple) else "one"
 
 
-class Accounts(BaseModel):
+class Accounts(SettingsSection):
     """The accounts of every kind of channel; `accounts_model` adds a field for each kind."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     def enabled(self) -> dict[str, AccountConfig]:
         """The accounts that are switched on, by name."""

@@ -6,17 +6,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
+from pydantic import Field, SecretStr, field_validator, model_validator
+
+from agent_core.models import SettingsSection
 
 if TYPE_CHECKING:
     from channels.attachments.attachment_storage import Storage
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
-
-
-class S3Settings(_Strict):
+class S3Settings(SettingsSection):
     """
     Access to an S3-compatible store. Empty settings come from the environment (``AWS_ENDPOINT_URL``,
     ``AWS_REGION``, ``AWS_ACCESS_KEY_ID``, ``AWS_SECRET_ACCESS_KEY``, or the machine's role).
@@ -52,7 +50,7 @@ class S3Settings(_Strict):
         return {name: value for name, value in found.items() if value}
 
 
-class AttachmentSettings(_Strict):
+class AttachmentSettings(SettingsSection):
     """
     Files that people send and files that the bot sends.
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import AfterValidator, Field, StringConstraints
 
 from agent_core.language import check_code
+from agent_core.models import SettingsSection
 from gateway.routing.access import kinds_of, normalise
 from gateway.routing.household import OTHERS, Household, HouseholdRole, PersonRules
 from gateway.settings.source import Problem
@@ -16,13 +17,11 @@ PersonName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_-]{0,39}$"
 ToolName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.-]{1,120}\*?$|^\*$")]
 
 
-class PersonSettings(BaseModel):
+class PersonSettings(SettingsSection):
     """
     One person beside the owner. Nobody is let in by it: that is what ``allow_from`` of the channels and
     ``!allow`` are for.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     addresses: tuple[str, ...] = ()
     """Their addresses on all channels. They have one memory; the first address names it."""

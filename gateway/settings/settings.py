@@ -15,7 +15,6 @@ from pydantic import (
     AfterValidator,
     BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     PrivateAttr,
     SecretStr,
@@ -27,6 +26,7 @@ from pydantic import (
 from agent_core.language import ENGLISH, check_code
 from agent_core.llm.model_config import LLMSpec
 from agent_core.media.media_config import ImageSettings, VoiceSettings
+from agent_core.models import SettingsSection
 from agent_core.text import time_zone
 from agent_core.tools.dav.config import DavSettings
 from agent_core.tools.mcp.config import McpSettings
@@ -43,10 +43,6 @@ from gateway.settings.people_settings import PersonName, PersonSettings
 from gateway.settings.problems import is_loopback, parse_listen
 from gateway.settings.source import Source
 from gateway.settings.tool_settings import FileToolSettings, JobSettings
-
-
-class _Strict(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
 
 def _alias(value: Any) -> Any:
@@ -73,7 +69,7 @@ def _alias(value: Any) -> Any:
     raise ValueError("must be an address, or {channel: …, address: …}")
 
 
-class LogSettings(_Strict):
+class LogSettings(SettingsSection):
     """
     ``file`` is relative to the home folder. It is rotated at ``max_file_mb`` (millions of bytes);
     ``keep_files`` older files are kept.
@@ -88,7 +84,7 @@ class LogSettings(_Strict):
     keep_files: int = Field(default=5, ge=1, le=1000)
 
 
-class TraceSettings(_Strict):
+class TraceSettings(SettingsSection):
     """
     Traces of turns, model calls, tool calls and deliveries, sent to an OpenTelemetry collector; needs
     ``pip install '.[otel]'``.
@@ -114,7 +110,7 @@ class TraceSettings(_Strict):
         return found
 
 
-class OwnerSettings(_Strict):
+class OwnerSettings(SettingsSection):
     """
     The owner. ``aliases`` are addresses, or ``{channel, address}`` with the name of an account that verifies
     senders differently from the first account of its kind.
@@ -128,7 +124,7 @@ class OwnerSettings(_Strict):
     """
 
 
-class TurnLimitSettings(_Strict):
+class TurnLimitSettings(SettingsSection):
     """Limits of one turn."""
 
     steps: int = Field(default=20, ge=1, le=200)
@@ -153,7 +149,7 @@ class LLMSettings(LLMSpec):
         return [name for name, model in self.models.items() if name in used and not self.has_price(model)]
 
 
-class AgentSettings(_Strict):
+class AgentSettings(SettingsSection):
     """Settings of the assistant. ``workspace`` is relative to the home folder."""
 
     workspace: str = Field(default="workspace", min_length=1)
@@ -182,7 +178,7 @@ def _listen(value: str) -> str:
     return value
 
 
-class HookSettings(_Strict):
+class HookSettings(SettingsSection):
     """
     One webhook: who may send, and what is said of it. Jobs wait for it: ``squidbot cron add --hook NAME``.
 
@@ -204,7 +200,7 @@ class HookSettings(_Strict):
     """More requests are asked to come later (429)."""
 
 
-class HttpSettings(_Strict):
+class HttpSettings(SettingsSection):
     """
     Address for health checks and metrics. An address that other machines can reach requires ``allow_remote:
     true``.
@@ -217,7 +213,7 @@ class HttpSettings(_Strict):
     allow_remote: bool = False
     """Whether to allow an address that other machines can reach."""
     console: bool = False
-    hooks: dict[Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,39}$")], HookSettings] = {}
+    hooks: dict[Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,39}$")], HookSettings] = Field(default={})
     """Webhooks by name, at ``/hooks/NAME``; see docs/webhooks.md."""
     console_url: str = Field(default="", pattern=r"^$|^https://[^/?#@]+$")
     """
@@ -240,7 +236,7 @@ class HttpSettings(_Strict):
         return self
 
 
-class GatewaySettings(_Strict):
+class GatewaySettings(SettingsSection):
     """
     Settings of the daemon.
 
@@ -271,7 +267,7 @@ EffectName = Literal[
 VerdictName = Literal["allow", "ask", "deny"]
 
 
-class PolicyRow(_Strict):
+class PolicyRow(SettingsSection):
     """The policy for calls of one effect, by the least trusted words that the model had been shown."""
 
     owner: VerdictName | None = None
@@ -282,7 +278,7 @@ class PolicyRow(_Strict):
     """Words that anybody may have written: pages, files, quoted or forwarded mails."""
 
 
-class ToolSettings(_Strict):
+class ToolSettings(SettingsSection):
     """Families of tools, and tool calls that need a person's approval."""
 
     require_approval: tuple[str, ...] = ()
@@ -303,7 +299,7 @@ class ToolSettings(_Strict):
     jobs: JobSettings = JobSettings()
 
 
-class PluginSettings(_Strict):
+class PluginSettings(SettingsSection):
     """
     Channels and tools of other packages. A plugin runs with all rights of squidbot: enable only what you
     trust.
@@ -318,13 +314,13 @@ class PluginSettings(_Strict):
     """
 
 
-class SkillSettings(_Strict):
+class SkillSettings(SettingsSection):
     """``always``: skills whose full text is part of every prompt."""
 
     always: tuple[str, ...] = ()
 
 
-class MemorySettings(_Strict):
+class MemorySettings(SettingsSection):
     """Finding again what was said."""
 
     lookup: bool = True
@@ -333,7 +329,7 @@ class MemorySettings(_Strict):
     """If true, a search also finds what was said in other words; needs ``pip install '.[recall]'``."""
 
 
-class Settings(_Strict):
+class Settings(SettingsSection):
     """Everything. Texts of secrets are in `SecretStr`s only."""
 
     owner: OwnerSettings = OwnerSettings()

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, Field
 
+from agent_core.models import SettingsSection
 from agent_core.tools.policy import Availability
 
 
@@ -18,30 +19,26 @@ def _absolute(text: str) -> str:
     return text
 
 
-class FileToolSettings(BaseModel):
+class FileToolSettings(SettingsSection):
     """
     File tools, for the workspace and for ``roots``.
 
     Configuration, secrets, databases and conversations stay out of reach, whatever ``roots`` says.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
-
     allow: Availability = "owner"
     """
     ``owner``: you, in conversations that nobody else can read. ``people``: everybody who may talk to the bot
     shares the workspace, but not your memory, skills and ``roots``. ``none``: nobody.
     """
-    roots: dict[Annotated[str, AfterValidator(_absolute)], Literal["ro", "rw"]] = {}
+    roots: dict[Annotated[str, AfterValidator(_absolute)], Literal["ro", "rw"]] = Field(default={})
     """Further folders, and whether they may be changed (``rw``) or only read (``ro``)."""
     keep_days: float = Field(default=30.0, ge=1, le=3650)
     """How long the earlier versions of changed files are kept."""
 
 
-class JobLimits(BaseModel):
+class JobLimits(SettingsSection):
     """Limits of one background job."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     steps: int = Field(default=60, ge=1, le=1000)
     """Model calls."""
@@ -51,15 +48,13 @@ class JobLimits(BaseModel):
     """Prompt and completion tokens."""
 
 
-class JobSettings(BaseModel):
+class JobSettings(SettingsSection):
     """
     Background jobs: a task or a command that runs concurrently with the conversation and reports back once.
 
     At most three jobs of one conversation run at once. All jobs together leave at least one of
     ``gateway.max_concurrent_turns`` to people, and another one to the owner's jobs.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     allow: Availability = "owner"
     """

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import unicodedata
 from functools import cache, lru_cache
+from typing import TYPE_CHECKING
 
-from Stemmer import Stemmer
+if TYPE_CHECKING:
+    from Stemmer import Stemmer
 
 _LATIN = ("english", "german", "french", "spanish", "italian", "portuguese", "dutch", "swedish")
 _OTHER = (("\u0370", "\u03ff", "greek"), ("\u0400", "\u04ff", "russian"), ("\u0600", "\u06ff", "arabic"))
@@ -57,6 +59,8 @@ _SYLLABLE = 2  # letters at least
 
 @cache
 def _stemmers(script: str) -> tuple[Stemmer, ...]:
+    from Stemmer import Stemmer  # noqa: PLC0415 - a megabyte of tables, which an idle daemon needs not
+
     return tuple(Stemmer(name, 0) for name in script.split())
 
 

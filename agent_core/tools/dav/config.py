@@ -5,20 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr
+from pydantic import AfterValidator, Field, SecretStr
 
+from agent_core.models import SettingsSection
 from agent_core.tools.policy import Availability
 from agent_core.tools.web.urls import normalise_url
 
 
-class DavSettings(BaseModel):
+class DavSettings(SettingsSection):
     """
     Your calendars, tasks and contacts (CalDAV and CardDAV). Without this section there are no such tools.
 
     Needs the extra ``dav``. Whoever may use the tools sees and changes what this account may.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     allow: Availability = "owner"
     """

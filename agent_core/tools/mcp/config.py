@@ -6,8 +6,9 @@ import re
 from typing import Annotated, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, model_validator
+from pydantic import AfterValidator, Field, SecretStr, model_validator
 
+from agent_core.models import SettingsSection
 from agent_core.tools.policy import Availability
 
 _SERVER = re.compile(r"[a-z0-9](?:[a-z0-9]|[_-](?![_-])){0,23}")
@@ -45,25 +46,23 @@ EffectName = Literal[
 ]
 
 
-class McpServerSettings(BaseModel):
+class McpServerSettings(SettingsSection):
     """
     One server: a program (``command``) or an address (``url``).
 
     A program runs with squidbot's own rights, outside of the sandbox, so name only programs that you trust.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
-
     command: str = ""
     """The program, such as ``uvx`` or ``/usr/local/bin/mcp-server-git``."""
     args: tuple[str, ...] = ()
     """Its arguments."""
-    env: dict[Annotated[str, AfterValidator(_variable)], SecretStr] = {}
+    env: dict[Annotated[str, AfterValidator(_variable)], SecretStr] = Field(default={})
     """Its environment variables, such as ``{API_KEY: "${secret:key}"}``. From the daemon it inherits only
     ``PATH``, ``HOME``, ``LANG``, ``LC_ALL``, ``TZ`` and ``USER``."""
     url: Annotated[str, AfterValidator(_url)] | None = None
     """Address of a server that speaks streamable HTTP. Redirects are not followed."""
-    headers: dict[Annotated[str, AfterValidator(_header)], SecretStr] = {}
+    headers: dict[Annotated[str, AfterValidator(_header)], SecretStr] = Field(default={})
     """Request headers, such as ``{Authorization: "Bearer ${secret:token}"}``."""
     auth: Literal["none", "oauth"] = "none"
     """``oauth``: a person logs in once, with ``squidbot mcp login NAME``."""
@@ -77,7 +76,7 @@ class McpServerSettings(BaseModel):
     """``owner``, ``people`` (everybody who may talk to the bot) or ``none``."""
     tools: tuple[str, ...] = ()
     """The tools to use. Empty: all of them."""
-    effects: dict[str, EffectName] = {}
+    effects: dict[str, EffectName] = Field(default={})
     """What a call of a tool does, by its name or ``"*"``, such as ``{get_time: read}``. A tool that is not
     listed counts as running a program, and squidbot asks before each call."""
     trust: Literal["untrusted", "own"] = "untrusted"
@@ -111,9 +110,7 @@ class McpServerSettings(BaseModel):
         return self
 
 
-class McpSettings(BaseModel):
+class McpSettings(SettingsSection):
     """Servers that speak MCP, the Model Context Protocol. Needs the extra ``mcp``; see docs/mcp.md."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
-
-    servers: dict[Annotated[str, AfterValidator(_server)], McpServerSettings] = {}
+    servers: dict[Annotated[str, AfterValidator(_server)], McpServerSettings] = Field(default={})

@@ -6,7 +6,9 @@ import re
 from pathlib import PurePosixPath
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, model_validator
+from pydantic import AfterValidator, Field, SecretStr, model_validator
+
+from agent_core.models import SettingsSection
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -29,13 +31,11 @@ def _host(text: str) -> str:
     return host_pattern(text)
 
 
-class ShellSettings(BaseModel):
+class ShellSettings(SettingsSection):
     """
     Running commands (``shell``): only in a sandbox that was tested at start, and only for the owner. Without
     one there is no ``shell``; ``squidbot check`` says why.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     allow: Literal["owner", "none"] = "none"
     """``owner``: in conversations that only the owner can read and write."""
@@ -55,7 +55,7 @@ class ShellSettings(BaseModel):
     such as ``pypi.org`` or ``*.example.org`` (its subdomains). Landlock alone does not support this."""
     read_only: tuple[Annotated[str, AfterValidator(_absolute)], ...] = ()
     """Further folders, besides the system's, that commands may read and run programs from."""
-    env: dict[Annotated[str, AfterValidator(_variable)], SecretStr] = {}
+    env: dict[Annotated[str, AfterValidator(_variable)], SecretStr] = Field(default={})
     """Environment variables for commands. They inherit nothing from the daemon's environment."""
 
     @model_validator(mode="after")

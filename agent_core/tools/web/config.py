@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, model_validator
+from pydantic import AfterValidator, Field, SecretStr, model_validator
 
+from agent_core.models import SettingsSection
 from agent_core.tools.policy import Availability
 
 
@@ -21,11 +22,7 @@ def _address(text: str) -> str:
     return normalise_url(text)
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
-
-
-class SearchSettings(_Strict):
+class SearchSettings(SettingsSection):
     """The ``provider`` that ``web_search`` uses. It learns what is searched for."""
 
     provider: Literal["searxng", "brave", "tavily", "kagi"]
@@ -44,7 +41,7 @@ class SearchSettings(_Strict):
         return self
 
 
-class WebSettings(_Strict):
+class WebSettings(SettingsSection):
     """
     Reading pages (``web_fetch``) and searching (``web_search``, if ``search`` is set).
 

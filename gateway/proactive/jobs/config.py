@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import ConfigDict, Field, field_validator
 
+from agent_core.models import SettingsSection
 from agent_core.text import time_zone
 
 
-class ScheduleConfig(BaseModel):
+class ScheduleConfig(SettingsSection):
     """
     Scheduled jobs: reminders and scheduled questions.
 
@@ -20,7 +21,7 @@ class ScheduleConfig(BaseModel):
     their interval), each at its own moment; reminders never do.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(strict=True)
 
     enabled: bool = True
     """Whether jobs run and can be created."""
