@@ -375,9 +375,12 @@ class MatrixChannel:
         """Return the room in which a session continues; it differs after a room upgrade."""
         return session.conversation if self._rooms is None else self._rooms.room_of(session.conversation)
 
-    async def _say_once(self, sender: EventSender, room_id: str, text: str, once: str) -> None:
-        """Say something of the channel itself in a room, once under the name ``once``."""
-        message = notice(SessionKey(self.name, room_id), self.account, text, name=once, now=self._clock.now())
+    async def _say_once(
+        self, sender: EventSender, room_id: str, text: str, once: str, people: tuple[str, ...]
+    ) -> None:
+        """Say something of the channel itself to people in a room, once under the name ``once``; it rings."""
+        session = SessionKey(self.name, room_id)
+        message = notice(session, self.account, text, name=once, now=self._clock.now(), rings_for=people)
         await sender.deliver(message, uncertain=anyio.lowlevel.checkpoint)
 
     def _come_up(

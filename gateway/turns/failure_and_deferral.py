@@ -326,7 +326,7 @@ def notice_text(wait_s: float, now: datetime) -> str:
     day = "" if at.date() == now.date() else show_time(at, gettext_noop("%Y-%m-%d "))
     return _(
         "You have written more than I may answer at once. Your message waits; I will answer it at about "
-        "{day}{at}, in {span}. What you write until then is answered after it.",
+        "{day}{at}, in {span}. What else you have written, or write until then, is answered after it.",
         day=day,
         at=show_time(at, gettext_noop("%H:%M %Z")),
         span=span,

@@ -47,7 +47,7 @@ class Setup:
         now = self.clock.now().timestamp() - PATIENCE_S
         self.reading._waiting.add(room_id, event_id, "s", sender=sender, now=now)
 
-    async def tell(self, room_id, _text, once):
+    async def tell(self, room_id, _text, once, _people):
         self.begun.append((room_id, once))
         does = self.tells.get(room_id, 0)
         if isinstance(does, list):

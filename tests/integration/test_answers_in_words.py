@@ -491,6 +491,24 @@ async def test_a_word_to_all_after_a_model_spoke_is_asked_back_once(tmp_path, mo
     assert tool.written == ["one", "two"]
 
 
+@pytest.mark.parametrize("between", ["thank you", "shall I?"])
+async def test_a_no_to_all_after_a_model_spoke_is_asked_back_if_that_asked(tmp_path, monkeypatch, between):
+    """It does nothing, and can mean nothing else where nothing was asked since."""
+    monkeypatch.setattr(worded_answers, "_CROSSED", timedelta(0))
+    tool = Writer()
+    async with asking(tmp_path, tool, minutes=DAY) as one:
+        one.server.say(BOB, "write one")
+        await question(one, f"dm-{BOB}")
+        one.server.say(BOB, "write two")
+        await question(one, f"dm-{BOB}", 2)
+        await one.asked(between, person=BOB)
+        one.server.say(BOB, "no to all")
+        told = await said(one, f"dm-{BOB}", "2 questions wait" if between.endswith("?") else "`a")
+        left = [each.name for each in await one.built.store.approvals.questions() if each.verdict is None]
+    assert len(left) == (2 if "2 questions" in told else 0)
+    assert tool.written == []
+
+
 @pytest.mark.parametrize("text", ["sure, but first tell me a joke", "ok", "no idea, what is for lunch?"])
 async def test_with_two_questions_a_sign_with_more_to_a_model_goes_to_it(tmp_path, text):
     """It answers what the model said; the control: below the questions it is asked back, and neither is decided."""

@@ -55,6 +55,7 @@ async def test_a_mail_is_accepted_once_and_answered_in_its_thread(bot: Bot) -> N
     assert str(answer["References"]).split() == [sent]
     assert answer["Auto-Submitted"] == "auto-replied"
     assert answer["X-Auto-Response-Suppress"] == "OOF, AutoReply"
+    assert answer["X-MS-Reactions"] == "disallow"
     assert "<strong>fine</strong>" in answer.get_body(("html",)).get_content()
     assert "A fine answer" in answer.get_body(("plain",)).get_content()
     assert "\\Seen" in flags[0]

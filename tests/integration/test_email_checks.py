@@ -84,13 +84,14 @@ async def test_notices_of_absence(server: MailServer, tmp_path: Path) -> None:
             await one.inject(("\r\n".join(fields) + "\r\n\r\nI am away\r\n").encode())
 
         await notice("with", "Re: Plan", "Auto-Submitted: auto-replied")
+        await notice("exchange", "Automatic reply: Plan", "Auto-Submitted: auto-generated")
         await notice("without", "Out of Office: Re: Plan")
         await notice("person", "Re: Plan")
         await one.answer_to("<without@p.test>")
         await one.answer_to("<person@p.test>")
         mails = await run_sync(one.alice.list)
         rows = await one.built.store.inbox.rows(states=[InboxState.IGNORED], limit=50)
-    assert [str(row.error) for row in rows] == ["automatic_mail"]
+    assert [str(row.error) for row in rows] == ["automatic_mail"] * 2
     assert len(mails) == 3
 
 

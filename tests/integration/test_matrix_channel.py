@@ -188,7 +188,7 @@ async def test_edits_notices_and_odd_events_are_no_questions(make_bot, alice):
         )
         await call(alice.send, room, "I am a robot", msgtype="m.notice")
         await call(alice.send, room, "", format=[1], formatted_body={})
-        await call(alice.send, room, "odd", msgtype="org.example.odd", **{"m.relates_to": ["x"]})
+        await call(alice.send, room, " ", msgtype="org.example.odd", **{"m.relates_to": ["x"]})
         await call(alice.send, room, "odd relations", **{"m.relates_to": {"rel_type": 5, "m.in_reply_to": 7}})
         await call(alice.send_event, room, "org.example.odd", {"body": {"m.relates_to": None}})
         state = f"/rooms/{quote(room)}/state"

@@ -120,6 +120,7 @@ def compose(
     is_answer = message.kind in (OutboundKind.REPLY, OutboundKind.APOLOGY)
     head["Auto-Submitted"] = "auto-replied" if is_answer else "auto-generated"
     head["X-Auto-Response-Suppress"] = "OOF, AutoReply"
+    head["X-MS-Reactions"] = "disallow"  # Outlook's are mails like any other: nothing in them says so
     head["MIME-Version"] = "1.0"
     boundary = hashlib.sha256(message_id.encode()).hexdigest()[:32]
     texts = _alternative(*texts_of(message, missing=missing, formatted=formatted), f"=_{boundary}")

@@ -250,7 +250,7 @@ class MailIntake:
             return copy
         person = verdict.address or self._claimed(headers)
         explained = False
-        if arrival.mail is not None and self._is_explained(headers, verdict):
+        if arrival.mail is not None and self._is_explained(headers, arrival.mail, verdict, ours):
             verdict = replace(verdict, refused=None)
             explained = not (arrival.mail.wants_no_answer or arrival.mail.has_note)
         native_id, session = self._names(arrival, verdict, person, ours, explained=explained)
@@ -434,9 +434,16 @@ class MailIntake:
                         return word
         return ""
 
-    def _is_explained(self, headers: Headers, verdict: SenderVerdict) -> bool:
+    def _is_explained(
+        self, headers: Headers, mail: ParsedMail, verdict: SenderVerdict, ours: Mapping[str, str]
+    ) -> bool:
         """Return True if an allowed sender is told that such mails get no answer; not for auto-responders."""
-        answers_by_itself = (headers.first("auto-submitted") or "").strip().lower().startswith("auto-replied")
+        said = (headers.first("auto-submitted") or "no").strip().lower()
+        answered = headers.in_reply_to() or ""
+        # Exchange's notices of absence say "auto-generated", and answer a mail of ours.
+        is_reply = said != "no" and is_own_id(ours.get(answered, answered), account=self.account)
+        is_invited = mail.wants_no_answer or mail.has_note
+        answers_by_itself = said.startswith("auto-replied") or (is_reply and not is_invited)
         return (
             verdict.refused in (MailRefused.AUTOMATIC, MailRefused.MAILING_LIST)
             and verdict.verified

@@ -29,6 +29,7 @@ MARK = "org.squidbot.message"
 AUTHOR = "org.squidbot.author"
 """Beside it, which account that squidbot has: a person may pass on what a squidbot has said."""
 
+_LIVE_LOCATIONS = ("m.beacon_info", "org.matrix.msc3672.beacon_info")
 _USER_ID = re.compile(r"@[!-~]{0,253}:[!-~]{1,253}")
 _HREF = re.compile(r"""href\s*=\s*["']([^"']{1,1000})["']""", re.IGNORECASE)
 _ABOUT_FILES = frozenset(
@@ -90,10 +91,11 @@ def read_event(  # noqa: PLR0911 - a chain of reasons to say no
     """Read one untrusted event of a timeline, fetched at ``now``; ``rooms`` include this answer."""
     if not isinstance(event, Mapping):
         return Skip("malformed")
-    kind = event.get("type")
+    kind, content = event.get("type"), object_of(event, "content")
     if kind == "m.room.encrypted":
         return Skip("encrypted")
-    if kind not in ("m.room.message", "m.sticker", *STARTS) or "state_key" in event:
+    is_live = kind in _LIVE_LOCATIONS and content.get("live") is True
+    if not is_live and (kind not in ("m.room.message", "m.sticker", *STARTS) or "state_key" in event):
         return Skip("no_message")
     event_id, sender = event.get("event_id"), event.get("sender")
     if not isinstance(event_id, str) or not EVENT_ID.fullmatch(event_id):
@@ -102,7 +104,6 @@ def read_event(  # noqa: PLR0911 - a chain of reasons to say no
         return Skip("malformed")
     if sender == me.user_id:
         return Skip("own")
-    content = object_of(event, "content")
     if not content or "redacted_because" in object_of(event, "unsigned"):
         return Skip("redacted")
     if content.get(AUTHOR) == sender:
@@ -179,6 +180,8 @@ def _not_read(what: str, language: str) -> str:
 def _unreadable_in(kind: Any, content: JsonObject) -> str:
     """Name the kind of a message the bot cannot read; "" if it can, or if it is for programs."""
     msgtype = content.get("msgtype")
+    if kind in _LIVE_LOCATIONS:
+        return gettext_noop("a live location")
     if kind in STARTS:
         return "" if poll_in(content) else gettext_noop("a poll")
     if kind != "m.room.message" or message_text(content) != Skip("unsupported") or _is_edit(content):
@@ -193,7 +196,7 @@ def _is_edit(content: JsonObject) -> bool:
 def _text(kind: Any, content: JsonObject) -> str | Skip:
     if kind == "m.sticker":
         return _about_file("sticker", content)
-    if kind in STARTS and poll_in(content) is None:
+    if kind in _LIVE_LOCATIONS or (kind in STARTS and poll_in(content) is None):
         return Skip("unsupported")
     if _is_edit(content):
         return Skip("edit")
@@ -208,16 +211,17 @@ def message_text(content: JsonObject) -> str | Skip:
     kind = content.get("msgtype")
     if not isinstance(kind, str) or not isinstance(body, str):
         return Skip("malformed")
-    if kind in ("m.text", "m.emote"):
-        plain = _without_quote(content)
-        text = _clean(formatted_text(content, plain) or plain).strip()
-        if not text:
-            return Skip("empty")
-        return f"/me {text}" if kind == "m.emote" else text
     if what := media_kind("m.room.message", content):
         return _about_file(what, content)
-    located = kind == "m.location" and f"[A location] {body} {text_of(content, 'geo_uri')}"
-    return _clean(located).strip() if located else Skip("notice" if kind == "m.notice" else "unsupported")
+    if kind == "m.location":
+        return _clean(f"[A location] {body} {text_of(content, 'geo_uri')}").strip()
+    if kind == "m.notice" or kind.startswith("m.key."):
+        return Skip("notice" if kind == "m.notice" else "unsupported")
+    # Of any other kind the specification says that the body is read.
+    plain = _without_quote(content)
+    text = _clean(formatted_text(content, plain) or plain).strip()
+    said = f"/me {text}" if kind == "m.emote" else text
+    return said if text else Skip("empty" if kind in ("m.text", "m.emote") else "unsupported")
 
 
 def _about_file(kind: str, content: JsonObject) -> str:

@@ -68,8 +68,10 @@ def in_room(message: OutboundMessage, room_id: str) -> OutboundMessage:
     return message.model_copy(update={"session": session, "context": context})
 
 
-def notice(session: SessionKey, account: str, text: str, *, name: str, now: datetime) -> OutboundMessage:
-    """A text of the channel itself for a room; under the same name it is sent once."""
+def notice(
+    session: SessionKey, account: str, text: str, *, name: str, now: datetime, rings_for: tuple[str, ...]
+) -> OutboundMessage:
+    """A text of the channel itself for people in a room; under the same name it is sent once."""
     return OutboundMessage(
         id=name,
         channel=session.channel,
@@ -78,6 +80,7 @@ def notice(session: SessionKey, account: str, text: str, *, name: str, now: date
         kind=OutboundKind.NOTICE,
         text=text,
         created_at=now,
+        rings_for=rings_for,
     )
 
 

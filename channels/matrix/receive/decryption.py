@@ -33,7 +33,7 @@ _MEET_LIMIT_S = 12.0
 """Our own server gives up others after ten seconds, and then says what it knows."""
 _SILENT_S = 60.0
 _log = structlog.get_logger(__name__)
-Tell = Callable[[str, str, str], Awaitable[None]]
+Tell = Callable[[str, str, str, tuple[str, ...]], Awaitable[None]]
 """Room, text, and a key under which the same notice is sent once."""
 Save = Callable[[Callable[[], Mapping[str, str]]], Awaitable[None]]
 
@@ -322,8 +322,9 @@ class Decryption:
         self, tell: Tell, save: Save, room_id: str, text: str, references: Sequence[Reference]
     ) -> None:
         once = hashlib.sha256(references[0].event_id.encode()).hexdigest()[:24]
+        people = tuple(dict.fromkeys(one.sender for one in references))
         try:
-            await tell(room_id, text, f"unread-{once}")
+            await tell(room_id, text, f"unread-{once}", people)
         except ChannelUnavailable as error:
             _log.info("matrix.notice_deferred", room=room_id, error=str(error))
             await anyio.sleep(5.0)

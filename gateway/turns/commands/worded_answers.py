@@ -243,9 +243,10 @@ class _WordedAnswer:
         """
         Make a yes or no to all the command that names all that waits here; None: fewer than two do.
 
-        It is asked back if a model spoke since the last of them, or one may have come while it was written. A
-        reply is to what its message names; one that is not to all is asked back, too, and one to all in reply
-        to a question about one call, while others wait. What stands below a yes goes to the model.
+        It is asked back if a model spoke (for a no: asked) since the last of them, or one may have come while
+        it was written. A reply is to what its message names; one that is not to all is asked back, too, and
+        one to all in reply to a question about one call, while others wait. What stands below a yes goes to
+        the model.
         """
         rows = await self._rows_meant(said)
         named = [name for row in rows for name in row.message.notes.approves or row.message.notes.answers]
@@ -284,11 +285,17 @@ class _WordedAnswer:
         if self.is_reply:
             row = await self._replied()
             return [] if row is None else [row]
-        return await self._rows_since_asked() if said.to_all and not self.by_mail else []
+        is_no = said.sign is Sign.NO
+        return await self._rows_since_asked(is_no=is_no) if said.to_all and not self.by_mail else []
 
-    async def _rows_since_asked(self) -> Sequence[OutboxRow]:
-        """Return what was said here, newest first, if nothing but notices follows the last question."""
-        rows = list(dropwhile(lambda row: _is_mere_notice(row) and not _asks_about(row), await self._rows()))
+    async def _rows_since_asked(self, *, is_no: bool = False) -> Sequence[OutboxRow]:
+        """Return what was said here, newest first, if what followed the last question needs no yes or no."""
+
+        def is_between(row: OutboxRow) -> bool:
+            is_passed = is_no and row.state is not OutboxState.PENDING and not is_question(row.message.text)
+            return (is_passed or _is_mere_notice(row)) and not _asks_about(row)
+
+        rows = list(dropwhile(is_between, await self._rows()))
         return rows if rows and _asks_about(rows[0]) else []
 
     async def _filled_in(self) -> Pending | None:

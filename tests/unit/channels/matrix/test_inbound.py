@@ -88,8 +88,9 @@ def test_the_time_is_that_of_the_server_and_never_later_than_now(told, back):
 
 
 def test_an_emote_and_files():
-    """An emote keeps its character; a file becomes its caption and a remark, not silence."""
+    """An emote keeps its character, an unknown kind is its body; a file becomes its caption and a remark."""
     assert read(text("$1", "waves", msgtype="m.emote")).text == "/me waves"
+    assert read(text("$1", "What is 2+2?", msgtype="nic.custom.confetti")).text == "What is 2+2?"
     picture = read(text("$1", "look at this", msgtype="m.image", filename="cat.png", url="mxc://a/b"))
     assert picture.text.startswith("look at this\n\n[A picture is attached")
     assert '"cat.png"' in picture.text
@@ -118,6 +119,7 @@ def test_an_emote_and_files():
         ({**text("$1"), "type": "m.room.encrypted"}, "encrypted"),
         ({**text("$1"), "type": "m.reaction"}, "no_message"),
         ({**text("$1"), "state_key": ""}, "no_message"),
+        ({**text("$1", live=False), "type": "m.beacon_info", "state_key": ALICE}, "no_message"),
         ({}, "no_message"),
         (None, "malformed"),
         ([], "malformed"),
@@ -318,13 +320,19 @@ def test_a_location_is_read_as_text():
     assert (here.text, here.context.unreadable) == ("[A location] Ann is here geo:52.5,13.4;u=10", "")
 
 
+LIVE = {
+    **text("$1", live=True, timeout=900_000),
+    "type": "org.matrix.msc3672.beacon_info",
+    "state_key": ALICE,
+}
 NO_POLL = {"m.poll": {"question": {"m.text": []}}}
 
 
 @rows(
     ("event", "what"),
     [
-        (text("$1", "x", msgtype="org.example.dice"), "a message of this kind"),
+        (text("$1", " ", msgtype="org.example.dice"), "a message of this kind"),
+        (LIVE, "a live location"),
         ({**text("$1"), "type": "m.poll.start", "content": NO_POLL}, "a poll"),
         ({**text("$1"), "type": "org.matrix.msc3381.poll.start", "content": NO_POLL}, "a poll"),
     ],
