@@ -322,10 +322,13 @@ class ModelClient(ABC):
 
     def _learn(self, error: ModelError, request: Request) -> str:
         """The part of a request that was refused and is left out from now on; see `Refusals.learn`."""
-        part = self.refusals.learn(error, request.tools, request.pictures, self._extra)
+        sent = {*self._extra, "stream_options"}
+        part = self.refusals.learn(error, request.tools, request.pictures, sent)
         if self.refusals.all_tools:
             self._note(f"{self.model} refuses tools and only talks; mend that at its server and restart me")
         for name, value in self.refusals.parameters.items():
+            if name == "stream_options":
+                continue  # nobody has configured it
             if value is None:
                 advice = "so it is asked without; take it out of the configuration"
             else:

@@ -52,9 +52,16 @@ _LATER = re.compile(
     re.IGNORECASE,
 )
 _BAD_KEY = re.compile(
-    r"(invalid|incorrect|missing|no|bad)[ _]api[ _-]?key|api[ _-]?key (is )?(not valid|invalid)",
+    r"(invalid|incorrect|missing|no|bad|wrong|expired)[ _]api[ _-]?key"
+    r"|api[ _-]?key (is |has )?(not valid|invalid|expired)",
     re.IGNORECASE,
 )
+_NO_MODEL = re.compile(
+    r"model[ _]not[ _](exist|found)|\bmodel\b[^.\n]{0,80} does not exist|model_decommissioned"
+    r"|(invalid[ _]|unknown |not a valid )model\b(?! (output|param|field|option))|模型不存在",
+    re.IGNORECASE,
+)
+"""Said with status 400 by Mistral, Groq, DeepSeek, OpenRouter, Z.AI, LM Studio and others."""
 _UNPARSED = re.compile(r"(error|failed to) pars(e|ing) (tool call|input)|tool_use_failed", re.IGNORECASE)
 """A server that cannot read its own model's answer says so as if the request were wrong."""
 _AWAY = re.compile(r"channel error|model (is |was )?unloaded|model has crashed", re.IGNORECASE)
@@ -65,7 +72,7 @@ _FILTERED = re.compile(r"content[ _-]?(policy|filter|management)|safety|moderati
 _CREDIT = re.compile(
     r"insufficient[ _](quota|balance|credits?|funds)|credit balance|(all available|run out of) credits"
     r"|specified API usage limits|spending limit|arrearage|check your plan and billing"
-    r"|exceeded[ _](your[ _])?current[ _]quota",
+    r"|exceeded[ _](your[ _])?current[ _]quota|balance is insufficient",
     re.IGNORECASE,
 )
 
@@ -107,8 +114,9 @@ def _refused(failure: Failure, told: str, detail: str, *, model: str, now: datet
         window = int(found[1] or found[2]) if found else None
         return ContextTooLong(f"{model}: {detail}", model=model, status=status, window=window)
     if _only_operator_can_help(status, told):
-        kind = ModelRefused if status == 404 else ModelAuthFailed
-        public = _OPERATOR.get(status or 0)
+        is_unknown = status == 404 or (status == 400 and not _BAD_KEY.search(told))
+        kind = ModelRefused if is_unknown else ModelAuthFailed
+        public = _OPERATOR.get(404 if is_unknown else status or 0)
         return kind(f"{model}: {status}: {detail}", public=public, model=model, status=status, operator=True)
     is_passing = status in (408, 409, 425, 429, 499) or _AWAY.search(told)
     if status is not None and 400 <= status < 500 and not is_passing:
@@ -129,7 +137,7 @@ def _only_operator_can_help(status: int | None, told: str) -> bool:
         case 404:
             return not _NO_SUCH_ENDPOINT.search(told)
         case 400:
-            return bool(_BAD_KEY.search(told))
+            return bool(_BAD_KEY.search(told) or _NO_MODEL.search(told))
         case 403:  # also the status of some content filters
             return not _FILTERED.search(told)
     return False
@@ -140,7 +148,7 @@ def _is_credit_spent(failure: Failure, told: str, now: datetime) -> bool:
     match failure.status:
         case 402:
             return True
-        case None | 400 | 403 | 500:
+        case None | 400 | 403 | 412 | 500:
             return bool(_CREDIT.search(told))
         case 429:
             return bool(_CREDIT.search(told)) and ("insufficient" in told or _wait_s(failure, now) is None)
@@ -156,7 +164,8 @@ def for_operator(error: Exception) -> str:
     ):
         return ""
     model, status = error.fields.get("model"), error.fields.get("status")
-    what = _REFUSES.get(status or 0, gettext_noop("does not accept my key"))
+    kind = 404 if isinstance(error, ModelRefused) else status or 0
+    what = _REFUSES.get(kind, gettext_noop("does not accept my key"))
     return _(
         "The model {model} {problem}{status}. Please mend that at the machine, test it with `squidbot "
         "check` and restart me; then ask me again.",

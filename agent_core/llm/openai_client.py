@@ -73,6 +73,8 @@ class OpenAIClient(HttpModelClient):
             signed=self._endpoint.signs_calls,
             marked=self._endpoint.tells_cost and takes_cache_control(self.model),
         )
+        if "stream_options" in self.refusals.parameters:
+            body.pop("stream_options", None)
         return adapt_request(body, self._endpoint)
 
     def _reader(self) -> Reader:

@@ -150,6 +150,15 @@ class OpenAIConnection:
         return self.error(failure_in(body, status=response.status, headers=dict(response.headers)))
 
 
+_STATUS_OF_MINIMAX = {
+    **dict.fromkeys(("1026", "1027", "2013"), 400),
+    **dict.fromkeys(("1004", "2049"), 401),
+    "1008": 402,
+    **dict.fromkeys(("1002", "1039", "1041", "2045", "2056"), 429),
+}
+"""The status that others would give, for the codes in its ``base_resp``."""
+
+
 def failure_in(body: object, *, status: int | None, headers: Mapping[str, str] | None = None) -> Failure:
     """
     Read an error object in any form: ``{"error": {...}}``, ``{"error": "text"}``, or anything else.
@@ -168,9 +177,9 @@ def failure_in(body: object, *, status: int | None, headers: Mapping[str, str] |
         wait = _WAIT.search(json.dumps(error.get("details")))
         text = " ".join(filter(None, (text, raw if isinstance(raw, str) else "", wait[0] if wait else "")))
         code = " ".join(str(error[key]) for key in ("type", "code") if error.get(key))
-        given = error.get("code")
-        if status is None and isinstance(given, int) and 400 <= given < 600:
-            status = given
+        given = str(error.get("code") or _STATUS_OF_MINIMAX.get(str(error.get("status_code")), ""))
+        if status is None and re.fullmatch(r"[45]\d\d", given, re.ASCII):
+            status = int(given)
     return Failure(status=status, text=text, code=code, headers=headers or {})
 
 

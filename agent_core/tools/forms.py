@@ -2,13 +2,15 @@
 Forms that a program asks a person to fill in: shown as text, and answered in words. Pure. A form is flat:
 each field is a text, a number, a yes or no, or one or some of given choices. Whoever made the form chose its
 words, so its size is bounded. One with a field that is named like a secret is refused: what a person writes
-in a conversation is kept there. Values are checked by whoever has asked.
+in a conversation is kept there. Limits of numbers and lengths are checked; what else a form wants of a value,
+whoever has asked checks.
 """
 
 from __future__ import annotations
 
 import math
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -51,19 +53,30 @@ class Field:
     description: str = ""
     required: bool = False
     choices: tuple[tuple[str, str], ...] = ()
+    least: float | None = None
+    most: float | None = None
+    """Of a number; of a text its length."""
 
-    def describe(self) -> str:
+    def describe_values(self) -> str:
         """The values that fit, for people."""
         match self.kind:
             case "choice" | "choices":
                 names = ", ".join(shown for _, shown in self.choices)
-                what = f"{'one' if self.kind == 'choice' else 'some'} of: {names}"
+                return f"{'one' if self.kind == 'choice' else 'some'} of: {names}"
             case "boolean":
-                what = "yes or no"
-            case "text":
-                what = "text"
-            case _:
-                what = "a whole number" if self.kind == "integer" else "a number"
+                return "yes or no"
+        counted = " characters" if self.kind == "text" else ""
+        what = {"text": "text", "integer": "a whole number"}.get(self.kind, "a number")
+        if self.least is not None and self.most is not None:
+            return f"{what} {'of' if counted else 'from'} {self.least:g} to {self.most:g}{counted}"
+        if self.least is not None or self.most is not None:
+            limit = f"least {self.least:g}" if self.most is None else f"most {self.most:g}"
+            return f"{what} of at {limit}{counted}"
+        return what
+
+    def describe(self) -> str:
+        """The field, for people."""
+        what = self.describe_values()
         parts = [what if self.required else f"{what}; may be left out", self.title, self.description]
         return ". ".join(part for part in parts if part)
 
@@ -97,6 +110,8 @@ def form_of(kept: Mapping[str, Any]) -> Form:
             each["description"],
             each["required"],
             tuple((value, shown) for value, shown in each["choices"]),
+            each.get("least"),
+            each.get("most"),
         )
         for each in kept["fields"]
     )
@@ -170,7 +185,8 @@ def _is_called(field: Field, name: str) -> bool:
 def _value(field: Field, said: str) -> Value:
     match field.kind:
         case "text":
-            return said
+            if _fits(field, len(said)):
+                return said
         case "boolean":
             word = said.rstrip(".!").casefold()
             if word in _YES | _NO:
@@ -178,13 +194,17 @@ def _value(field: Field, said: str) -> Value:
         case "number" | "integer":
             with suppress(ValueError):
                 number = int(said) if field.kind == "integer" else float(said)
-                if math.isfinite(number):
+                if math.isfinite(number) and _fits(field, number):
                     return number
         case "choice":
             return _choice(field, said)
         case "choices":
             return list(dict.fromkeys(_choice(field, each) for each in said.split(",") if each.strip()))
-    raise NotAnAnswer(f"`{_field_name(field)}` must be {field.describe().partition(';')[0]}.")
+    raise NotAnAnswer(f"`{_field_name(field)}` must be {field.describe_values()}.")
+
+
+def _fits(field: Field, size: float) -> bool:
+    return (field.least is None or size >= field.least) and (field.most is None or size <= field.most)
 
 
 def _choice(field: Field, said: str) -> str:
@@ -192,7 +212,7 @@ def _choice(field: Field, said: str) -> str:
     for value, shown in field.choices:
         if wanted in (value.casefold(), shown.casefold()):
             return value
-    raise NotAnAnswer(f"`{_field_name(field)}` must be {field.describe().partition(';')[0]}.")
+    raise NotAnAnswer(f"`{_field_name(field)}` must be {field.describe_values()}.")
 
 
 def _field_name(field: Field) -> str:
@@ -222,7 +242,15 @@ def _field(name: str, schema: object, required: object) -> Field:
             raise FormRefused("its form asks for something that cannot be written in a message")
     description = _bounded(schema.get("description"))
     is_required = isinstance(required, Sequence) and name in required
-    return Field(name, found, title if title != name else "", description, is_required, choices)
+    names = ("minLength", "maxLength") if found == "text" else ("minimum", "maximum")
+    least, most = (_limit(schema.get(each)) for each in names)
+    return Field(name, found, title if title != name else "", description, is_required, choices, least, most)
+
+
+def _limit(value: object) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return value if abs(value) <= sys.maxsize else None
 
 
 def _choices(schema: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:

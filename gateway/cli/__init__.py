@@ -33,6 +33,7 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             # People write what not every terminal can show.
             stream.reconfigure(errors="backslashreplace")
+    _read_help_of_a_command()
     try:
         if sys.argv[1:] in ([], ["help"], ["--help"], ["-h"]):
             # Made beforehand (`gateway.cli.manual`): the help of all commands takes longer than any of them.
@@ -63,6 +64,12 @@ def main() -> None:
     # At its end Python would look through all that was imported for garbage: a fifth of most commands' time.
     gc.freeze()
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _read_help_of_a_command() -> None:
+    """Read ``help WORD …`` as ``WORD … --help``."""
+    if sys.argv[1:2] == ["help"] and len(sys.argv) > 2:
+        sys.argv[1:] = [*sys.argv[2:], "--help"]
 
 
 def _print_unknown(word: str) -> int:

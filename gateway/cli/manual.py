@@ -142,6 +142,8 @@ def no_such_command(word: str) -> str:
     from gateway.turns.commands import COMMANDS
     from gateway.turns.commands.command_parsing import nearest
 
+    if word in ("-V", "-v", "-version"):
+        return "write `squidbot version`"
     if word.startswith("-"):
         return f"{word} stands behind the command, as in `squidbot status {word} …`"
     firsts = get_close_matches(word, sorted({each.split()[0] for each in EXAMPLES} - _NEVER_GUESSED), 1, 0.7)

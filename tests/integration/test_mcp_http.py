@@ -242,3 +242,21 @@ async def test_a_head_without_end_is_given_up(piece):
                 await client.get(f"http://127.0.0.1:{port}/")
         tasks.cancel_scope.cancel()
     assert sent < 20_000_000
+
+
+_ONLY_EVENTS = """
+import sys, uvicorn
+from mcp.server.mcpserver import MCPServer
+uvicorn.run(MCPServer("old").sse_app(), host="127.0.0.1", port=int(sys.argv[1]), log_level="critical")
+"""
+
+
+async def test_a_server_of_the_old_transport_is_named_as_such(tmp_path):
+    """HTTP+SSE of 2024-11-05, and an address where nothing is."""
+    port = free_port()
+    async with real_server(port, _ONLY_EVENTS):
+        for path, status in (("sse", 405), ("elsewhere", 404)):
+            settings = {"url": f"http://127.0.0.1:{port}/{path}", "timeout_s": 5, "start_s": 15}
+            async with servers(tmp_path, far=settings) as found:
+                with pytest.raises(ServerUnavailable, match=rf"takes no messages.*HTTP {status}.*HTTP\+SSE"):
+                    await found.by_name["far"].refresh()

@@ -35,6 +35,8 @@ class End:
 
     def __init__(self) -> None:
         self.why = ""
+        self.hint = ""
+        """The likely reason, if no connection comes about."""
         self.error: ServerUnavailable | None = None
         """The reason, where it is more than a text."""
         self.came = anyio.Event()
@@ -147,6 +149,11 @@ class GuardedTransport(httpx2.AsyncBaseTransport):  # type: ignore[misc]
             )
         if status == 404 and _SESSION in request.headers:
             raise ServerMisbehaviour("it has forgotten the session")
+        if status in (404, 405) and request.method == "POST":
+            self._end.hint = (
+                f"it takes no messages at this address (HTTP {status}): url must be that of streamable HTTP, "
+                "often …/mcp; a server that has only HTTP+SSE, often …/sse, has to be updated"
+            )
         if response.headers.get("content-encoding", "identity").lower() != "identity":
             raise ServerMisbehaviour("it sends compressed content that was not asked for")
         assert isinstance(response.stream, httpx2.AsyncByteStream)

@@ -111,7 +111,7 @@ def _unavailable(error: BaseException, end: End) -> BaseException:
     if not said and isinstance(error, httpx2.HTTPError | OSError):
         said = f"it cannot be started or reached: {one_line(str(error) or type(error).__name__, _SAID_CHARS)}"
     elif not said and isinstance(error, MCPError):
-        said = f"it says: {one_line(error.message, _SAID_CHARS)}"
+        said = end.hint or f"it says: {one_line(error.message, _SAID_CHARS)}"
     elif not said and isinstance(error, ValidationError | RuntimeError | ValueError):
         said = "it does not speak MCP as it should"
     return ServerUnavailable(said) if said else error
@@ -377,7 +377,7 @@ async def _program(
         assert process.stdout is not None
         assert process.stderr is not None
         tasks.start_soon(_collect, process.stderr, stderr)
-        tasks.start_soon(_read_messages, process, arrived, end, stderr)
+        tasks.start_soon(_read_messages, process, arrived, end, stderr, settings)
         tasks.start_soon(_speak, process, leaving, arrived, end)
         try:
             yield reading, writing
@@ -392,7 +392,11 @@ async def _collect(stream: ByteReceiveStream, stderr: Stderr) -> None:
 
 
 async def _read_messages(
-    process: Process, arrived: MemoryObjectSendStream[SessionMessage | Exception], end: End, stderr: Stderr
+    process: Process,
+    arrived: MemoryObjectSendStream[SessionMessage | Exception],
+    end: End,
+    stderr: Stderr,
+    settings: McpServerSettings,
 ) -> None:
     """Hand on what the program says; its end, or what no server should do, ends the connection."""
     assert process.stdout is not None
@@ -404,7 +408,7 @@ async def _read_messages(
                 for line in lines.feed(await process.stdout.receive(_PIECE)):
                     allowance.spend(len(line), now=anyio.current_time())
                     check_message(line)
-                    message = _parsed(line)
+                    message = parsed_line(line, is_own=settings.trust == "own")
                     if message is not None:
                         babble = 0
                         await arrived.send(message)
@@ -419,13 +423,24 @@ async def _read_messages(
             end.set(_ended(process, stderr))
 
 
-def _parsed(line: bytes) -> SessionMessage | None:
+def parsed_line(line: bytes, *, is_own: bool) -> SessionMessage | None:
+    """
+    Read the message of a line, or None.
+
+    An answer behind a log text without an end of line counts, too; not from a server whose words count as
+    the owner's, because a log repeats words of others.
+    """
+    start = 0
     if not line.lstrip().startswith(b"{"):
-        return None  # a banner
+        start = -1 if is_own else line.find(b'{"')
+        if start < 0:
+            return None  # a banner
     try:
-        return SessionMessage(types.jsonrpc_message_adapter.validate_json(line, by_name=False))
+        message = types.jsonrpc_message_adapter.validate_json(line[start:], by_name=False)
     except ValueError:
         return None
+    is_answer = isinstance(message, types.JSONRPCResponse | types.JSONRPCError)
+    return SessionMessage(message) if is_answer or not start else None
 
 
 def _ended(process: Process, stderr: Stderr) -> str:

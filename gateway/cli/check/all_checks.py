@@ -296,8 +296,9 @@ def _report_mcp(report: CheckReport, found: Mapping[str, Any]) -> None:
         _report_server(
             report,
             name,
-            f"{one['state']}, {one['tools']} tools",
+            one["state"],
             trouble=one["trouble"],
+            tools=one["tools"],
             changed=len(one["changed"]),
             left_out=one.get("left_out") or (),
         )
@@ -313,10 +314,11 @@ async def _check_mcp(report: CheckReport, settings: Settings, home: Home) -> Non
                 await server.refresh()
                 changed = len(server.pins.changes(server.settings.tools))
             except AgentError as error:
-                _report_server(report, name, trouble=str(error))
+                has_log = bool(server.settings.command)
+                _report_server(report, name, trouble=str(error), has_log=has_log)
             else:
-                told = f"answers, with {server.state()['tools']} tools"
-                _report_server(report, name, told, changed=changed, left_out=server.pins.left_out)
+                left_out, tools = server.pins.left_out, server.state()["tools"]
+                _report_server(report, name, "answers", tools=tools, changed=changed, left_out=left_out)
 
 
 def _report_server(
@@ -325,17 +327,27 @@ def _report_server(
     told: str = "",
     *,
     trouble: str = "",
+    has_log: bool = True,
+    tools: int = 0,
     changed: int = 0,
     left_out: Sequence[str] = (),
 ) -> None:
     """Report what is known of an MCP server: its state, or its trouble, and the tools that are off."""
     part = f"mcp {name}"
     if trouble:
-        report.warn(part, trouble, f"squidbot mcp logs {name}; see docs/mcp.md")
+        report.warn(
+            part, trouble, f"squidbot mcp logs {name}; see docs/mcp.md" if has_log else "see docs/mcp.md"
+        )
     else:
-        report.ok(part, told)
+        are_all_off = changed and not tools
+        report.ok(part, told if are_all_off else f"{told}, {tools} {'tool' if tools == 1 else 'tools'}")
     if changed:
-        report.warn(part, f"{changed} tools are off until you approve them", f"squidbot mcp tools {name}")
+        off = "1 tool is" if changed == 1 else f"{changed} tools are"
+        report.warn(
+            part,
+            f"{off} off until you approve {'it' if changed == 1 else 'them'}",
+            f"squidbot mcp tools {name}",
+        )
     if left_out:
         report.warn(part, f"cannot be used: {'; '.join(left_out)}", "squidbot mcp list")
 

@@ -305,11 +305,16 @@ class _Reader(TokenReader):
             return dated
         start, is_plural = self.at, self._take(words.PLURALS) is not None
         self.at = start
-        return self._each_weekdays() if is_plural else None
+        is_range = not is_plural and self._range_of_days() is not None
+        self.at = start
+        found = self._each_weekdays() if is_plural or is_range else None
+        return found if found and (is_plural or found.clocks is not _DEFAULT) else None
 
     def _clock_repeated(self) -> When | None:
         """``at 7am every weekday``: the time of day in front."""
         clocks = self._clocks()
+        if clocks and (days := self._attempt(self._range_of_days)):
+            return Calendar(clocks, weekdays=days)
         if not clocks or self._next.text not in (*words.EVERY, *words.ADVERBS, *words.PLURALS):
             return None
         found = self._repeated()
@@ -422,7 +427,7 @@ class _Reader(TokenReader):
 
     # ── in some weeks, or after some days ──
 
-    def _each_weekdays(self) -> When | None:
+    def _each_weekdays(self) -> Calendar | None:
         days = self._attempt(self._days_but) or self._weekdays()
         return Calendar(self._times_of_day() or _DEFAULT, weekdays=days) if days else None
 
@@ -444,16 +449,9 @@ class _Reader(TokenReader):
         return tuple(sorted(set(found)))
 
     def _more_weekdays(self, *, more: bool) -> tuple[int, ...] | None:
-        days = None if more and not self._and() else self._take(words.EACH_DAYS)
-        last = self._attempt(self._last_day) if days and len(days) == 1 else None
-        if not days or last is None:
-            return days
-        return tuple((days[0] + later) % 7 for later in range((last - days[0]) % 7 + 1))
-
-    def _last_day(self) -> int | None:
-        """The end of ``monday to thursday``."""
-        days = self._take(words.EACH_DAYS) if self._skip(words.THROUGH) else None
-        return days[0] if days and len(days) == 1 else None
+        if more and not self._and():
+            return None
+        return self._attempt(self._range_of_days) or self._take(words.EACH_DAYS)
 
     def _each_count(self) -> When | None:
         count = 2 if self._skip(words.OTHER) else self._attempt(self._counted)
@@ -471,11 +469,12 @@ class _Reader(TokenReader):
         days = round(seconds / words.SECONDS["d"])
         in_weeks = in_days and days % 7 == 0
         is_on = bool(self._skip(words.ON)) or self._next.text in words.PLURALS
-        on_days = self._attempt(lambda: (is_on and self._weekdays()) or None)
+        start, on_days = self.at, self._weekdays() if is_on or in_weeks else ()
+        clocks = self._times_of_day() if in_days or on_days else ()
+        if on_days and (is_on or clocks):
+            return Calendar(clocks or _DEFAULT, days // 7, "weeks", weekdays=on_days) if in_weeks else None
         if on_days:
-            clocks = self._times_of_day() or _DEFAULT
-            return Calendar(clocks, days // 7, "weeks", weekdays=on_days) if in_weeks else None
-        clocks = self._times_of_day() if in_days else ()
+            self.at, clocks = start, ()
         return Calendar(clocks, days) if clocks else Every(seconds)
 
     # ── once ──

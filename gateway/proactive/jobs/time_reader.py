@@ -122,6 +122,17 @@ class TokenReader:
         is_of_time = follows.text in (words.LEADS - words.OF) | words.TIME_WORDS | words.INTRODUCTORY_WORDS
         return 0 < self._ordinal_end == self.at and is_word and not is_of_time
 
+    def _range_of_days(self) -> tuple[int, ...] | None:
+        """``monday to thursday``, ``mo-fr``."""
+        through = words.DASHES if self._next.text in words.SHORT_GERMAN else words.THROUGH
+        first = self._take(words.ENDS_OF_RANGES)
+        self._dot()
+        last = self._take(words.ENDS_OF_RANGES) if self._skip(through) else None
+        if first is None or last is None:
+            return None
+        self._dot()
+        return tuple((first + later) % 7 for later in range((last - first) % 7 + 1))
+
     def _digits(self) -> int | None:
         is_short = self._next.kind == "number" and re.fullmatch(r"\d\d?", self._next.text, re.ASCII)
         return int(self._kind("number")) if is_short else None

@@ -80,8 +80,8 @@ DAY_NAMES = _table(
         6: "sunday|sun|sonntag",
     }
 )  # fmt: skip
-_SHORT_GERMAN = {"mo": 0, "di": 1, "mi": 2, "do": 3, "fr": 4, "sa": 5, "so": 6}
-SHORT_DAYS = frozenset(name for name in DAY_NAMES if len(name) < 6).union(_SHORT_GERMAN)
+SHORT_GERMAN = {"mo": 0, "di": 1, "mi": 2, "do": 3, "fr": 4, "sa": 5, "so": 6}
+SHORT_DAYS = frozenset(name for name in DAY_NAMES if len(name) < 6).union(SHORT_GERMAN)
 _DAY_SETS = _table(
     {
         (0, 1, 2, 3, 4): "weekday|work day|workday|working day|werktag|wochentag",
@@ -91,7 +91,8 @@ _DAY_SETS = _table(
 _EACH: dict[str, tuple[int, ...]] = {name: (day,) for name, day in DAY_NAMES.items()} | _DAY_SETS
 PLURALS = {f"{name}s": days for name, days in _EACH.items() if name not in SHORT_DAYS | {"wochenende"}}
 EACH_DAYS = _EACH | PLURALS
-DAY_NAMES |= _SHORT_GERMAN
+DAY_NAMES |= SHORT_GERMAN
+ENDS_OF_RANGES = DAY_NAMES | {name: days[0] for name, days in PLURALS.items() if len(days) == 1}
 MONTHS = _table(
     {
         1: "january|jan|januar", 2: "february|feb|februar", 3: "march|mar|maerz", 4: "april|apr",
@@ -225,7 +226,8 @@ OF_EACH_MONTH = _table(
 )
 EXCEPT = _set("except|but|ausser")
 """Before days that are left out."""
-THROUGH = _set("to|through|thru|bis|-|–")
+DASHES = _set("bis|-|–")
+THROUGH = DASHES | _set("to|through|thru")
 """Between the first and the last of several days."""
 ORDINALS = _set("st|nd|rd|th")
 JOINS = AND | _set(":|or|until|till|to|at|from|for|between|oder|bis|um|ab|zwischen|-|–|+|/")

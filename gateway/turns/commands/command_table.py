@@ -269,5 +269,9 @@ SYNONYMS: dict[str, tuple[str, ...]] = {
     "reset": ("new",),
     "clear": ("new",),
     "cancel": ("stop", "remind"),
+    "cost": ("usage",),
+    "costs": ("usage",),
+    "budget": ("usage",),
+    "tasks": ("jobs", "remind"),
 }
 """Commands of other bots: what shows the help there does so here, and the others name what does it here."""

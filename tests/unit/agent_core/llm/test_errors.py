@@ -53,6 +53,10 @@ class TestClassify:
             (403, "country not supported", ModelAuthFailed),
             (403, "flagged by moderation", ModelRefused),
             (400, "API key not valid. Please pass a valid API key.", ModelAuthFailed),
+            (400, "API key expired. Please renew the API key.", ModelAuthFailed),
+            (403, "Sorry, your account balance is insufficient", CreditSpent),
+            (412, "Account x is suspended, possibly due to reaching the monthly spending limit", CreditSpent),
+            (412, "a precondition failed", ModelRefused),
             (404, "model not found", ModelRefused),
             (400, "This model's maximum context length is 8192 tokens", ContextTooLong),
             (400, "prompt is too long: 210000 tokens > 200000 maximum", ContextTooLong),
@@ -224,3 +228,31 @@ class TestCauses:
         first.__cause__, second.__cause__ = second, first
 
         assert failure_of(first).status is None
+
+
+@rows(
+    "said",
+    [
+        "Invalid model: mistral-larg invalid_model",
+        "The model `mixtral-8x7b-32768` has been decommissioned and is no longer supported. model_decommissioned",
+        "Model Not Exist",
+        "anthropic/claude-sonet is not a valid model ID",
+        "模型不存在，请检查模型代码。",
+        'Invalid model identifier "x". Please specify a valid downloaded model',
+        "Model not found",
+        "Model does not exist. Please check it carefully.",
+        "invalid params, unknown model 'x'",
+        "The model gpt-9 does not exist or you do not have access to it",
+    ],
+)
+def test_a_model_that_does_not_exist_at_providers_who_say_so_with_400(said):
+    """The owner reads that the name is wrong, as with 404."""
+    error = classify(Failure(status=400, text=said), model="m", now=NOW)
+    assert isinstance(error, ModelRefused)
+    assert "m does not exist at its provider (400)" in for_operator(error)
+
+
+@rows("said", ["Unknown model parameter: top_k", "bad temperature", "this model does not support tools"])
+def test_a_refusal_that_is_not_about_the_name_of_the_model(said):
+    """Negative control."""
+    assert for_operator(classify(Failure(status=400, text=said), model="m", now=NOW)) == ""

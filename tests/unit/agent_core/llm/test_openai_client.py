@@ -8,6 +8,8 @@ from agent_core.errors import (
     ContextTooLong,
     CreditSpent,
     ModelAuthFailed,
+    ModelRateLimited,
+    ModelRefused,
     ModelUnavailable,
     ModelUnreadable,
     StreamBroken,
@@ -82,6 +84,15 @@ async def test_no_key_no_header(fake):
         ),
         (
             Raw(
+                b'{"base_resp": {"status_code": 1004, "status_msg": "login fail: carry the API secret key"}}'
+            ),
+            ModelAuthFailed,
+        ),
+        (Raw(b'{"base_resp": {"status_code": 1002, "status_msg": "rate limit"}}'), ModelRateLimited),
+        (Raw(b'{"base_resp": {"status_code": 1000, "status_msg": "unknown error"}}'), ModelUnavailable),
+        (Raw(b'{"error": {"code": "401", "message": "token expired or incorrect"}}'), ModelAuthFailed),
+        (
+            Raw(
                 b'data: {"object": "error", "code": 400, "message": "maximum context length is 4096"}\n\n',
                 "text/event-stream",
             ),
@@ -121,6 +132,28 @@ def test_an_error_has_the_words_and_the_wait_that_stand_beside_it():
     details = [{"@type": "QuotaFailure"}, {"@type": "RetryInfo", "retryDelay": "34s"}]
     gemini = [{"error": {"code": 429, "message": "check your plan and billing details", "details": details}}]
     assert '"retryDelay": "34s"' in failure_in(gemini, status=429).text
+
+
+@pytest.mark.parametrize(
+    "said",
+    ["Unknown field: stream_options", "stream_options is not supported", "unrecognized 'streamOptions'"],
+)
+async def test_a_server_that_refuses_to_count_tokens_in_a_stream(fake, client, said):
+    """It is asked once more without, and from then on; nobody has configured it, so no advice is given."""
+    fake.plan(Status(400, said))
+    assert (await collect(client, ASK))[0] == "echo: hi"
+    assert (await collect(client, ASK))[0] == "echo: hi"
+    assert ["stream_options" in each for each in fake.requests] == [True, False, False]
+    assert client.notes == []
+
+
+async def test_a_server_that_refuses_something_else_is_still_asked_to_count(fake, client):
+    """Negative control."""
+    fake.plan(Status(400, "Unknown field: frequency"))
+    with pytest.raises(ModelRefused):
+        await collect(client, ASK)
+    await collect(client, ASK)
+    assert "stream_options" in fake.requests[-1]
 
 
 async def test_a_server_that_cannot_stream(fake, client):

@@ -51,6 +51,8 @@ def test_named_lines_fill_in_all_kinds():
         ("city: Berlin; nights: three", "whole number"),
         ("city: Berlin; nights: 3; class: best", "Economy"),
         ("city: Berlin; nights: 3; pets: perhaps", "must be yes or no"),
+        ("city: Berlin; nights: 99", "`nights` must be a whole number from 1 to 9[.]$"),
+        ("city: X; nights: 3", "`city` must be text of 2 to 20 characters[.]$"),
         ("what a nice day", "name: value"),
         ("city: Berlin; nights: 3; password: x", "name: value"),
         ("x" * 3000, "2000"),
@@ -168,3 +170,20 @@ def test_whatever_a_server_sends_is_a_form_or_refused(schema, said):
         assert set(read(form, said)) <= {field.name for field in form.fields}
     except NotAnAnswer:
         pass
+
+
+def test_one_limit_alone_is_said_and_what_is_no_limit_is_none():
+    """Negative control: limits of the wrong kind bind nobody."""
+    assert one({"type": "number", "minimum": 0.5}).fields[0].describe() == "a number of at least 0.5"
+    assert one({"type": "string", "maxLength": 9}).fields[0].describe() == "text of at most 9 characters"
+    odd = one({"type": "integer", "minimum": "1", "maximum": True, "maxLength": 1})
+    assert odd.fields[0].describe() == "a whole number"
+    assert read(odd, "-7") == {"x": -7}
+
+
+def test_a_form_that_was_kept_before_there_were_limits_can_be_read():
+    form = form_to_fill_in("travel", "Which trip?", TRIP)
+    kept = form.as_json()
+    for each in kept["fields"]:
+        del each["least"], each["most"]
+    assert read(form_of(json.loads(json.dumps(kept))), "city: X; nights: 99") == {"city": "X", "nights": 99}

@@ -12,6 +12,7 @@ def test_trouble_and_changes_are_said_and_what_is_fine_is_fine():
         "good": {"trouble": "", "changed": [], "state": "running", "tools": 2},
         "lost": {"trouble": "it ended with exit status 3", "changed": [], "state": "x", "tools": 0},
         "odd": {"trouble": "", "changed": ["echo"], "state": "not needed now", "tools": 1},
+        "new": {"trouble": "", "changed": ["a", "b"], "state": "not needed now", "tools": 0},
         "part": {"trouble": "", "changed": [], "state": "x", "tools": 1, "left_out": ["tool 2: no name"]},
     }
     report = CheckReport()
@@ -22,14 +23,22 @@ def test_trouble_and_changes_are_said_and_what_is_fine_is_fine():
         ("mcp lost", FindingLevel.WARNING),
         ("mcp odd", FindingLevel.OK),
         ("mcp odd", FindingLevel.WARNING),
+        ("mcp new", FindingLevel.OK),
+        ("mcp new", FindingLevel.WARNING),
         ("mcp part", FindingLevel.OK),
         ("mcp part", FindingLevel.WARNING),
     ]
+    assert "running, 2 tools" in report.as_text()
+    assert "not needed now, 1 tool\n" in report.as_text()
+    assert "1 tool is off until you approve it" in report.as_text()
+    assert "2 tools are off until you approve them" in report.as_text()
+    assert "0 tools" not in report.as_text()
     assert "cannot be used: tool 2: no name" in report.as_text()
     assert "it ended with exit status 3" in report.as_text()
     assert _mcp(found) == [
         "mcp        lost: it ended with exit status 3",
         "mcp        odd: 1 to review (squidbot mcp tools odd)",
+        "mcp        new: 2 to review (squidbot mcp tools new)",
     ]
 
 

@@ -130,6 +130,7 @@ class TestWords:
             ("approvals", "In a chat with the bot it is `!approve`."),
             ("remind", "In a chat with the bot it is `!remind`."),
             ("--home", "--home stands behind the command, as in `squidbot status --home …`"),
+            ("-V", "write `squidbot version`"),
             ("wibble", 'there is no command "wibble". `squidbot help` lists all.'),
         ],
     )
@@ -151,6 +152,9 @@ class TestWords:
         assert (done.returncode, done.stderr.count("\n")) == (2, 1)
         assert "squidbot status" in done.stderr
         assert squidbot(tmp_path, "help").stdout == squidbot(tmp_path, "--help").stdout
+        said = squidbot(tmp_path, "help", "cron", "add").stdout
+        assert "--every" in said
+        assert said == squidbot(tmp_path, "cron", "add", "--help").stdout
 
     def test_a_broken_configuration_is_78_and_makes_no_folder(self, tmp_path):
         """The whole list of mistakes, on stderr, and nothing else happens."""

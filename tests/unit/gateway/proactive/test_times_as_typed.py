@@ -145,6 +145,18 @@ EVERY = [
     ("every day at 7.30pm", "30 19 * * *"),
     ("every monday 7.30", "30 7 * * 1"),
     ("weekends at 10", "0 10 * * 6,0"),
+    ("mon-fri at 9", "0 9 * * 1-5"),
+    ("Mon - Fri 8:30", "30 8 * * 1-5"),
+    ("monday to friday at 7", "0 7 * * 1-5"),
+    ("9:00 mon-fri", "0 9 * * 1-5"),
+    ("every mon-thu", "0 9 * * 1,2,3,4"),
+    ("mondays to fridays", "0 9 * * 1-5"),
+    ("mo-fr um 9", "0 9 * * 1-5"),
+    ("Mo.-Fr. um 9", "0 9 * * 1-5"),
+    ("jeden Mo bis Do um 8", "0 8 * * 1,2,3,4"),
+    ("Montag bis Freitag um 6:30", "30 6 * * 1-5"),
+    ("sat-sun at 10", "0 10 * * 6,0"),
+    ("weekly monday 9am", "0 9 * * 1"),
     ("jeden Tag um halb sieben", "30 6 * * *"),
     ("jeden Montag", "0 9 * * 1"),
     ("every 1st of the month", "0 9 1 * *"),
@@ -265,6 +277,37 @@ def test_a_time_of_day_in_front_of_what_is_no_repetition() -> None:
     timing = timing_of("8pm every other day", SATURDAY, "Europe/Berlin")
     assert isinstance(timing, Cron)
     assert (timing.expression, timing.count, timing.unit) == ("0 20 * * *", 2, "days")
+
+
+@rows(
+    ("said", "weeks", "expression"),
+    [
+        ("every 2 weeks monday at 7", 2, "0 7 * * 1"),
+        ("every 3 weeks fri 18:00", 3, "0 18 * * 5"),
+        ("alle 2 Wochen Montag um 7", 2, "0 7 * * 1"),
+    ],
+)
+def test_a_weekday_behind_some_weeks_needs_no_on(said: str, weeks: int, expression: str) -> None:
+    """With a time of day it can be nothing else."""
+    timing = timing_of(said, SATURDAY, "Europe/Berlin")
+    assert isinstance(timing, Cron)
+    assert (timing.expression, timing.count, timing.unit) == (expression, weeks, "weeks")
+
+
+@rows(
+    "said",
+    [
+        "mon-fri coffee",
+        "every so to do the list at 9",
+        "every 2 weeks monday market",
+        "so to do it at 9",
+        "every 2 hours monday at 7 x",
+    ],
+)
+def test_days_that_are_no_days_for_certain(said: str) -> None:
+    """Negative control: without a time of day, or with a word that is another one in English, it is asked back."""
+    with pytest.raises((NotATime, Ambiguous)):
+        split_when(said)
 
 
 @rows("said", ["every half hour", "alle halbe Stunde", "every 30 minutes"])

@@ -165,7 +165,13 @@ def test_what_starts_another_bot_shows_the_help(text: str) -> None:
 
 @rows(
     ("text", "meant"),
-    [("!delete", "undo"), ("!delete my address", "undo"), ("/list", "remind"), ("!cancel", "stop")],
+    [
+        ("!delete", "undo"),
+        ("!delete my address", "undo"),
+        ("/list", "remind"),
+        ("!cancel", "stop"),
+        ("!cost", "usage"),
+    ],
 )
 def test_a_command_of_another_bot_names_what_does_it(text: str, meant: str) -> None:
     """A model that reads it may claim that it is done; the control is a word that no bot has."""
