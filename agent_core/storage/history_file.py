@@ -23,7 +23,6 @@ from agent_core.models import HistoryTail, Message
 from agent_core.prompt_budget import message_chars
 from agent_core.storage import durable_files, history_lines
 from agent_core.storage.durable_files import Durability
-from agent_core.storage.history_lines import RecentIds
 from agent_core.storage.history_paging import (
     BLOCK_BYTES,
     Entry,
@@ -64,7 +63,8 @@ class HistoryFile:
         self._seen: tuple[int, int, int, int] | None = None
         self._size = 0
         self._end = 0
-        self._recent: RecentIds | None = None
+        self._recent: dict[str, None] | None = None
+        """The newest ids, the oldest first."""
         self._judged: tuple[PageMark, bool] | None = None
 
     def set_aside(self) -> Path | None:
@@ -304,25 +304,19 @@ class HistoryFile:
     def _not_there(self, handle: int, messages: Sequence[Message]) -> list[Message]:
         """Those that were not written lately, each id once."""
         if self._recent is None:
-            found = self._last_ids(handle, _RECENT_IDS, 512 * 1024)
-            self._recent = RecentIds(reversed(found), keep=_RECENT_IDS)
-        written: frozenset[str] | None = None
+            self._recent = dict.fromkeys(reversed(self._last_ids(handle)))
         new: dict[object, Message] = {}
         for message in messages:
-            if message.id is not None and self._recent.may_contain(message.id):
-                if written is None:
-                    written = frozenset(self._last_ids(handle, len(self._recent), 8 * 1024 * 1024))
-                if message.id in written:
-                    continue
-            new.setdefault(object() if message.id is None else message.id, message)
+            if message.id is None or message.id not in self._recent:
+                new.setdefault(object() if message.id is None else message.id, message)
         return list(new.values())
 
-    def _last_ids(self, handle: int, most: int, most_bytes: int) -> list[str]:
+    def _last_ids(self, handle: int) -> list[str]:
         found: list[str] = []
         for entry in self._entries(handle):
             if entry.message is not None and entry.message.id is not None:
                 found.append(entry.message.id)
-            if len(found) >= most or self._size - entry.offset >= most_bytes:
+            if len(found) >= _RECENT_IDS or self._size - entry.offset >= 512 * 1024:
                 break
         return found
 
@@ -341,7 +335,9 @@ class HistoryFile:
             return
         for message in messages:
             if self._recent is not None and message.id is not None:
-                self._recent.add(message.id)
+                self._recent[message.id] = None
+                if len(self._recent) > _RECENT_IDS:
+                    del self._recent[next(iter(self._recent))]
         self._end += len(messages)
         self._size = seen[2]
         self._seen = seen

@@ -1,14 +1,11 @@
 """
-Writes a message as a line of a history, reads it back, and remembers the newest ids. Pure; an unreadable line
-is None, never an exception. What orjson refuses goes through the standard library and says so in ``enc``. Ids
-are kept as hashes, and a match is confirmed in the file.
+Writes a message as a line of a history, and reads it back. Pure; an unreadable line is None, never an
+exception. What orjson refuses goes through the standard library and says so in ``enc``.
 """
 
 from __future__ import annotations
 
 import json
-from array import array
-from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -98,24 +95,3 @@ def from_object(value: dict[str, Any]) -> Message | None:
         return Message.model_validate(value)
     except ValidationError:
         return None
-
-
-class RecentIds:
-    """A set of recently written ids that keeps the last ``keep``; ``ids`` are on disk, oldest first."""
-
-    def __init__(self, ids: Iterable[str], *, keep: int) -> None:
-        self._keep = keep
-        self._hashes = array("q", map(hash, ids))
-
-    def __len__(self) -> int:
-        return len(self._hashes)
-
-    def may_contain(self, one: str) -> bool:
-        """Return False if the id was not written; True if it was, or one with the same hash."""
-        return hash(one) in self._hashes
-
-    def add(self, one: str) -> None:
-        """Note that an id has been written."""
-        self._hashes.append(hash(one))
-        if len(self._hashes) > 2 * self._keep:
-            del self._hashes[: -self._keep]

@@ -8,7 +8,6 @@ from pathlib import Path
 from agent_core.models import Message
 from agent_core.storage import JsonlMemory
 from agent_core.storage.history_file import HistoryFile
-from agent_core.storage.history_lines import RecentIds
 from agent_core.storage.history_paging import PageMark
 from tests.clock import ManualClock
 
@@ -33,24 +32,14 @@ async def test_a_cursor_that_goes_back_shows_everything_again(tmp_path: Path) ->
     assert [message.id for message in tail.messages] == [f"m{number}" for number in range(3, 40)]
 
 
-def test_an_id_that_looks_like_a_written_one_is_written(tmp_path: Path) -> None:
-    """Ids are remembered as hashes, and a hash alone never keeps a message out of the history."""
-    file = HistoryFile(tmp_path / "history.jsonl")
-    file.append([line(0)], PageMark)
+def test_the_newest_ids_are_known_again_and_no_more_of_them_are_kept(tmp_path: Path) -> None:
+    """By the process that has written them, and by the next one."""
+    path = tmp_path / "history.jsonl"
+    file = HistoryFile(path)
+    for begin in range(0, 1500, 100):
+        file.append([line(number) for number in range(begin, begin + 100)], PageMark)
+
     assert file._recent is not None
-    file._recent.add("m1")  # as if "m0" had the hash of "m1"
-
-    assert file.append([line(1)], PageMark) == 1
-    assert file.append([line(1), line(0)], PageMark) == 0
-    assert file.end() == 2
-
-
-def test_ids_take_eight_bytes_and_the_oldest_go() -> None:
-    """At least the last ones are known, at most twice as many are kept."""
-    recent = RecentIds((f"a{number}" for number in range(10)), keep=10)
-    for number in range(1000):
-        recent.add(f"b{number}")
-        assert len(recent) <= 20
-        assert all(recent.may_contain(f"b{late}") for late in range(max(0, number - 9), number + 1))
-
-    assert not recent.may_contain("a1")
+    assert list(file._recent) == [f"m{number}" for number in range(500, 1500)]
+    assert file.append([line(1499), line(500), line(1500)], PageMark) == 1
+    assert HistoryFile(path).append([line(1500), line(501), line(1501)], PageMark) == 1
