@@ -112,22 +112,11 @@ class GuardedTransport(httpx2.AsyncBaseTransport):  # type: ignore[misc]
             body += piece
             if len(body) > MAX_BYTES:
                 raise ServerMisbehaviour(f"it sent a message of more than {MAX_BYTES // 1_000_000} MB")
+        await response.stream.aclose()
         self._allowance.spend(len(body), now=anyio.current_time())
         check_message(bytes(body))
-        response.stream = _Body(bytes(body), response.stream)
+        response.stream = httpx2.ByteStream(bytes(body))
         return response
-
-
-class _Body(httpx2.AsyncByteStream):  # type: ignore[misc]
-    def __init__(self, content: bytes, inner: httpx2.AsyncByteStream) -> None:
-        self._content = content
-        self._inner = inner
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        yield self._content
-
-    async def aclose(self) -> None:
-        await self._inner.aclose()
 
 
 class _Events(httpx2.AsyncByteStream):  # type: ignore[misc]
