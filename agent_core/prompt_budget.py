@@ -25,9 +25,6 @@ _DENSE = 0.65
 _TWO_BYTES = 1.0
 _THREE_BYTES = 1.4
 _FOUR_BYTES = 2.8
-_COUNTED_TEXTS = 1024
-_COUNTED_CHARS = 1024
-"""Each turn asks several times about every line: the counts of so many texts up to this length are kept."""
 _EMPTY_USER_TEXT = "(no text)"
 _PICTURE_TYPES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
 
@@ -48,20 +45,6 @@ def _count(text: str) -> tuple[int, float]:
     if len(plain) < len(text):
         others += _other_scripts(text, len(text) - len(plain), len(plain))
     return len(plain) - dense, others
-
-
-_counted: dict[tuple[int, int], tuple[int, float]] = {}
-"""By hash and length: a text that somebody has had forgotten must not stay in memory for its count."""
-
-
-def _count_short(text: str) -> tuple[int, float]:
-    key = hash(text), len(text)
-    known = _counted.get(key)
-    if known is None:
-        if len(_counted) >= _COUNTED_TEXTS:
-            _counted.clear()
-        known = _counted[key] = _count(text)
-    return known
 
 
 def message_chars(message: Message) -> int:
@@ -89,7 +72,7 @@ class TokenEstimate:
         """Tokens of a text; 0 only for an empty one."""
         if not text:
             return 0
-        letters, others = (_count_short if len(text) <= _COUNTED_CHARS else _count)(text)
+        letters, others = _count(text)
         tokens = letters / self.chars_per_token + others
         return max(1, int(tokens * _MARGIN * self.factor + 0.999))
 
@@ -107,15 +90,9 @@ class TokenEstimate:
 
     def per_message(self, messages: Iterable[Message]) -> Iterator[int]:
         """`message` for one after the other."""
-        chars, margin, factor = self.chars_per_token, _MARGIN, self.factor
         for message in messages:
-            tokens = _MESSAGE_OVERHEAD_TOKENS
-            if text := message.content:
-                # Written out, because every line of a prompt comes here several times in each turn.
-                letters, others = (_count_short if len(text) <= _COUNTED_CHARS else _count)(text)
-                tokens += max(1, int((letters / chars + others) * margin * factor + 0.999))
-            if message.attachments:
-                tokens += PICTURE_TOKENS * len(message.attachments)
+            tokens = _MESSAGE_OVERHEAD_TOKENS + self.text(message.content)
+            tokens += PICTURE_TOKENS * len(message.attachments)
             if message.tool_calls:
                 tokens += sum(self.text(text) for text in _call_texts(message))
             yield tokens

@@ -32,9 +32,8 @@ class FileDesk:
     def restart(self, **history):
         """As a new process."""
         roots = Roots(self.ws, self._more, home=self.home, private=[self.home / "squidbot.yaml"])
-        total = self._how.pop("max_total_bytes", 2_000_000_000)
         kept = ChangeJournal(self.home / "state" / "files", now=self.now, **{**self._how, **history})
-        self.journaled = JournaledFiles(roots, kept, max_total_bytes=total)
+        self.journaled = JournaledFiles(roots, kept)
 
     def now(self):
         return datetime(2026, 11, 22, 12, 0, tzinfo=UTC) + timedelta(days=self.day)

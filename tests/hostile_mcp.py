@@ -15,11 +15,7 @@ from pathlib import Path
 
 BEHAVIOUR = sys.argv[1] if len(sys.argv) > 1 else "honest"
 STATE = Path(sys.argv[2]) if len(sys.argv) > 2 and BEHAVIOUR != "orders" else None
-NEWEST = (
-    {"cacheScope": "private", "ttlMs": 0, "resultType": "complete"}
-    if BEHAVIOUR.startswith(("subscribed", "late"))
-    else {}
-)
+NEWEST = {"cacheScope": "private", "ttlMs": 0, "resultType": "complete"} if BEHAVIOUR == "late" else {}
 """What results of the newest protocol have besides."""
 ECHO = {
     "name": "echo",
@@ -222,14 +218,6 @@ def call(number: object, params: dict) -> None:
         ask("e1", QUESTION)
         time.sleep(1)
         os._exit(3)
-    if BEHAVIOUR in ("changes", "offers_change"):
-        for _ in range(100):
-            say(
-                {
-                    "jsonrpc": "2.0",
-                    "method": f"notifications/{'tools' if BEHAVIOUR == 'changes' else 'prompts'}/list_changed",
-                }
-            )
     if BEHAVIOUR == "deaf_asks":
         for each in range(400):
             say({"jsonrpc": "2.0", "id": f"p{each}", "method": "ping"})
@@ -242,19 +230,6 @@ def call(number: object, params: dict) -> None:
         text = "line\n" * 20_000
     done = {} if not NEWEST else {"resultType": "complete"}
     say({"jsonrpc": "2.0", "id": number, "result": {"content": [{"type": "text", "text": text}], **done}})
-
-
-def subscribed(number: object) -> None:
-    """Tell a subscriber of changes: without end, or 200 times as quickly as a server may."""
-    meta = {"_meta": {"io.modelcontextprotocol/subscriptionId": number}}
-    told = {"toolsListChanged": True}
-    acknowledged = {
-        "method": "notifications/subscriptions/acknowledged",
-        "params": {**meta, "notifications": told},
-    }
-    say({"jsonrpc": "2.0", **acknowledged})
-    for _ in range(1_000_000 if BEHAVIOUR == "subscribed_flood" else 200):
-        say({"jsonrpc": "2.0", "method": "notifications/tools/list_changed", "params": meta})
 
 
 MORE = BEHAVIOUR in ("offers", "offers_change", "orders", "odd_lists", "paged_offers")
@@ -367,14 +342,10 @@ def main() -> None:
             )
         elif method == "server/discover" and BEHAVIOUR == "ignores":
             continue
-        elif method == "server/discover" and BEHAVIOUR.startswith(("subscribed", "late")):
+        elif method == "server/discover" and BEHAVIOUR == "late":
             offer = {"capabilities": {"tools": {"listChanged": True}}, "supportedVersions": ["2026-07-28"]}
             say({"jsonrpc": "2.0", "id": number, "result": {**offer, **NEWEST}})
-        elif method == "subscriptions/listen" and BEHAVIOUR.startswith("subscribed"):
-            subscribed(number)
         elif method == "tools/list":
-            if BEHAVIOUR == "subscribed_often" and STATE is not None:
-                STATE.write_text((STATE.read_text() if STATE.exists() else "") + "listed\n")
             if BEHAVIOUR == "endless":
                 say({"jsonrpc": "2.0", "id": number, "result": {"tools": [ECHO], "nextCursor": "again"}})
             elif BEHAVIOUR == "pages":

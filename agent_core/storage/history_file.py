@@ -1,9 +1,9 @@
 """
 One history file: appended to, read from its end, never rewritten and never parsed as a whole. The number of
-positions and a cached tail (`history_lines.py`) are valid while size, inode and time of the file are
-unchanged. Positions come from ``n`` of the last lines, else newlines are counted once. An append leaves out
-ids of the last thousand lines, as far as a crash can repeat. The cursor is a byte offset verified by its
-line: damage can join lines and shift numbers. Blocks; one caller at a time.
+positions is valid while size, inode and time of the file are unchanged. Positions come from ``n`` of the last
+lines, else newlines are counted once. An append leaves out ids of the last thousand lines, as far as a crash
+can repeat. The cursor is a byte offset verified by its line: damage can join lines and shift numbers. Blocks;
+one caller at a time.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from agent_core.models import HistoryTail, Message
 from agent_core.prompt_budget import message_chars
 from agent_core.storage import durable_files, history_lines
 from agent_core.storage.durable_files import Durability
-from agent_core.storage.history_lines import DecodedTail, RecentIds
 from agent_core.storage.history_paging import (
     BLOCK_BYTES,
     Entry,
@@ -64,8 +63,8 @@ class HistoryFile:
         self._seen: tuple[int, int, int, int] | None = None
         self._size = 0
         self._end = 0
-        self._tail = DecodedTail()
-        self._recent: RecentIds | None = None
+        self._recent: dict[str, None] | None = None
+        """The newest ids, the oldest first."""
         self._judged: tuple[PageMark, bool] | None = None
 
     def set_aside(self) -> Path | None:
@@ -95,8 +94,7 @@ class HistoryFile:
             if handle is None:
                 return HistoryTail()
             total = self._end_after(handle, hint)
-            self._tail.need(min(cursor, total), end=self._size)
-            entries = self._entries(handle, keep=True)
+            entries = self._entries(handle)
             if cursor == hint.position and self._is_right(handle, hint):
                 entries = entries_from(hint, entries)
             return newest(
@@ -185,15 +183,6 @@ class HistoryFile:
         finally:
             os.close(handle)
 
-    @property
-    def cached_bytes(self) -> int:
-        """Return the approximate memory of the cached lines."""
-        return self._tail.size
-
-    def drop_cache(self) -> None:
-        """Drop the cached lines; the next read decodes again what it needs."""
-        self._tail.clear(self._size)
-
     # ── inside ──
 
     def _opened_to_append(self) -> int:
@@ -223,7 +212,7 @@ class HistoryFile:
         if seen == self._seen:
             return
         self._forget()
-        self._size = self._tail.start = seen[2]
+        self._size = seen[2]
         self._end = self._find_end(handle, hint)
         self._seen = seen
 
@@ -267,15 +256,11 @@ class HistoryFile:
             handle, end, max_line_bytes=history_lines.MAX_LINE_BYTES, read_at=self._read_at
         )
 
-    def _entries(self, handle: int, *, keep: bool = False) -> Iterator[Entry]:
-        """All lines, newest first: of the tail, then from the disk, which the tail can ``keep``."""
-        yield from self._tail.newest_first()
-        last, unread = self._tail.before(self._end)
-        numbering = Numbering(last, step=-1, unread=unread)
-        for offset, raw in self._raw_backwards(handle, self._tail.start):
-            entry = self._entry(numbering, offset, raw)
-            keep = keep and self._tail.prepend(entry)
-            yield entry
+    def _entries(self, handle: int) -> Iterator[Entry]:
+        """All lines, newest first."""
+        numbering = Numbering(self._end, step=-1)
+        for offset, raw in self._raw_backwards(handle, self._size):
+            yield self._entry(numbering, offset, raw)
 
     def _entries_forwards(self, handle: int, place: PageMark) -> Iterator[Entry]:
         numbering = Numbering(place.position - 1)
@@ -319,25 +304,19 @@ class HistoryFile:
     def _not_there(self, handle: int, messages: Sequence[Message]) -> list[Message]:
         """Those that were not written lately, each id once."""
         if self._recent is None:
-            found = self._last_ids(handle, _RECENT_IDS, 512 * 1024)
-            self._recent = RecentIds(reversed(found), keep=_RECENT_IDS)
-        written: frozenset[str] | None = None
+            self._recent = dict.fromkeys(reversed(self._last_ids(handle)))
         new: dict[object, Message] = {}
         for message in messages:
-            if message.id is not None and self._recent.may_contain(message.id):
-                if written is None:
-                    written = frozenset(self._last_ids(handle, len(self._recent), 8 * 1024 * 1024))
-                if message.id in written:
-                    continue
-            new.setdefault(object() if message.id is None else message.id, message)
+            if message.id is None or message.id not in self._recent:
+                new.setdefault(object() if message.id is None else message.id, message)
         return list(new.values())
 
-    def _last_ids(self, handle: int, most: int, most_bytes: int) -> list[str]:
+    def _last_ids(self, handle: int) -> list[str]:
         found: list[str] = []
         for entry in self._entries(handle):
             if entry.message is not None and entry.message.id is not None:
                 found.append(entry.message.id)
-            if len(found) >= most or self._size - entry.offset >= most_bytes:
+            if len(found) >= _RECENT_IDS or self._size - entry.offset >= 512 * 1024:
                 break
         return found
 
@@ -348,20 +327,20 @@ class HistoryFile:
         expected = sum(map(len, encoded))
         durable_files.append(handle, b"".join(encoded))
         seen = _state(handle)
-        offset = seen[2] - expected
-        if offset - self._size not in (0, 1):  # somebody else has written too: look again next time
+        if seen[2] - expected - self._size not in (
+            0,
+            1,
+        ):  # somebody else has written too: look again next time
             self._forget()
             return
-        new: list[Entry] = []
-        for message, line in zip(messages, encoded, strict=True):
-            new.append(Entry(self._end, offset, message, message_chars(message), number=self._end))
-            self._end += 1
-            offset += len(line)
+        for message in messages:
             if self._recent is not None and message.id is not None:
-                self._recent.add(message.id)
+                self._recent[message.id] = None
+                if len(self._recent) > _RECENT_IDS:
+                    del self._recent[next(iter(self._recent))]
+        self._end += len(messages)
         self._size = seen[2]
         self._seen = seen
-        self._tail.append(new, end=self._size)
 
 
 def _state(handle: int) -> tuple[int, int, int, int]:

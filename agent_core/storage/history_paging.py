@@ -43,10 +43,10 @@ class Numbering:
     damage must not move sound lines.
     """
 
-    def __init__(self, last: int, *, step: int = 1, unread: int = 0) -> None:
+    def __init__(self, last: int, *, step: int = 1) -> None:
         self._last = last
         self._step = step
-        self._unread = unread
+        self._unread = 0
 
     def next(self, number: int | None, *, readable: bool) -> int:
         """The position of the next line, whose own number is ``number``."""

@@ -1,8 +1,7 @@
 """
 Memory in files: the `MemoryPort` that the daemon uses. The layout is in the package's docstring. Every
 operation is one visit to a worker thread, because a disk may hang. Operations on one session or document wait
-for each other; at most eight others run concurrently. Open sessions and their decoded lines (a few megabytes)
-are dropped least recently used first.
+for each other; at most eight others run concurrently. Open sessions are dropped least recently used first.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from math import inf
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -32,8 +30,6 @@ from agent_core.storage.memory_files import DocumentFile
 from agent_core.storage.session_files import SessionFiles, session_of
 
 _THREADS = 8
-CACHE_BYTES = 4 * 1024 * 1024
-"""The memory limit of the decoded lines of all sessions, without those that are in use."""
 
 log = structlog.get_logger(__name__)
 
@@ -45,33 +41,16 @@ K = TypeVar("K")
 @dataclass(slots=True)
 class _Slot(Generic[F]):
     files: F
-    held: int = 0
     lock: anyio.Lock = field(default_factory=lambda: anyio.Lock(fast_acquire=True))
     users: int = 0
 
 
 class _Shelf(Generic[K, F]):
-    """
-    Open objects by name, of which the least recently used idle ones are dropped.
+    """Open objects by name, of which the least recently used idle ones are dropped."""
 
-    ``held`` returns the bytes of a value's cache, ``let_go`` drops it, ``held_limit`` bounds all.
-    """
-
-    def __init__(
-        self,
-        limit: int,
-        opened: Callable[[K], F],
-        *,
-        held: Callable[[F], int] = lambda _: 0,
-        let_go: Callable[[F], None] = lambda _: None,
-        held_limit: float = inf,
-    ) -> None:
+    def __init__(self, limit: int, opened: Callable[[K], F]) -> None:
         self._limit = limit
         self._opened = opened
-        self._held_by = held
-        self._let_go = let_go
-        self._held_limit = held_limit
-        self._held = 0
         self._slots: OrderedDict[K, _Slot[F]] = OrderedDict()
 
     async def visit(self, name: K, work: Callable[[F], T], limiter: anyio.CapacityLimiter) -> T:
@@ -87,27 +66,9 @@ class _Shelf(Generic[K, F]):
                 return await anyio.to_thread.run_sync(work, slot.files, limiter=limiter)
         finally:
             slot.users -= 1
-            if not slot.users and self._slots.get(name) is slot:
-                self._weigh(slot)
-            self._tidy()
-
-    def _tidy(self) -> None:
-        excess = len(self._slots) - self._limit
-        if excess > 0:
-            for name in [name for name, slot in self._slots.items() if not slot.users][:excess]:
-                self._held -= self._slots.pop(name).held
-        if self._held > self._held_limit:
-            for slot in self._slots.values():
-                if slot.held and not slot.users:
-                    self._let_go(slot.files)
-                    self._weigh(slot)
-                    if self._held <= self._held_limit:
-                        break
-
-    def _weigh(self, slot: _Slot[F]) -> None:
-        held = self._held_by(slot.files)
-        self._held += held - slot.held
-        slot.held = held
+            excess = max(0, len(self._slots) - self._limit)
+            for idle in [each for each, slot in self._slots.items() if not slot.users][:excess]:
+                del self._slots[idle]
 
 
 class JsonlMemory:
@@ -117,7 +78,6 @@ class JsonlMemory:
     Args:
         workspace: The folder of the owner's ``MEMORY.md``; default: ``home/workspace``.
         read_at, sync: Replace ``os.pread`` and ``os.fdatasync`` in tests.
-        cached_bytes: The memory limit of decoded lines.
         on_set_aside: Called if a non-history in a history's place was moved.
         on_append: Called with a session's id when its history may have grown.
     """
@@ -130,7 +90,6 @@ class JsonlMemory:
         workspace: Path | None = None,
         read_at: ReadAt = os.pread,
         sync: Callable[[int], None] = os.fdatasync,
-        cached_bytes: float = CACHE_BYTES,
         on_set_aside: Callable[[str], None] = lambda _: None,
         on_append: Callable[[str], None] = lambda _: None,
     ) -> None:
@@ -142,9 +101,6 @@ class JsonlMemory:
         self._sessions: _Shelf[SessionKey, SessionFiles] = _Shelf(
             32,
             lambda key: SessionFiles(key, self.layout, clock, read_at=read_at, sync=sync),
-            held=lambda files: files.history.cached_bytes,
-            let_go=lambda files: files.history.drop_cache(),
-            held_limit=cached_bytes,
         )
         self._documents: _Shelf[MemoryScope, DocumentFile] = _Shelf(
             64,

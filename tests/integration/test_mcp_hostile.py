@@ -15,6 +15,7 @@ import pytest
 from agent_core import files
 from agent_core.messages import SessionKey
 from agent_core.models import MemoryScope, ScopeKind, Session
+from agent_core.tools.mcp import servers as mcp_servers
 from agent_core.tools.mcp.config import McpSettings
 from agent_core.tools.mcp.server_connection import ServerLost, ServerUnavailable
 from agent_core.tools.mcp.servers import McpServers
@@ -168,7 +169,7 @@ async def test_a_call(tmp_path, behaviour, outcome, said):
     [
         ("slow", "not ready within 2"),
         ("mute", "not ready within 2"),
-        ("babble", "text"),
+        ("babble", "flood"),
         ("many_tools", "parts"),
     ],
 )
@@ -368,16 +369,20 @@ async def test_resources_and_prompts_are_tools(tmp_path):
 
 
 @pytest.mark.parametrize(("behaviour", "name"), [("changes", "echo"), ("offers_change", "get_prompt")])
-async def test_a_server_that_says_that_it_has_changed(tmp_path, behaviour, name):
-    """It is looked at again, once for a hundred such words, and what has changed is off until it is approved."""
+async def test_a_call_on_an_old_list_asks_for_it_again(tmp_path, monkeypatch, behaviour, name):
+    """What has changed by then is off until it is approved; the control is a call on a list that is new."""
     state, told = tmp_path / "state", []
     changed = lambda _, changes: told.append([change.name for change in changes])  # noqa: E731
     async with servers(tmp_path, changed, bad=server(behaviour, state)) as found:
         assert f"bad__{name}" in [tool.name for tool in found.tools(OWNER, keep)]
         assert await echoed(found, "bad") == "hello"
-        with anyio.fail_after(60):
-            while not told:
-                await anyio.sleep(0.05)
+        assert (state.read_text(), told) == ("1", [])
+        monkeypatch.setattr(mcp_servers, "_LIST_AGAIN_S", 0.0)
+        if name == "echo":
+            with pytest.raises(ServerUnavailable, match="describes it differently"):
+                await echoed(found, "bad")
+        else:
+            assert await echoed(found, "bad") == "hello"
         assert name in told[0]
         assert f"bad__{name}" not in [tool.name for tool in found.tools(OWNER, keep)]
         assert found.by_name["bad"].connection.is_up
@@ -411,9 +416,8 @@ async def test_a_full_disk_costs_no_connection(tmp_path, monkeypatch):
         one = found.by_name["bad"]
         monkeypatch.setattr(files, "replace", full)
         assert await echoed(found, "bad") == "hello"
-        with anyio.fail_after(60):
-            while not told:
-                await anyio.sleep(0.05)
+        await one.refresh()
+        assert told
         with pytest.raises(OSError, match="No space"):
             await reviewed(one)
         assert "bad__echo" not in [tool.name for tool in found.tools(OWNER, keep)]
@@ -443,10 +447,11 @@ async def test_what_is_approved_while_a_list_is_kept_is_kept_after_it(tmp_path, 
     ) as found:
         monkeypatch.setattr(files, "replace", slow)
         assert await echoed(found, "bad") == "hello"
-        with anyio.fail_after(60):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(found.by_name["bad"].refresh)
             while not told:
                 await anyio.sleep(0.01)
-        assert await reviewed(found.by_name["bad"]) == ["another", "echo"]
+            assert await reviewed(found.by_name["bad"]) == ["another", "echo"]
         assert len(most) >= 2
         assert set(most) == {1}  # never two at the same time
         assert [tool.name for tool in found.tools(OWNER, keep)] == ["bad__another", "bad__echo"]

@@ -63,7 +63,6 @@ TOLD = [
     ("shell-network.md", "{} names", ProxyLimits().names),
     ("files.md", "keep_days: {:g}", SETTINGS.tools.files.keep_days),
     ("files.md", "{:g} MB for each write", journaled_files.MAX_WRITE_BYTES / 1e6),
-    ("files.md", "{:g} GB for the workspace", journaled_files._MAX_TOTAL_BYTES / 1e9),
     ("files.md", "{:g} MB for files that can be moved", journaled_files.MAX_FILE_BYTES / 1e6),
     ("tools.md", "the newest {}, also across restarts", deferred.KEPT),
     ("answering-questions.md", "longer than {:,} characters", question_text._QUOTED_CHARS),

@@ -104,7 +104,7 @@ class DavTools:
             if importlib.util.find_spec("recurring_ical_events") is None:
                 raise ToolFailed(NO_LIBRARY)
             assert self._settings is not None
-            limits = WebLimits(headers_s=_WAIT_S, silence_s=_WAIT_S, max_bytes=_MAX_BYTES, apart_s=0.0)
+            limits = WebLimits(silence_s=_WAIT_S, max_bytes=_MAX_BYTES, apart_s=0.0)
             web = WebClient(AddressReach(), limits)
             if self._settings.tls_ca_file is not None:
                 web.tls = ssl.create_default_context()

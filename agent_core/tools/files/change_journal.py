@@ -13,7 +13,6 @@ import json
 import os
 import threading
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -95,7 +94,6 @@ class ChangeJournal:
         self._folders: dict[str, Origins] = {}
         self._last = 0
         self._since_pruned = 0
-        self._syncing: ThreadPoolExecutor | None = None
 
     # ── asking ──
 
@@ -203,25 +201,13 @@ class ChangeJournal:
             return change, handles
 
     def sync(self, handles: Sequence[int]) -> None:
-        """Make the files behind the handles durable, all at the same time, and close them."""
+        """Make the files behind the handles durable and close them."""
         try:
-            if self._durable and handles:
-                self._sync_all(*handles)
+            for handle in handles if self._durable else ():
+                os.fsync(handle)
         finally:
             for handle in handles:
                 os.close(handle)
-
-    def _sync_all(self, first: int, *others: int) -> None:
-        """Sync the first one in this thread: a change of thread takes as long as a quick disk."""
-        if others and self._syncing is None:
-            self._syncing = ThreadPoolExecutor(4, thread_name_prefix="file-sync")
-        pending = [self._syncing.submit(os.fsync, each) for each in others] if self._syncing else []
-        try:
-            os.fsync(first)
-        finally:
-            wait(pending)
-        for each in pending:
-            each.result()
 
     def record_completion(self, change: FileChange) -> FileChange:
         """Record that a change was made."""

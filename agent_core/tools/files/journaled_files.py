@@ -28,7 +28,6 @@ MAX_WRITE_BYTES = 1_000_000
 """No content that a call writes is larger."""
 MAX_FILE_BYTES = 50_000_000
 """Larger files are only looked at: nobody keeps an earlier version of them."""
-_MAX_TOTAL_BYTES = 2_000_000_000
 _TEMPORARY = (".squidbot-", ".tmp")
 ANYTHING: Final = "anything"
 """Whatever the file holds now is replaced."""
@@ -93,13 +92,10 @@ class JournaledFiles:
         journal: ChangeJournal,
         *,
         check_skill: Callable[[Sequence[str], bytes], list[str]] = lambda _parts, _content: [],
-        max_total_bytes: int = _MAX_TOTAL_BYTES,
     ) -> None:
         self.roots = roots
         self.journal = journal
         self._check_skill = check_skill
-        self._max_total_bytes = max_total_bytes
-        self._used: int | None = None
 
     # ── reading ──
 
@@ -360,10 +356,8 @@ class JournaledFiles:
         self, change: FileChange, place: RootedPath, folder: int, found: FileState | None, new: bytes | None
     ) -> FileChange:
         """Note it, make it, note that it was made."""
-        if new is not None:
-            self._refuse_too_much(place, len(new) - (len(found.content) if found else 0))
-            if found is None:
-                _refuse_namesake(place, folder)
+        if new is not None and found is None:
+            _refuse_namesake(place, folder)
         handles: list[int] = []
         if change.id == 0:
             change, handles = self.journal.begin(change, found.content if found else None)
@@ -384,7 +378,6 @@ class JournaledFiles:
                 os.unlink(temporary, dir_fd=folder)
             self.journal.void(change)
             raise
-        self._count(place, (len(new) if new else 0) - (len(found.content) if found else 0))
         return self._finish(change, folder)
 
     def _rename(
@@ -434,22 +427,6 @@ class JournaledFiles:
         # The handle on a folder is for walking only; the disk wants one for reading.
         with suppress(OSError):  # it is done already: what is told must not be that it was not
             self.journal.sync([os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)])
-
-    def _refuse_too_much(self, place: RootedPath, more: int) -> None:
-        if not place.root.workspace or more <= 0:
-            return
-        for again in (False, True):
-            if self._used is None or again:
-                self._used = _size_of(os.fspath(place.root.path))
-            if self._used + more <= self._max_total_bytes:
-                return
-        raise ToolFailed(
-            f"The workspace is full: {self._used:,} of {self._max_total_bytes:,} bytes. Delete something."
-        )
-
-    def _count(self, place: RootedPath, more: int) -> None:
-        if place.root.workspace and self._used is not None:
-            self._used = max(0, self._used + more)
 
 
 def _none(place: RootedPath) -> str:
@@ -527,19 +504,6 @@ def _written(name: str, folder: int, content: bytes, mode: int) -> int:
         os.close(handle)
         raise
     return handle
-
-
-def _size_of(folder: str) -> int:
-    total, waiting = 0, [folder]
-    while waiting:
-        with suppress(OSError), os.scandir(waiting.pop()) as entries:
-            for entry in entries:
-                with suppress(OSError):
-                    if entry.is_dir(follow_symlinks=False):
-                        waiting.append(entry.path)
-                    else:
-                        total += entry.stat(follow_symlinks=False).st_size
-    return total
 
 
 _SAID = {

@@ -237,12 +237,6 @@ def check_message(message: bytes) -> None:
         raise ServerMisbehaviour(f"it sent a message of more than {MAX_PARTS:,} parts")
 
 
-def check_babble(lines: int) -> None:
-    """Tolerate a few lines that are no messages, such as greetings. Raises Misbehaviour past that."""
-    if lines > 200:
-        raise ServerMisbehaviour("it writes text where only messages belong")
-
-
 def _parts(text: bytes) -> int:
     return text.count(b",") + text.count(b"[") + text.count(b"{")
 
@@ -254,8 +248,8 @@ class LineReader:
         self._pieces: list[bytes] = []
         self._size = 0
 
-    def feed(self, piece: bytes, *, blank: bool = False) -> list[bytes]:
-        """Return the complete lines, blank ones only on request. Raises Misbehaviour."""
+    def feed(self, piece: bytes) -> list[bytes]:
+        """Return the complete lines that are not blank. Raises Misbehaviour."""
         *ended, rest = piece.split(b"\n")
         lines = []
         if ended:
@@ -266,30 +260,7 @@ class LineReader:
             self._size += len(rest)
         if self._size > MAX_BYTES:
             raise ServerMisbehaviour(f"it sent a message of more than {MAX_BYTES // 1_000_000} MB")
-        return [line for line in lines if blank or line.strip()]
-
-
-class EventGuard:
-    """Counts the parts of each event of a stream as it passes; JSON text contains no line break."""
-
-    def __init__(self) -> None:
-        self._lines = LineReader()
-        self._parts = self._bytes = 0
-
-    def feed(self, piece: bytes) -> list[int]:
-        """Return the sizes of the events that ended with this piece. Raises Misbehaviour."""
-        ended = []
-        for line in self._lines.feed(piece, blank=True):
-            if line.strip():
-                check_message(line)
-                self._bytes += len(line)
-                self._parts += _parts(_STRING.sub(b"", line))
-                if self._parts > MAX_PARTS or self._bytes > MAX_BYTES:
-                    raise ServerMisbehaviour(f"it sent a message of more than {MAX_PARTS:,} parts or 4 MB")
-            elif self._bytes:
-                ended.append(self._bytes)
-                self._parts = self._bytes = 0
-        return ended
+        return [line for line in lines if line.strip()]
 
 
 class Allowance:

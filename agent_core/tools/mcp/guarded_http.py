@@ -7,9 +7,7 @@ together with the SDK.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextvars import ContextVar
 from http import HTTPStatus
-from typing import Any
 
 import anyio
 import httpx2
@@ -17,15 +15,13 @@ import httpx2
 from agent_core.tools.mcp.definitions import (
     MAX_BYTES,
     Allowance,
-    EventGuard,
+    LineReader,
     ServerMisbehaviour,
     check_message,
 )
 from agent_core.tools.mcp.mcp_logins import Bearer
 from agent_core.tools.mcp.server_connection import ServerUnavailable
 
-_MAX_HEAD_BYTES, _PIECE_BYTES = 131_072, 16_384
-_head_left: ContextVar[list[int] | None] = ContextVar("head_left", default=None)
 _METHOD, _SILENCE_S = "mcp-method", 600.0
 _SESSION = "mcp-session-id"
 
@@ -49,53 +45,11 @@ class End:
         self.came.set()
 
 
-class _BoundedStream:
-    """A connection of httpcore; while a head is read, so many bytes of it and no more."""
-
-    def __init__(self, inner: Any) -> None:
-        self._inner = inner
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
-
-    async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
-        left = _head_left.get()
-        piece: bytes = await self._inner.read(min(max_bytes, _PIECE_BYTES), timeout)
-        if left is not None:
-            left[0] -= len(piece)
-            if left[0] < 0:
-                raise httpx2.RemoteProtocolError("its answer has no end of headers")
-        return piece
-
-    async def connect_tcp(self, *where: Any, **how: Any) -> _BoundedStream:
-        return _BoundedStream(await self._inner.connect_tcp(*where, **how))
-
-    async def start_tls(self, *what: Any, **how: Any) -> _BoundedStream:
-        return _BoundedStream(await self._inner.start_tls(*what, **how))
-
-
-class BoundedTransport(httpx2.AsyncHTTPTransport):  # type: ignore[misc]
-    """Sends requests; what comes before an answer's body, interim answers (1xx) too, is bounded."""
-
-    def __init__(self) -> None:
-        super().__init__(retries=0, trust_env=False)
-        # httpx gives no way to its back end, and its limits are of single answers.
-        self._pool._network_backend = _BoundedStream(self._pool._network_backend)  # noqa: SLF001
-
-    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        """One exchange, up to the headers of the answer."""
-        token = _head_left.set([_MAX_HEAD_BYTES])
-        try:
-            return await super().handle_async_request(request)
-        finally:
-            _head_left.reset(token)
-
-
 class GuardedTransport(httpx2.AsyncBaseTransport):  # type: ignore[misc]
     """Sends requests and checks the answers; a server that misbehaves ends the connection."""
 
     def __init__(self, end: End, bearer: Bearer | None = None) -> None:
-        self._inner = BoundedTransport()
+        self._inner = httpx2.AsyncHTTPTransport(retries=0, trust_env=False)
         self._end = end
         self._bearer = bearer
         self._allowance = Allowance()
@@ -165,22 +119,11 @@ class GuardedTransport(httpx2.AsyncBaseTransport):  # type: ignore[misc]
             body += piece
             if len(body) > MAX_BYTES:
                 raise ServerMisbehaviour(f"it sent a message of more than {MAX_BYTES // 1_000_000} MB")
+        await response.stream.aclose()
         self._allowance.spend(len(body), now=anyio.current_time())
         check_message(bytes(body))
-        response.stream = _Body(bytes(body), response.stream)
+        response.stream = httpx2.ByteStream(bytes(body))
         return response
-
-
-class _Body(httpx2.AsyncByteStream):  # type: ignore[misc]
-    def __init__(self, content: bytes, inner: httpx2.AsyncByteStream) -> None:
-        self._content = content
-        self._inner = inner
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        yield self._content
-
-    async def aclose(self) -> None:
-        await self._inner.aclose()
 
 
 class _Events(httpx2.AsyncByteStream):  # type: ignore[misc]
@@ -190,11 +133,13 @@ class _Events(httpx2.AsyncByteStream):  # type: ignore[misc]
         self._end = end
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        guard = EventGuard()
+        lines = LineReader()
         async for piece in self._inner:
             try:
-                for size in guard.feed(piece):
-                    self._allowance.spend(size, now=anyio.current_time())
+                for line in lines.feed(piece):
+                    check_message(line)
+                    if line.startswith((b"data", b":")):
+                        self._allowance.spend(len(line), now=anyio.current_time())
             except ServerMisbehaviour as error:
                 self._end.set(str(error))
                 raise httpx2.ReadError(str(error)) from error

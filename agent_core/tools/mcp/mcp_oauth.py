@@ -34,7 +34,6 @@ from agent_core.oauth_login import REDIRECT, BrowserLogin, LoginFailed
 from agent_core.ports import Clock
 from agent_core.text import one_line
 from agent_core.tools.mcp.config import McpServerSettings
-from agent_core.tools.mcp.guarded_http import BoundedTransport
 from agent_core.tools.mcp.mcp_logins import Login
 from agent_core.tools.mcp.server_connection import ServerUnavailable
 from agent_core.tools.web.ip_rules import AddressReach
@@ -69,7 +68,7 @@ class CheckedTransport(httpx2.AsyncBaseTransport):  # type: ignore[misc]
     """
 
     def __init__(self, *, public: bool, server: str = "") -> None:
-        self._inner = BoundedTransport()
+        self._inner = httpx2.AsyncHTTPTransport(retries=0, trust_env=False)
         self._public = public
         self._server = httpx2.URL(server).host
 

@@ -8,7 +8,6 @@ behind.
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import binascii
 import json
@@ -40,7 +39,6 @@ from agent_core.tools.mcp.definitions import (
     Kind,
     LineReader,
     ServerMisbehaviour,
-    check_babble,
     check_message,
     definition_from,
 )
@@ -55,7 +53,7 @@ from agent_core.tools.mcp.offers import (
     request_for,
     text_of,
 )
-from agent_core.tools.mcp.server_calls import Calls, McpCall, subscribe
+from agent_core.tools.mcp.server_calls import Calls, McpCall
 from agent_core.tools.mcp.server_connection import (
     Ask,
     Link,
@@ -71,11 +69,6 @@ _PIECE = 65536
 _CONNECT_LIMIT_S = 10.0
 _SAID_CHARS = 500
 _HANDED_ON = ("HOME", "LANG", "LC_ALL", "PATH", "TZ", "USER")
-_CHANGES = (
-    types.ToolListChangedNotification,
-    types.ResourceListChangedNotification,
-    types.PromptListChangedNotification,
-)
 _NOT_AN_ANSWER = "the server's answer is not one"
 # What a server sends wrong is said once, by us; the SDK would log each message of it with a traceback.
 for _name in ("mcp", "client"):
@@ -126,18 +119,10 @@ def _alone(error: BaseException) -> BaseException:
 
 @asynccontextmanager
 async def _session(reading: Any, writing: Any, end: End) -> AsyncIterator[Link]:
-    calls, news = Calls(), asyncio.Event()
-
-    async def handle_message(message: object) -> None:
-        if isinstance(message, _CHANGES):
-            news.set()
-
-    async with ClientSession(
-        reading, writing, elicitation_callback=calls.elicit, message_handler=handle_message
-    ) as session:
+    calls = Calls()
+    async with ClientSession(reading, writing, elicitation_callback=calls.elicit) as session:
         await _begin(session)
-        async with subscribe(session, news.set):
-            yield _SdkLink(session, end, calls, news, reading.left_out)
+        yield _SdkLink(session, end, calls, reading.left_out)
 
 
 class _FitMessages:
@@ -191,11 +176,8 @@ async def _begin(session: ClientSession) -> None:
 
 
 class _SdkLink:
-    def __init__(
-        self, session: ClientSession, end: End, calls: Calls, news: asyncio.Event, left_out: list[str]
-    ) -> None:
+    def __init__(self, session: ClientSession, end: End, calls: Calls, left_out: list[str]) -> None:
         self._left_out = left_out
-        self._news = news
         self._session = session
         self._end = end
         self._calls = calls
@@ -223,10 +205,6 @@ class _SdkLink:
             self._left_out.append(f"all tools but the first {MAX_TOOLS}")
         found = found[:MAX_TOOLS] + [each for each in more if not allowed or each.name in allowed]
         return Offer(tuple(found), tuple(self._left_out))
-
-    async def wait_change(self) -> None:
-        await self._news.wait()
-        self._news.clear()
 
     async def call(
         self, tool: str, arguments: Mapping[str, Any], ask: Ask | None = None, kind: Kind = "tool"
@@ -401,7 +379,6 @@ async def _read_messages(
     """Hand on what the program says; its end, or what no server should do, ends the connection."""
     assert process.stdout is not None
     lines, allowance = LineReader(), Allowance()
-    babble = 0
     async with arrived:
         try:
             while True:
@@ -410,11 +387,7 @@ async def _read_messages(
                     check_message(line)
                     message = parsed_line(line, is_own=settings.trust == "own")
                     if message is not None:
-                        babble = 0
                         await arrived.send(message)
-                        continue
-                    babble += 1
-                    check_babble(babble)
         except ServerMisbehaviour as error:
             end.set(str(error))
         except (anyio.EndOfStream, anyio.ClosedResourceError, anyio.BrokenResourceError):

@@ -102,10 +102,6 @@ class Link(Protocol):
         """Return the server's offers, restricted to ``allowed`` unless that is empty."""
         ...
 
-    async def wait_change(self) -> None:
-        """Return when the server has announced a change of its offer since the last call of this."""
-        ...
-
     async def call(
         self, tool: str, arguments: Mapping[str, Any], ask: Ask | None = None, kind: Kind = "tool"
     ) -> ServerAnswer:
@@ -117,7 +113,6 @@ _MAX_WAITING = 32
 _MAX_AT_ONCE = 4
 _PATIENCE_S = 5.0
 """What is asked waits for the next try, if that is so near."""
-_CHECK_PAUSE_S, _MAX_CHECK_PAUSE_S = 5.0, 300.0
 _RETRY = BackoffPolicy(first_s=2.0, cap_s=300.0)
 _T = TypeVar("_T")
 _log = structlog.get_logger(__name__)
@@ -146,7 +141,6 @@ class McpConnection:
     Args:
         connect: Connects; raises `ServerUnavailable`.
         on_connected: Receives each new connection first.
-        on_changed: Called when the server's offers change.
         idle_s: The unused time after which it ends; infinite: never.
     """
 
@@ -156,14 +150,12 @@ class McpConnection:
         connect: Callable[[], AbstractAsyncContextManager[Link]],
         *,
         on_connected: Callable[[Link], Awaitable[None]],
-        on_changed: Callable[[Link], Awaitable[None]],
         start_s: float,
         idle_s: float,
     ) -> None:
         self._name = name
         self._connect = connect
         self._on_connected = on_connected
-        self._on_changed = on_changed
         self._start_s = start_s
         self._idle_s = idle_s
         self._waiting: list[_Request] = []
@@ -266,7 +258,6 @@ class McpConnection:
         """Carry requests out until the connection ends or nobody needs it."""
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._watch, link, tasks.cancel_scope)
-            tasks.start_soon(self._look_again, link)
             while True:
                 while self._waiting and len(self._running) < _MAX_AT_ONCE:
                     request = self._waiting.pop(0)
@@ -282,20 +273,6 @@ class McpConnection:
         for request in list(self._running):
             request.settle(error=self._end_of(request, link.why))
         scope.cancel()
-
-    async def _look_again(self, link: Link) -> None:
-        """However often a server says that something has changed, it is asked now and then."""
-        pause_s = _CHECK_PAUSE_S
-        while True:
-            await link.wait_change()
-            await anyio.sleep(1.0)  # they come in threes
-            _log.info("mcp.offer_changed", server=self._name)
-            try:
-                await self._on_changed(link)
-            except (AgentError, OSError) as error:
-                _log.warning("mcp.not_listed", server=self._name, reason=str(error))
-            await anyio.sleep(pause_s)
-            pause_s = min(2 * pause_s, _MAX_CHECK_PAUSE_S)
 
     async def _carry_out(self, request: _Request, link: Link) -> None:
         try:

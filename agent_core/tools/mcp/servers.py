@@ -42,6 +42,7 @@ from agent_core.tools.mcp.server_connection import (
     Link,
     McpConnection,
     ServerAnswer,
+    ServerError,
     ServerLost,
     ServerUnavailable,
     Stderr,
@@ -54,8 +55,8 @@ if TYPE_CHECKING:
 
 Connect = Callable[[McpServerSettings, Stderr, Bearer | None], AbstractAsyncContextManager[Link]]
 _LISTING_S = 30.0
-_SPARE_S = 2.0
-"""By so much the limit of a request is longer than that of what is done in it."""
+_LIST_AGAIN_S = 300.0
+"""A call first asks for a list that is older than this: what differs by then is off."""
 _log = structlog.get_logger(__name__)
 
 
@@ -104,7 +105,6 @@ class McpServer:
             name,
             lambda: self._connected(connect, bearer),
             on_connected=self._greet,
-            on_changed=self._list,
             start_s=settings.start_s,
             idle_s=math.inf if settings.eager else settings.idle_minutes * 60,
         )
@@ -115,6 +115,7 @@ class McpServer:
         self._one_change = anyio.Lock()
         """Held while `pins` are changed and kept."""
         self._just_listed: Link | None = None
+        self._listed_at = -math.inf
         self.pins = self._loaded()
 
     @property
@@ -161,7 +162,11 @@ class McpServer:
         """Call an approved tool. Raises ServerUnavailable (not done), ServerLost or ServerError."""
 
         async def work(link: Link) -> ServerAnswer:
-            # A connection that was just made has been asked for its list, so this is what it offers now.
+            if anyio.current_time() - self._listed_at > _LIST_AGAIN_S:
+                try:
+                    await self._list(link)
+                except (ServerError, ServerLost) as error:  # the call itself was not made
+                    raise ServerUnavailable(f"it does not list its tools: {error}") from error
             if tool not in self.pins.approved and tool not in (self.pins.seen or {}):
                 raise ServerUnavailable(f"it has no tool {tool!r} (squidbot mcp tools {self.name})")
             if not self.pins.is_approved(tool):
@@ -178,7 +183,7 @@ class McpServer:
             raise ServerLost(f"there was no answer within {seconds:g} seconds")
 
         seconds, asker = self.settings.timeout_s, None if asking is None else asking.asker
-        longest_s = seconds + (MAX_WAIT_S if asker is not None else 0.0) + _SPARE_S
+        longest_s = seconds + (MAX_WAIT_S if asker is not None else 0.0) + _LISTING_S
         return await self.connection.ask(work, seconds=longest_s)
 
     async def show_changes(self) -> list[DefinitionChange]:
@@ -229,6 +234,7 @@ class McpServer:
     async def _list(self, link: Link, seconds: float = _LISTING_S) -> None:
         with anyio.move_on_after(seconds):
             found = await link.definitions(allowed=frozenset(self.settings.tools))
+            self._listed_at = anyio.current_time()
             async with self._one_change:
                 before = self.pins
                 self.pins = before.update(found.definitions, found.left_out)

@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_core import prompt_budget
 from agent_core.models import Message, ToolCall, ToolDefinition
 from agent_core.prompt_budget import TokenEstimate, clip, fit_window, message_chars, valid_history
 
@@ -62,35 +61,6 @@ def test_a_request_counts_messages_calls_and_tools() -> None:
     assert GUESS.message(assistant("a", call)) > GUESS.message(assistant("a")) + 25
     assert message_chars(assistant("a", call)) > message_chars(assistant("a")) + 100
     assert GUESS.request([user()], [definition]) == GUESS.message(user()) + GUESS.definitions([definition])
-
-
-def test_the_lines_of_a_history_are_counted_once_and_long_texts_are_not_kept(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Every turn asks for all lines several times; a long text would stay in memory for long."""
-    lines = [user(f"line {number} of this history") for number in range(50)]
-    long = user("long " * 1000)
-    counted: list[str] = []
-    real = prompt_budget._count
-    monkeypatch.setattr(prompt_budget, "_count", lambda text: counted.append(text) or real(text))
-    monkeypatch.setattr(prompt_budget, "_counted", {})
-    first = GUESS.request([*lines, long])
-    assert len(counted) == 51
-    assert GUESS.request([*lines, long]) == first
-    assert counted[51:] == [long.content]
-    assert TokenEstimate(factor=2.0).request(lines) > GUESS.request(lines)
-    assert len(counted) == 52
-
-
-def test_no_text_stays_in_memory_for_its_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What somebody has had forgotten is nowhere in it, and it does not grow without end."""
-    monkeypatch.setattr(prompt_budget, "_counted", {})
-    GUESS.text("the name of a secret friend")
-    assert prompt_budget._counted
-    assert "friend" not in repr(prompt_budget._counted)
-    for number in range(5 * prompt_budget._COUNTED_TEXTS):
-        GUESS.text(f"text {number}")
-    assert len(prompt_budget._counted) <= prompt_budget._COUNTED_TEXTS
 
 
 def test_experience_corrects_the_guess_slowly_and_within_limits() -> None:

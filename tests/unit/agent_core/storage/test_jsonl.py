@@ -284,7 +284,7 @@ def filled(path: Path, messages: int) -> None:
 
 @pytest.mark.parametrize("messages", [1_000, 200_000])
 async def test_reading_costs_what_is_read(tmp_path: Path, messages: int) -> None:
-    """The first look at a history of 200,000 messages reads as little as at one of 1,000."""
+    """A look at a history of 200,000 messages reads as little as at one of 1,000: a block, once it is known."""
     reads = Reads()
     memory = JsonlMemory(tmp_path, clock=ManualClock(), read_at=reads)
     path = memory.layout.history(KEY)
@@ -298,7 +298,7 @@ async def test_reading_costs_what_is_read(tmp_path: Path, messages: int) -> None
     before = reads.bytes
     for _ in range(20):
         await memory.load_history(SESSION, max_messages=100)
-    assert reads.bytes == before
+    assert reads.bytes <= before + 20 * 64 * 1024
 
 
 async def test_the_reader_of_whole_files_would_be_caught(tmp_path: Path) -> None:

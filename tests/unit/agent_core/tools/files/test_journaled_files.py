@@ -227,17 +227,6 @@ async def test_a_workspace_that_cannot_be_written_to_says_so(desk, monkeypatch):
     await desk.ok("write_file", path="a", content="x")
 
 
-async def test_the_workspace_has_a_limit_as_a_whole(tmp_path):
-    """What is there counts, also what others put there; making room helps."""
-    desk = FileDesk(tmp_path / "home", max_total_bytes=1000)
-    (desk.ws / "big").write_text("x" * 900)
-
-    await desk.ok("write_file", path="a", content="x" * 50)
-    assert "The workspace is full" in await desk.refused("write_file", path="b", content="x" * 100)
-    (desk.ws / "big").unlink()
-    await desk.ok("write_file", path="b", content="x" * 100)
-
-
 @pytest.mark.slow
 async def test_a_hundred_thousand_files_are_listed_and_searched(tmp_path):
     """Listing shows a bounded part and says how many there are; searching ends, whole or with a note."""
