@@ -18,7 +18,7 @@ from pathlib import Path
 
 import anyio
 
-from agent_core.messages import Audience, MessageContext, SessionKey
+from agent_core.messages import Audience, MessageContext, OrderNote, SessionKey
 from agent_core.models import MemoryScope, Message, Purpose, ScopeKind, Usage
 from agent_core.provenance import untrusted_origin
 from agent_core.storage.jsonl_memory import JsonlMemory
@@ -79,7 +79,7 @@ async def write_home(root: Path) -> None:
         await _plans(store)
         job = job_message(
             "a turn and a step", text="count the sheep", place=ALICE, account=BOT, person="@alice:hs.test",
-            audience=Audience.DIRECT, at=LATER, context=MessageContext(), name="sheep",
+            audience=Audience.DIRECT, at=LATER, context=MessageContext(), note=OrderNote(name="sheep"),
         )  # fmt: skip
         await store.inbox.accept("matrix", BOT, [Pending(job)], {})
     (root / "run").rmdir()

@@ -57,8 +57,6 @@ class InitOptions:
     """The address of your own model server."""
     api_key_file: Path | None = None
     """A file with the provider's API key."""
-    voice: Literal["no", "listen", "answer"] | None = None
-    """Voice messages: listen to them, or listen and answer by voice, too (if the provider can)."""
     no_probe: bool = False
     """Do not test the model with a question."""
     no_hello: bool = False

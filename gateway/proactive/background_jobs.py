@@ -9,7 +9,7 @@ jobs. A job cannot start jobs.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from datetime import timedelta
 
 import anyio
@@ -19,9 +19,9 @@ import structlog
 from agent_core.errors import AgentError, StorageUnavailable, ToolDenied, ToolFailed, ToolRetry
 from agent_core.language import _
 from agent_core.memory_ports import MemoryPort
-from agent_core.messages import Amendment
+from agent_core.messages import Amendment, OrderNote
 from agent_core.ports import Clock
-from agent_core.provenance import Origins, join_origins, untrusted_origin
+from agent_core.provenance import Origins, join_origins, to_json, untrusted_origin
 from agent_core.text import one_line
 from gateway.proactive.jobs.job_service import JobPlace
 from gateway.proactive.run_ledger import ledger_name
@@ -60,14 +60,9 @@ class BackgroundJobs:
         text: str,
         *,
         key: str,
-        name: str = "",
-        started_by: str = "",
-        command: bool = False,
-        origins: Origins = (),
-        state: str = "",
-        by_heartbeat: bool = False,
+        note: OrderNote = OrderNote(),  # noqa: B008 - a frozen value
     ) -> BackgroundJob:
-        """Start a job once per ``key``. Raises TooManyBackgroundJobs or StoreUnavailable."""
+        """Start a job with an order once per ``key``. Raises TooManyBackgroundJobs or StoreUnavailable."""
         message = job_message(
             key,
             text=text,
@@ -77,12 +72,7 @@ class BackgroundJobs:
             audience=place.audience,
             at=self.clock.now(),
             context=place.context,
-            name=one_line(name, 60),
-            started_by=started_by,
-            command=command,
-            origins=origins,
-            by_heartbeat=by_heartbeat,
-            state=state,
+            note=replace(note, name=one_line(note.name, 60)),
         )
         inbox = self.store.inbox
         async with self._starting:
@@ -91,7 +81,7 @@ class BackgroundJobs:
                 await self._check_room(place)
                 rows = await inbox.accept(message.channel, message.account, [Pending(message)], {})
                 known = rows[0] if rows else None
-                _log.info("background_job.started", session=str(message.session), command=command)
+                _log.info("background_job.started", session=str(message.session), command=note.command)
         if known is None:  # it ended so long ago that only a digest of it is left
             raise TooManyBackgroundJobs("this job was started before")
         return job_of(known)
@@ -174,18 +164,17 @@ class SessionBackgroundJobs:
         self, text: str, *, name: str, command: bool, step: int, origins: Origins, state: str = ""
     ) -> tuple[str, str]:
         """Start a job."""
+        note = OrderNote(
+            name=name,
+            started_by=self._turn,
+            command=command,
+            origins=to_json(origins),
+            by_heartbeat=self._by_heartbeat,
+            state=state,
+        )
+        key = "\0".join((self._turn, str(step), "command" if command else "goal", text))
         try:
-            job = await self._jobs.start(
-                self._place,
-                text,
-                key="\0".join((self._turn, str(step), "command" if command else "goal", text)),
-                name=name,
-                started_by=self._turn,
-                command=command,
-                origins=origins,
-                by_heartbeat=self._by_heartbeat,
-                state=state,
-            )
+            job = await self._jobs.start(self._place, text, key=key, note=note)
         except TooManyBackgroundJobs as error:
             raise ToolDenied(error.public) from error
         except StoreUnavailable as error:

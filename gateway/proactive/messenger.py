@@ -134,7 +134,7 @@ class Messenger:
     async def _contacts(self, wanted: str) -> dict[str, str]:
         """Return those of the owner's contacts that may be meant, as recipients. Raises `ToolError`."""
         found = await self.find_contacts(wanted) if self.find_contacts and wanted.strip() else {}
-        accounts = self._mail_accounts() if found else ()
+        accounts = self.mail_accounts() if found else ()
         return {f"{each}:{normalise(address)}": name for each in accounts for address, name in found.items()}
 
     def _recipients_in(self, message: InboundMessage) -> dict[str, str]:
@@ -228,40 +228,7 @@ class Messenger:
         is_room = place.startswith("!")
         return channel.room_name(place) if is_room and isinstance(channel, SupportsRoomNames) else ""
 
-    async def send(
-        self,
-        here: SessionKey,
-        turn: str,
-        to: str,
-        text: str,
-        files: Sequence[Attachment],
-        *,
-        key: str,
-        origins: Origins,
-    ) -> str:
-        """Post a message once per turn and ``key``; return the outcome. Raises ToolError."""
-        recipient = await self.recipient(to)
-        name, _, place = recipient.partition(":")
-        once = _once(here, turn, key)
-        try:
-            if await self.store.outbox.is_posted(once):
-                return f"It is on its way to {recipient}."
-            self._check_limits(turn)
-            session, person = await self._place(to, name, place, topic=_topic(text, files))
-            if session == here:
-                raise ToolDenied("Nothing was sent: that is this conversation. Just answer.")
-            notes = MessageNotes(
-                scope=scope_at(self.access, session, place), origins=to_json(origins) or None
-            )
-            await self._post(
-                session, turn, text, files, MessageContext(person=person, notes=notes), once=once
-            )
-        except StoreUnavailable as error:
-            raise ToolFailed("Nothing was sent: the disk accepts no writes now.") from error
-        _log.info("message.posted", channel=name, own=self.own_channel(to) is not None, files=len(files))
-        return f"It is on its way to {recipient}."
-
-    async def _post(
+    async def post(
         self,
         session: SessionKey,
         turn: str,
@@ -287,54 +254,19 @@ class Messenger:
             for part, attached in message_parts(text, files, channel.capabilities)
         ]
         async with self._posting:
-            self._check_limits(turn)  # another turn may have posted meanwhile
+            self.check_limits(turn)  # another turn may have posted meanwhile
             await self.store.outbox.post(outbound, once=once)
             self._posted.append((turn, self.clock.monotonic()))
 
-    def _mail_accounts(self) -> list[str]:
+    def mail_accounts(self) -> list[str]:
+        """The names of the mail accounts that messages may leave by."""
         return [
             name
             for name, channel in self.channels.items()
             if channel.capabilities.email_style and isinstance(channel, SupportsDirectMessages)
         ]
 
-    def mail_account(self, here: SessionKey) -> str:
-        """The name of the mail account for replies: that of the conversation, if it is one; empty: none."""
-        found = self._mail_accounts()
-        return here.channel if here.channel in found else next(iter(found), "")
-
-    def mail_addresses(self, here: SessionKey) -> tuple[str, Sequence[str]]:
-        """The address that replies to invitations come from (empty: none), and the owner's own."""
-        name = self.mail_account(here)
-        return (self.channels[name].account, self.access.owner_addresses_on(name)) if name else ("", ())
-
-    async def reply_to_invitation(
-        self, here: SessionKey, turn: str, who: str, reply: InvitationReply, *, key: str, origins: Origins
-    ) -> None:
-        """Post a reply by mail, once per turn and ``key``. Raises ToolError."""
-        name, place = self.mail_account(here), reply.organizer
-        with speaking(self.language_of(f"{name}:{place}")):
-            text = _ANSWERS[reply.answer](who, reply.title, reply.proposed)
-        try:
-            self._check_limits(turn)
-            session, _person = await self._place("", name, place, topic=text)
-            notes = MessageNotes(
-                scope=scope_at(self.access, session, place), origins=to_json(origins) or None
-            )
-            context = MessageContext(notes=notes, headline=text, itip=reply.content)
-            await self._post(session, turn, text, (), context, once=_once(here, turn, key))
-        except StoreUnavailable as error:
-            raise ToolFailed(_NO_REPLY) from error
-        _log.info("invitation.answered", channel=name)
-
-    async def is_posted(self, here: SessionKey, turn: str, key: str) -> bool:
-        """Return True if a message was posted for a turn and a ``key``. Raises `ToolError`."""
-        try:
-            return await self.store.outbox.is_posted(_once(here, turn, key))
-        except StoreUnavailable as error:
-            raise ToolFailed("It cannot be looked up now whether that was sent.") from error
-
-    def _check_limits(self, turn: str) -> None:
+    def check_limits(self, turn: str) -> None:
         """Raise `ToolDenied`: there are as many as allowed."""
         since = self.clock.monotonic() - 3600.0
         recent = [of for of, at in self._posted if at > since]
@@ -343,7 +275,7 @@ class Messenger:
         if len(recent) >= PER_HOUR:
             raise ToolDenied(_TOO_MANY.format(count=PER_HOUR, when="in the last hour"))
 
-    async def _place(self, to: str, name: str, place: str, *, topic: str) -> tuple[SessionKey, str]:
+    async def find_place(self, to: str, name: str, place: str, *, topic: str) -> tuple[SessionKey, str]:
         """Return the conversation in which it is said, and for whom alone."""
         if self.own_channel(to) is not None:
             reached = await self.contact.reach_on(name, topic=topic, person=_address_in(to))
@@ -392,36 +324,73 @@ class RunMessages:
         """Return the recipient as people know it."""
         return self._messenger.describe(recipient)
 
+    @property
+    def _mail_account(self) -> str:
+        """The name of the mail account for replies: that of the conversation, if it is one; empty: none."""
+        found = self._messenger.mail_accounts()
+        return self._session.channel if self._session.channel in found else next(iter(found), "")
+
     def mail_addresses(self) -> tuple[str, Sequence[str]]:
         """See `agent_core.tools.dav.invitation_tool.InvitationMailPort`."""
-        return self._messenger.mail_addresses(self._session)
-
-    async def reply_to_invitation(self, reply: InvitationReply, *, key: str, origins: Origins) -> None:
-        """Post it."""
-        await self._messenger.reply_to_invitation(
-            self._session, self._turn, self._who, reply, key=key, origins=origins
-        )
+        messenger, name = self._messenger, self._mail_account
+        if not name:
+            return "", ()
+        return messenger.channels[name].account, messenger.access.owner_addresses_on(name)
 
     async def is_posted(self, key: str) -> bool:
         """Return True if this turn has posted a message for ``key``."""
-        return await self._messenger.is_posted(self._session, self._turn, key)
+        try:
+            return await self._messenger.store.outbox.is_posted(self._once(key))
+        except StoreUnavailable as error:
+            raise ToolFailed("It cannot be looked up now whether that was sent.") from error
 
     async def send(
         self, to: str, text: str, files: Sequence[Attachment], *, key: str, origins: Origins
     ) -> str:
-        """Post it."""
-        return await self._messenger.send(
-            self._session, self._turn, to, text, files, key=key, origins=origins
-        )
+        """Post a message once per ``key``; return the outcome. Raises ToolError."""
+        messenger, once = self._messenger, self._once(key)
+        recipient = await messenger.recipient(to)
+        name, _, place = recipient.partition(":")
+        try:
+            if await messenger.store.outbox.is_posted(once):
+                return f"It is on its way to {recipient}."
+            messenger.check_limits(self._turn)
+            session, person = await messenger.find_place(to, name, place, topic=_topic(text, files))
+            if session == self._session:
+                raise ToolDenied("Nothing was sent: that is this conversation. Just answer.")
+            context = MessageContext(person=person, notes=self._notes(session, place, origins))
+            await messenger.post(session, self._turn, text, files, context, once=once)
+        except StoreUnavailable as error:
+            raise ToolFailed("Nothing was sent: the disk accepts no writes now.") from error
+        _log.info("message.posted", channel=name, own=self.is_own(to), files=len(files))
+        return f"It is on its way to {recipient}."
+
+    async def reply_to_invitation(self, reply: InvitationReply, *, key: str, origins: Origins) -> None:
+        """Post a reply by mail, once per ``key``. Raises ToolError."""
+        messenger, name, place = self._messenger, self._mail_account, reply.organizer
+        with speaking(messenger.language_of(f"{name}:{place}")):
+            text = _ANSWERS[reply.answer](self._who, reply.title, reply.proposed)
+        try:
+            messenger.check_limits(self._turn)
+            session, _person = await messenger.find_place("", name, place, topic=text)
+            notes = self._notes(session, place, origins)
+            context = MessageContext(notes=notes, headline=text, itip=reply.content)
+            await messenger.post(session, self._turn, text, (), context, once=self._once(key))
+        except StoreUnavailable as error:
+            raise ToolFailed(_NO_REPLY) from error
+        _log.info("invitation.answered", channel=name)
+
+    def _notes(self, session: SessionKey, place: str, origins: Origins) -> MessageNotes:
+        scope = scope_at(self._messenger.access, session, place)
+        return MessageNotes(scope=scope, origins=to_json(origins) or None)
+
+    def _once(self, key: str) -> tuple[str, str]:
+        return f"message {self._session}", f"{self._turn} {key}"
 
 
 def _address_in(to: str) -> str:
     """The address in ``channel:address``; empty: no certain one is meant."""
     return normalise(to.strip().partition(":")[2])
-
-
-def _once(here: SessionKey, turn: str, key: str) -> tuple[str, str]:
-    return f"message {here}", f"{turn} {key}"
 
 
 def _topic(text: str, files: Sequence[Attachment]) -> str:

@@ -142,11 +142,7 @@ def fatal(suspect: Suspect | None, limit: int = MAX_DEATHS) -> str | None:
 
 def kills(record: CrashRecord, limit: int = MAX_DEATHS) -> bool:
     """
-    Return True if the process dies of it: it was alone in flight at the last ``limit`` deaths and got no
-    further. One death more where it was in flight with others before, and two where others died alone since,
-    too, and came through. Two killers take turns: so ``limit + 2`` deaths alone are enough without a row, and
-    one more for each such death of others.
+    Return True if the process dies of it: it was alone in flight at ``limit`` deaths and got no further; one
+    death more where it was in flight at others, with company or at an earlier step.
     """
-    with_others = record.deaths > record.alone
-    in_a_row = limit + with_others + min(record.others, 2)
-    return record.in_a_row >= in_a_row or record.alone >= limit + 2 + record.others
+    return record.alone >= limit + (record.deaths > record.alone)

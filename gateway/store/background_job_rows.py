@@ -16,7 +16,7 @@ from enum import StrEnum
 from typing import Literal
 
 from agent_core.messages import Audience, InboundMessage, MessageContext, OrderNote, Sender, SessionKey
-from agent_core.provenance import Origins, from_json, to_json
+from agent_core.provenance import Origins, from_json
 from gateway.store.model import InboxRow
 from gateway.store.states import InboxState
 
@@ -131,28 +131,14 @@ def job_message(
     audience: Audience,
     at: datetime,
     context: MessageContext,
-    name: str = "",
-    started_by: str = "",
-    command: bool = False,
-    origins: Origins = (),
-    by_heartbeat: bool = False,
-    state: str = "",
+    note: OrderNote = OrderNote(),  # noqa: B008 - a frozen value
 ) -> InboundMessage:
-    """Return the message of a background job; the same ``key`` gives the same native id."""
+    """Return the message of a background job, with its order; the same ``key`` gives the same native id."""
     digest = hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest()
     number, letters = int.from_bytes(digest[:8]), ""
     for _ in range(6):
         number, at_letter = divmod(number, len(_LETTERS))
         letters += _LETTERS[at_letter]
-    note = OrderNote(
-        place=str(place),
-        name=name,
-        started_by=started_by,
-        command=command,
-        origins=to_json(origins),
-        by_heartbeat=by_heartbeat,
-        state=state,
-    )
     return InboundMessage(
         channel=place.channel,
         account=account,
@@ -163,7 +149,7 @@ def job_message(
         received_at=at,
         audience=audience,
         kind=KIND,
-        context=_inherited(context, note),
+        context=_inherited(context, replace(note, place=str(place))),
     )
 
 

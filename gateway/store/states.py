@@ -103,15 +103,11 @@ class CrashRecord:
     """
     The crash record of a turn or an outbox row.
 
-    ``deaths`` counts those while in flight, ``alone`` with nothing else, ``in_a_row`` the newest consecutive
-    ones alone at the same step; ``others`` those since the first at which another, later innocent, row was
-    alone.
+    ``deaths`` counts those while in flight, ``alone`` those of them with nothing else at its newest step.
     """
 
     deaths: int = 0
     alone: int = 0
-    in_a_row: int = 0
-    others: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,8 +46,7 @@ class TurnPolicy:
     The limits of one turn.
 
     Args:
-        max_attempts: Consecutive deaths with nothing else in flight, at the same step, before it is
-            dead-lettered; two more suffice in any case.
+        max_attempts: Deaths with nothing else in flight, at the same step, before it is dead-lettered.
         outage_budget_s: The longest wait for an unavailable model.
         merge: The most messages of one turn.
     """

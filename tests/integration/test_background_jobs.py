@@ -13,7 +13,7 @@ import anyio
 import pytest
 
 from agent_core.errors import ModelRefused
-from agent_core.messages import Audience, MessageContext, SessionKey
+from agent_core.messages import Audience, MessageContext, OrderNote, SessionKey
 from agent_core.models import (
     MemoryScope,
     Message,
@@ -23,7 +23,7 @@ from agent_core.models import (
     ToolDefinition,
     ToolResult,
 )
-from agent_core.provenance import untrusted_origin
+from agent_core.provenance import to_json, untrusted_origin
 from agent_core.tools.effects import Effect
 from gateway.errors import NotFound
 from gateway.operations import background_operations
@@ -204,7 +204,7 @@ async def test_the_list_of_jobs_has_the_origins_of_the_jobs(tmp_path: Path) -> N
         jobs = one.built.proactive.background_jobs
         place = JobPlace(SessionKey("matrix", f"dm-{ANN}"), "bot", ANN)
         page = untrusted_origin("web", "https://evil.example/", EPOCH)
-        job = await jobs.start(place, "read it", key="t", origins=(page,))
+        job = await jobs.start(place, "read it", key="t", note=OrderNote(origins=to_json([page])))
         mine = SessionBackgroundJobs(jobs, place, turn="t")
         assert (await mine.list_text())[1] == (page,)
         await until_idle(one)

@@ -1,9 +1,8 @@
-"""Connections that are lost in the commit: what has happened is told, what has not is made again, each once."""
+"""Connections that are lost in the commit: the caller is told, its claim is undone, and nothing is lost or doubled."""
 
 from __future__ import annotations
 
 import asyncio
-import itertools
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
@@ -15,11 +14,11 @@ from agent_core.messages import Amendment
 from agent_core.models import Purpose, Usage
 from gateway.store.model import Completion
 from gateway.store.postgres import pool
-from gateway.store.postgres.pool import Pool, ServerCall
+from gateway.store.postgres.pool import Pool
 from gateway.store.postgres.postgres_connection import Transaction
 from gateway.store.postgres.postgres_queue import PostgresQueue
 from gateway.store.states import InboxState
-from gateway.store.stores import StoreUnavailable
+from gateway.store.stores import LostTurn, StoreUnavailable
 from gateway.store.wakeups import Wakeups
 from tests.clock import ManualClock
 from tests.contract.queue_data import BOT, OTHER, ROOM, accept, claim, out
@@ -61,7 +60,7 @@ class Cuts:
             self.gone = self.away
             raise psycopg.OperationalError("the connection is lost")
 
-        def away(pool: Pool) -> tuple[psycopg.Connection, str]:
+        def away(pool: Pool) -> psycopg.Connection:
             if self.gone:
                 self.gone -= 1
                 raise psycopg.OperationalError("the server is away")
@@ -76,12 +75,12 @@ def cuts(monkeypatch: pytest.MonkeyPatch) -> Cuts:
     return Cuts(monkeypatch)
 
 
-@pytest.fixture(params=["asked", "not asked"])
-def is_asked(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """Whether the server is asked what became of it. The control is a queue that does not ask."""
-    if request.param == "not asked":
-        monkeypatch.setattr(ServerCall, "is_open", False)
-    return request.param == "asked"
+@pytest.fixture(params=["made good", "forgotten"])
+def is_mended(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Whether what a lost commit leaves is made good. The control is a queue that forgets it."""
+    if request.param == "forgotten":
+        monkeypatch.setattr(Pool, "_take_back", lambda pool, call: None)
+    return request.param == "made good"
 
 
 async def until(found: Callable[[], bool]) -> None:
@@ -103,50 +102,62 @@ async def repeated(call: Callable[[], Awaitable[object]]) -> None:
 
 
 @pytest.mark.parametrize("happens", [True, False])
-async def test_what_has_no_key_counts_once(house: Harness, cuts: Cuts, *, is_asked: bool, happens: bool):
-    """A cost and a message to nobody's question, whose callers repeat what was refused."""
+async def test_what_is_repeated_counts_once(house: Harness, cuts: Cuts, *, happens: bool):
+    """Its caller is told, and repeats it: a message and a post have keys. The control is a cost, which has none."""
     store = house.store
-    for call in (
+    calls = (
+        lambda: accept(store, "a"),
+        lambda: store.outbox.post([NOTE], once=("note", "1")),
         lambda: store.usage.add(ROOM, Usage(calls=1, prompt_tokens=7), Purpose.CHAT),
-        lambda: store.outbox.post([NOTE]),
-    ):
+    )
+    for call in calls:
         cuts.left, cuts.away = [happens], 2
         await repeated(call)
     cuts.gone = 0
     [row] = await store.usage.rows()
-    counted = (row.usage.calls, row.usage.prompt_tokens, len(await store.outbox.rows()))
-    assert counted == ((2, 14, 2) if happens and not is_asked else (1, 7, 1))
+    assert (len(await store.inbox.rows()), len(await store.outbox.rows())) == (1, 1)
+    assert row.usage.calls == 1 + happens
 
 
 @pytest.mark.parametrize("happens", [True, False])
-async def test_a_claim_is_had_or_has_not_happened(
-    house: Harness, cuts: Cuts, *, is_asked: bool, happens: bool
+async def test_an_answer_is_committed_once(house: Harness, cuts: Cuts, *, happens: bool):
+    """What has happened has ended the claim, so a repetition is refused."""
+    await accept(house.store, "a")
+    turn = await claim(house.store)
+    cuts.left = [happens]
+    try:
+        await repeated(lambda: house.store.turns.complete(turn, Completion(outbound=[out("Hi")])))
+    except LostTurn:
+        assert happens
+    assert [row.message.text for row in await house.store.outbox.rows()] == ["Hi"]
+
+
+@pytest.mark.parametrize("happens", [True, False])
+async def test_a_claim_whose_commit_is_lost_is_undone(
+    house: Harness, cuts: Cuts, *, is_mended: bool, happens: bool
 ):
     """Else its row would be running in a process that does not know of it."""
     await accept(house.store, "a")
     cuts.left, cuts.away = [happens], 2
-    turn = None
-    try:
-        turn = await claim(house.store)
-    except StoreUnavailable:
-        assert not is_asked
+    with pytest.raises(StoreUnavailable):
+        await claim(house.store)
+    await house.store.database.writer._none_open.wait()
     cuts.gone = 0
     [row] = await house.store.inbox.rows()
-    assert (row.state is InboxState.RUNNING) == (turn is not None or happens)
-    if is_asked:
-        assert turn is not None and row.attempts == 1
-        await house.store.turns.complete(turn, Completion(outbound=[out("Hi")]))
+    assert (row.state is InboxState.READY) == (is_mended or not happens)
+    if is_mended:
+        assert row.attempts == 0
+        await house.store.turns.complete(await claim(house.store), Completion(outbound=[out("Hi")]))
 
 
 @pytest.mark.parametrize("happens", [True, False])
 async def test_a_claim_of_nobody_is_undone_through_every_loss(
-    house: Harness, cuts: Cuts, *, is_asked: bool, happens: bool
+    house: Harness, cuts: Cuts, *, is_mended: bool, happens: bool
 ):
     """Its caller was cancelled, its own commit and that of what undoes it were lost, and the server was away."""
     await accept(house.store, "a")
     heard = house.heard["session"]
     heard.clear()
-    # An undo of which the queue loses every trace leaves the row running.
     cuts.left, cuts.away = [True, happens], 2
     task = asyncio.ensure_future(house.store.turns.claim(ROOM))
     await until(lambda: len(cuts.left) == 1)
@@ -156,8 +167,8 @@ async def test_a_claim_of_nobody_is_undone_through_every_loss(
     await house.store.database.writer._none_open.wait()
     cuts.gone = 0
     [row] = await house.store.inbox.rows()
-    assert (row.state is InboxState.READY) == is_asked
-    if is_asked:
+    assert (row.state is InboxState.READY) == is_mended
+    if is_mended:
         assert row.attempts == 0
         await until(lambda: bool(heard))
 
@@ -196,7 +207,7 @@ async def test_an_undo_that_is_refused_does_not_keep_the_server_busy(
         await writer._none_open.wait()
 
 
-async def test_what_a_lost_commit_would_have_told_is_told(house: Harness, cuts: Cuts, *, is_asked: bool):
+async def test_what_a_lost_commit_would_have_told_is_told(house: Harness, cuts: Cuts, *, is_mended: bool):
     """A message, a command, an answer with its line: each was committed, and nobody was told so."""
     store = house.store
     cuts.left = [True]
@@ -205,11 +216,12 @@ async def test_what_a_lost_commit_would_have_told_is_told(house: Harness, cuts: 
     cuts.left = [True]
     await repeated(lambda: accept(store, "b", session=OTHER, alone=True))
     cuts.left = [True]
-    await repeated(lambda: store.outbox.post([NOTE]))
+    await repeated(lambda: store.outbox.post([NOTE], once=("note", "1")))
+    await store.database.writer._none_open.wait()
     await anyio.sleep(0.05)
     told = {(work.session, work.is_quick) for work in house.heard["session"]}
-    assert told == ({(ROOM, False), (OTHER, True)} if is_asked else set())
-    assert "email" in house.heard["outbox"]
+    assert told == ({(ROOM, False), (OTHER, True)} if is_mended else set())
+    assert ("email" in house.heard["outbox"]) == is_mended
 
 
 async def test_a_turn_that_was_taken_away_is_told(house: Harness, cuts: Cuts):
@@ -217,7 +229,8 @@ async def test_a_turn_that_was_taken_away_is_told(house: Harness, cuts: Cuts):
     await accept(house.store, "a")
     turn = await claim(house.store)
     cuts.left = [True]
-    await house.store.inbox.accept("matrix", BOT, [], {}, [Amendment(kind="stop", session=ROOM, sender="")])
+    stop = Amendment(kind="stop", session=ROOM, sender="")
+    await repeated(lambda: house.store.inbox.accept("matrix", BOT, [], {}, [stop]))
     await until(lambda: bool(house.heard["stopped"]))
     assert [(one.session, one.turn) for one in house.heard["stopped"]] == [(ROOM, turn.id)]
 
@@ -228,32 +241,12 @@ async def test_a_decision_is_told(house: Harness, cuts: Cuts):
     step = replace(question(), result=None)
     await house.store.approvals.ask(await claim(house.store), step, [NOTE], why="waits", delay_s=None)
     cuts.left = [True]
-    await house.store.approvals.decide("t1", {"verdict": "approved"})
+    await repeated(lambda: house.store.approvals.decide("t1", {"verdict": "approved"}))
     await until(lambda: house.heard["decided"] == ["t1"])
 
 
-async def test_a_server_that_took_over_cannot_say_so_the_claim_is_undone(
-    house: Harness, cuts: Cuts, monkeypatch: pytest.MonkeyPatch
-):
-    """Its transactions have the numbers of others: it is not believed, and the caller is told before anybody claims again."""
-    timelines = itertools.count()
-    monkeypatch.setattr("gateway.store.postgres.pool.timeline_of", lambda db: str(next(timelines)))
-    await accept(house.store, "a")
-    for happens in (True, False):
-        cuts.left = [happens]
-        with pytest.raises(StoreUnavailable):
-            await claim(house.store)
-        [row] = await house.store.inbox.rows()
-        assert (row.state, row.attempts) == (InboxState.READY, 0)
-        cuts.left = [happens]
-        with pytest.raises(StoreUnavailable):
-            await house.store.usage.add(ROOM, Usage(calls=1), Purpose.CHAT)
-    assert [row.usage.calls for row in await house.store.usage.rows()] == [1]
-
-
-async def test_a_caller_does_not_wait_for_ever(house: Harness, cuts: Cuts, monkeypatch: pytest.MonkeyPatch):
-    """After a while they are told that nobody knows, and what was committed is told when the server is back."""
-    monkeypatch.setattr(pool, "NOTIFIED_WITHIN_S", 0.1)
+async def test_a_caller_does_not_wait_for_a_server_that_is_away(house: Harness, cuts: Cuts):
+    """They are told that nobody knows, and what was committed is told when the server is back."""
     cuts.left, cuts.away = [True], 10_000
     with anyio.fail_after(60):
         with pytest.raises(StoreUnavailable):

@@ -236,14 +236,14 @@ class TestToTheOwner:
     async def test_cut_off_before_it_was_posted_the_last_one_allowed_is_sent(self, tmp_path, monkeypatch):
         """A wish that was counted and never posted does not stand in its own way."""
         monkeypatch.setattr("gateway.proactive.messenger.PER_TURN", 1)
-        finished, failures = Messenger._check_limits, [1, 2]
+        finished, failures = Messenger.check_limits, [1, 2]
 
         def failing(self: Messenger, turn: str) -> None:
             finished(self, turn)
             if failures and failures.pop() == 1:  # the second time, right before it is posted
                 raise StepLost
 
-        monkeypatch.setattr(Messenger, "_check_limits", failing)
+        monkeypatch.setattr(Messenger, "check_limits", failing)
         send = RunMessages.send
 
         async def twice(self: RunMessages, *given: Any, **named: Any) -> str:

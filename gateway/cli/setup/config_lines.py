@@ -32,9 +32,6 @@ _NOTES: dict[tuple[str, ...], str] = {
     ("timezone",): "of all times that are said to you and by you",
     ("llm", "providers"): "who runs the models, and the key for it; api_base for a server of your own",
     ("llm", "models"): "the models, under names that you choose",
-    ("voice",): "Voice messages. The provider gets all of them; see docs/voice.md.",
-    ("voice", "transcribe"): "turns them into text",
-    ("voice", "speak"): "speaks answers; same: only answers to voice messages",
     ("gateway", "http"): "for your browser: squidbot console gives you a link; docs/console.md",
     ("channels",): "Where people talk to squidbot. allow_from names who else may; you always may.",
     **{
@@ -46,15 +43,6 @@ _NOTES: dict[tuple[str, ...], str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class VoiceAnswers:
-    """The models of a provider that listen and, unless empty, speak."""
-
-    provider: str
-    listens: str
-    speaks: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class Answers:
     """
     All answers. ``channels`` are the settings by kind; a kind in ``off`` is switched off, others stay as they
@@ -63,7 +51,6 @@ class Answers:
 
     owner: tuple[str, ...]
     model: ModelOffer | None = None
-    voice: VoiceAnswers | None = None
     channels: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     off: frozenset[str] = frozenset()
     timezone: str = ""
@@ -88,16 +75,11 @@ def settings_of(answers: Answers, now: Tree) -> Tree:
             for name in [name for name in section if name not in there and name in fields]:
                 if section[name] == fields[name].default:
                     del section[name]
-    voice = answers.voice
-    spoken = (("transcribe", voice.listens), ("speak", voice.speaks)) if voice else ()
     whole = {
         "owner": _owner(answers.owner, now),
         "timezone": answers.timezone,
         "language": answers.language,
         "llm": _model(answers.model, now.get("llm") or {}) if answers.model else {},
-        "voice": {
-            part: {"provider": voice.provider, "model": model} for part, model in spoken if voice and model
-        },
         "channels": channels,
         "gateway": {"http": {"listen": answers.console, "console": True}} if answers.console else {},
     }

@@ -47,7 +47,6 @@ class Given:
     api_key: str | None = field(default=None, repr=False)
     probe: bool = True
     hello: bool = True
-    voice: str | None = None
     install: str | None = None
 
     def as_mapping(self) -> dict[str, object]:
@@ -125,9 +124,8 @@ def _value(name: str, options: Mapping[str, object], environ: Mapping[str, str])
     if text is None or not text.strip():
         return None
     text = clean(text, option)
-    choices = {"install": ("user", "system"), "voice": ("no", "listen", "answer")}.get(name)
-    if choices and text not in choices:
-        raise ValueError(f"--{name} is {', '.join(choices[:-1])} or {choices[-1]}, not {text!r}")
+    if name == "install" and text not in ("user", "system"):
+        raise ValueError(f"--install is user or system, not {text!r}")
     if name == "timezone":
         return time_zone(text).key
     if name == "tls_ca_file":

@@ -1,4 +1,4 @@
-"""Asks who the owner is, which model answers, and whether it understands voice messages."""
+"""Asks who the owner is, and which model answers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any
 
 from agent_core.text import time_zone
 from channels.setup import TRIES, Check, Dialogue, SetupFailed, SetupForm, SetupRefused
-from gateway.cli.setup.config_lines import VoiceAnswers
 from gateway.cli.setup.model_probe import (
     ModelOffer,
     find_offer,
@@ -23,12 +22,6 @@ from gateway.plugins import channel_kinds, setup_forms
 from gateway.proactive.jobs.trigger_parsing import zone_name
 from gateway.routing.access import kind_of, normalise
 from gateway.settings import Settings
-
-_VOICE: Mapping[str, tuple[str, str]] = {
-    "openai": ("openai/whisper-1", "openai/tts-1"),
-    "groq": ("groq/whisper-large-v3-turbo", ""),
-}
-"""The models that listen and speak, by the prefix of a chat model: those with a known price."""
 
 
 def ask_owner(
@@ -190,41 +183,6 @@ def _proved(offer: ModelOffer, given: Given, settings: Settings, dialogue: Dialo
         if offer.needs_litellm:
             dialogue.say("  (squidbot calls it through litellm, in a separate process that takes 270 MB.)")
     return None if _is_present(offer, settings) else offer
-
-
-def ask_voice(
-    given: Given, settings: Settings, dialogue: Dialogue, *, chosen: ModelOffer | None
-) -> VoiceAnswers | None:
-    """
-    The models that transcribe and speak from now on; None: nothing changes.
-
-    Args:
-        chosen: The model that answers from now on; None: the configured one.
-
-    Raises:
-        SetupFailed: The provider cannot what an option says.
-    """
-    model = chosen or configured_model(settings)
-    if given.voice == "no" or (given.voice is None and (settings.voice.transcribe or settings.voice.speak)):
-        return None
-    known = _VOICE.get(model.model.partition("/")[0]) if model and not model.api_base else None
-    listens, speaks = known or ("", "")
-    wishes = ["no", "listen", "answer"] if speaks else ["no", "listen"] if listens else ["no"]
-    wish = given.voice
-    if wish is None and listens:
-        told = ["no, they stay files", f"yes ({listens} turns them into text)"]
-        told += [f"yes, and answer them by text and by voice ({speaks} speaks)"] if speaks else []
-        if dialogue.interactive:
-            dialogue.say("Should squidbot understand voice messages?")
-        wish = wishes[dialogue.choose("  Number", told)]
-        dialogue.note("--voice", wish)
-    elif wish not in (None, *wishes):
-        raise SetupFailed(
-            f"--voice {wish}: squidbot knows no voice model of this provider; see docs/voice.md"
-        )
-    if model is None or wish in (None, "no"):
-        return None
-    return VoiceAnswers(model.provider, listens, speaks if wish == "answer" else "")
 
 
 def configured_model(settings: Settings) -> ModelOffer | None:

@@ -36,7 +36,7 @@ from gateway.cli.setup.config_writer import ExistingConfig, plan, read_existing,
 from gateway.cli.setup.dialogue import Cancelled, Terminal
 from gateway.cli.setup.model_probe import key_variable
 from gateway.cli.setup.options import Given
-from gateway.cli.setup.owner_questions import ask_model, ask_owner, ask_timezone, ask_voice
+from gateway.cli.setup.owner_questions import ask_model, ask_owner, ask_timezone
 from gateway.cli.setup.systemd import InstalledService, Kind, SystemPlaces, install
 from gateway.errors import StateUnusable, describe
 from gateway.plugins import channel_kinds, setup_forms
@@ -192,13 +192,11 @@ class Init:
         )
         zone = ask_timezone(self.given, existing.settings, self.dialogue)
         model = ask_model(self.given, existing.settings, self.dialogue, self.environ)
-        voice = ask_voice(self.given, existing.settings, self.dialogue, chosen=model)
         planned = plan(
             existing,
             Answers(
                 owner,
                 model,
-                voice,
                 {kind: each.settings for kind, each in asked.items() if each.settings is not None},
                 frozenset(kind for kind, each in asked.items() if each.off),
                 zone,
@@ -351,7 +349,7 @@ class Init:
         say("To give it a name and a manner, send it `!persona You are Ada, warm and brief.`")
         kinds = {settings.channels.kinds()[name] for name in settings.channels.enabled()}
         if settings.voice.transcribe is None and any(channel_kinds()[kind].has_rooms for kind in kinds):
-            say("Voice messages stay files until you set voice.transcribe: see docs/voice.md")
+            say("Voice messages stay files until you set voice.transcribe: see docs/voice-messages.md")
 
 
 def _looks_into_homes(settings: Settings) -> bool:

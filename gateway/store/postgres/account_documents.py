@@ -209,7 +209,7 @@ class AccountState:
     def read(self, name: str, run: Callable[[psycopg.Connection], Iterator[_Result]]) -> Iterator[_Result]:
         """Yield a query's results in a thread, without time limit. Raises StateUnreachable."""
         with self._away(name):
-            db, _ = self._reach.connect()
+            db = self._reach.connect()
             with contextlib.closing(db):
                 transaction = self._reach.transaction(db, name)
                 transaction.execute("SELECT set_config('statement_timeout', '60s', true)")
@@ -234,7 +234,7 @@ class AccountState:
         is_second = False
         while True:
             if self._db is None or self._db.closed:
-                self._db, _ = self._reach.connect()
+                self._db = self._reach.connect()
             transaction = self._reach.transaction(self._db, name)
             committing = False
             try:

@@ -6,10 +6,9 @@ Every commit is synced, since a lost claim would give two processes the same fen
 once, and a call whose connection is lost before the commit is repeated. During an outage connections are
 tried with a growing pause. A cancelled caller's claim is undone, until the server accepts it.
 
-A call whose connection is lost during the commit is in doubt, and goes through the queue again until the
-server says what became of its transaction: it returns or is repeated. After a takeover ids are reused and the
-outcome is unknowable: a claim is undone, and others get `StoreUnavailable`, as do callers (except claims,
-which would meet themselves) after `NOTIFIED_WITHIN_S`. Recorded facts are lost, so all signals fire.
+Of a call whose connection is lost during the commit nobody knows whether it has happened. Its caller gets
+`StoreUnavailable`, and what callers repeat is recognised by its key or its claim. A claim is undone, as its
+token is known, and all signals fire, as those of the commit are lost.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ import anyio
 import psycopg
 import structlog
 
-from gateway.store.postgres.postgres_connection import TOO_MANY, Transaction, outcome_of, timeline_of
+from gateway.store.postgres.postgres_connection import TOO_MANY, Transaction
 from gateway.store.postgres.postgres_errors import (
     is_conflict,
     is_connection_lost,
@@ -40,10 +39,8 @@ from gateway.store.sql.engine import NOTHING, CallLimit, ConnectionPort, Locks, 
 from gateway.store.sql.signals import waiting_facts
 from gateway.store.store_errors import Fenced, LostTurn, StoreUnavailable
 
-NOTIFIED_WITHIN_S = 60.0
 RETRY_UNDO_S = 1.0
 """Between the tries of an undo that is refused: the disk of the server may stay full."""
-_CHECK_EVERY_S = 0.05
 _MAX_PAUSE_S = 5.0
 _TRIES = 10
 _LOCK_TIMEOUT = "55P03"
@@ -52,14 +49,6 @@ _Result = TypeVar("_Result")
 NotifyHandler = Callable[[str], object]
 """Called on the event loop with what the triggers of a committed transaction have recorded."""
 _log = structlog.get_logger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class UncertainCommit:
-    """The id of a transaction that may or may not have been committed, and the server's timeline."""
-
-    number: str
-    timeline: str
 
 
 @dataclass(slots=True, eq=False)
@@ -72,21 +61,18 @@ class ServerCall:
     undo: Callable[[ConnectionPort, Any], object] | None
     future: asyncio.Future[Any] | None
     undoes: bool = False
-    """The call undoes another one, and is repeated until the server accepts it."""
+    """The call undoes another one and fires all signals; it is repeated until the server accepts it."""
     abandoned: bool = False
     delivered: bool = False
     value: Any = None
     error: BaseException | None = None
     facts: str = ""
-    doubt: UncertainCommit | None = None
-    doubted_at: float | None = None
-    told: bool = False
+    signals_lost: bool = False
 
     @property
-    def is_open(self) -> bool:
-        """Return True if the call's outcome is unknown, or it is an undo, which nobody else would repeat."""
-        refused = isinstance(self.error, StoreUnavailable) and not isinstance(self.error, Fenced)
-        return self.doubt is not None or (self.undoes and refused)
+    def is_refused_undo(self) -> bool:
+        """Return True for an undo that was refused, as nobody else would repeat it."""
+        return self.undoes and isinstance(self.error, StoreUnavailable) and not isinstance(self.error, Fenced)
 
 
 class ServerReach:
@@ -158,20 +144,19 @@ class Pool:
         for thread in self._threads:
             thread.start()
 
-    def connect(self) -> tuple[psycopg.Connection, str]:
-        """Return a new connection, and the timeline of its server; called on a thread."""
+    def connect(self) -> psycopg.Connection:
+        """Return a new connection; called on a thread."""
         too_early = self.reach.retry_error()
         if too_early is not None:
             raise too_early.with_traceback(None)  # raised many times, it would accumulate all their frames
         try:
             db = self._connect()
-            timeline = "" if self.look_only else timeline_of(db)
         except psycopg.Error as error:
             if is_unavailable(error):
                 self.reach.note_failure(error)
             raise
         self.reach.note_success()
-        return db, timeline
+        return db
 
     def transaction(self, db: psycopg.Connection, name: str) -> Transaction:
         """Return a transaction for a call of this name."""
@@ -217,7 +202,7 @@ class Pool:
             return await future
         except asyncio.CancelledError:
             call.abandoned = True
-            if call.delivered:
+            if call.delivered and call.undo is not None and call.error is None:
                 self._take_back(call)
             raise
 
@@ -227,10 +212,16 @@ class Pool:
         self._queue.put(call)
 
     def _take_back(self, call: ServerCall) -> None:
-        """Undo what has happened for a caller that is gone."""
+        """Undo what has happened, or may have, for a caller that does not know of it; fire all signals."""
         undo, value = call.undo, call.value
-        if undo is not None and call.error is None:
-            self._put(ServerCall(call.name, lambda db: undo(db, value), call.locks, None, None, undoes=True))
+        is_unknown = call.abandoned or call.error is not None
+
+        def run(db: ConnectionPort) -> None:
+            if undo is not None and is_unknown:
+                with contextlib.suppress(LostTurn):  # it has not happened, or is already undone
+                    undo(db, value)
+
+        self._put(ServerCall(call.name, run, call.locks, None, None, undoes=True))
 
     # ── on the threads ──
 
@@ -238,7 +229,7 @@ class Pool:
         serving = _Serving(self)
         try:
             while (call := self._queue.get()) is not None:
-                if not call.abandoned or call.doubt is not None:
+                if not call.abandoned:
                     self._busy_since[number] = time.monotonic()
                     serving.serve(call)
                     self._busy_since[number] = None
@@ -252,8 +243,8 @@ class Pool:
     # ── on the event loop ──
 
     def _deliver(self, call: ServerCall) -> None:
-        if call.is_open and not self.closing:
-            self._ask_again(call)
+        if call.is_refused_undo and not self.closing:
+            self._loop.call_later(RETRY_UNDO_S, self._queue.put, call)
             return
         call.delivered = True
         try:
@@ -263,25 +254,14 @@ class Pool:
         except Exception:  # noqa: BLE001 - the caller waits for its result
             _log.exception("signal.failed")
         self._note(call)
+        if call.signals_lost or (call.abandoned and call.undo is not None and call.error is None):
+            self._take_back(call)
         if call.future is not None:
             self._calls_under_way.leave()
-            if call.abandoned:
-                self._take_back(call)
             self._give(call)
         self._open -= 1
         if not self._open:
             self._none_open.set()
-
-    def _ask_again(self, call: ServerCall) -> None:
-        """Queue a call whose outcome is open again; its caller is told after a while that nobody knows."""
-        now = self._loop.time()
-        if call.doubt is not None and call.doubted_at is None:
-            call.doubted_at = now
-            _log.warning("queue.commit_in_doubt", operation=call.name, detail=str(call.error))
-        if call.doubted_at is not None and now - call.doubted_at > NOTIFIED_WITHIN_S and call.undo is None:
-            call.told = True
-            self._give(call)
-        self._loop.call_later(RETRY_UNDO_S if call.doubt is None else _CHECK_EVERY_S, self._queue.put, call)
 
     @staticmethod
     def _give(call: ServerCall) -> None:
@@ -308,7 +288,6 @@ class _Serving:
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
         self._db: psycopg.Connection | None = None
-        self._timeline = ""
 
     def disconnect(self) -> None:
         db, self._db = self._db, None
@@ -318,45 +297,13 @@ class _Serving:
 
     def serve(self, call: ServerCall) -> None:
         try:
-            if call.doubt is None or self._settle(call, call.doubt):
-                call.error = None
-                self._serve(call)
+            call.error, call.signals_lost = None, False
+            self._serve(call)
         except psycopg.Error as error:
             call.error = unavailable(error, self._pool.where, call.name)
             call.error.__cause__ = None if call.error is error else error
         except BaseException as error:  # noqa: BLE001 - the caller gets any error, and the thread survives
             call.error = error
-
-    def _settle(self, call: ServerCall, doubt: UncertainCommit) -> bool:
-        """Resolve a lost commit; return True if nothing has happened and the call is to be repeated."""
-        db = self._connected()
-        found = outcome_of(db, doubt.number) if self._timeline and self._timeline == doubt.timeline else ""
-        if found == "in progress":
-            return False
-        if call.undoes and not found:
-            found = "aborted"  # an undo is idempotent
-        if found == "aborted" and not call.told:
-            call.doubt, call.error = None, asyncio.CancelledError() if call.abandoned else None
-            return not call.abandoned
-        if not found and call.undo is not None:
-            self._revert(db, call)
-        call.facts = self._all_facts(db)
-        call.doubt = None
-        if found == "committed":
-            call.error = None
-        _log.info("queue.doubt_ended", operation=call.name, outcome=found or "unknown")
-        return False
-
-    def _revert(self, db: psycopg.Connection, call: ServerCall) -> None:
-        assert call.undo is not None
-        transaction = self._pool.transaction(db, call.name)
-        try:
-            lock_first(transaction, call.locks)
-            call.undo(transaction, call.value)
-        except (LostTurn, Fenced):  # it has not happened, or is already undone
-            transaction.undo()
-        else:
-            transaction.commit()
 
     def _serve(self, call: ServerCall) -> None:
         tries, is_second = 0, False
@@ -367,7 +314,7 @@ class _Serving:
             try:
                 lock_first(transaction, call.locks)
                 call.value = call.run(transaction)
-                told = all_facts(transaction) if call.doubted_at is not None else ""
+                everything = all_facts(transaction) if call.undoes else ""
                 committing = not self._pool.look_only
                 noted = transaction.commit()
             except BaseException as error:
@@ -376,8 +323,7 @@ class _Serving:
                     raise
                 if is_connection_lost(error):
                     self.disconnect()
-                    if committing and transaction.number is not None:
-                        call.doubt = UncertainCommit(transaction.number, self._timeline)
+                    call.signals_lost = committing
                     if committing or is_second:
                         raise
                     is_second = True
@@ -389,30 +335,14 @@ class _Serving:
                 else:
                     raise
             else:
-                if noted == TOO_MANY:
-                    assert transaction.number is not None
-                    call.doubt = UncertainCommit(
-                        transaction.number, self._timeline
-                    )  # if the connection is lost now
-                    noted = self._all_facts(db)
-                    call.doubt = None
-                call.facts = told + noted
+                call.signals_lost = noted == TOO_MANY and not everything
+                call.facts = everything or ("" if noted == TOO_MANY else noted)
                 return
-
-    def _all_facts(self, db: psycopg.Connection) -> str:
-        look = Transaction(db, self._pool.home, look_only=True)
-        try:
-            facts = all_facts(look)
-            look.commit()
-        except psycopg.Error:
-            self._undo(look)
-            raise
-        return facts
 
     def _connected(self) -> psycopg.Connection:
         if self._db is not None and not self._db.closed:
             return self._db
-        self._db, self._timeline = self._pool.connect()
+        self._db = self._pool.connect()
         return self._db
 
     def _undo(self, transaction: Transaction) -> None:

@@ -170,24 +170,6 @@ def is_pooled(db: psycopg.Connection) -> bool:
     return found is None or found[0] != db.info.backend_pid
 
 
-def timeline_of(db: psycopg.Connection) -> str:
-    """Return the server's timeline, which changes with a takeover; "" if it may not be read."""
-    try:
-        found = db.execute("SELECT left(pg_walfile_name(pg_current_wal_lsn()), 8)", prepare=False).fetchone()
-    except (psycopg.ProgrammingError, psycopg.NotSupportedError):
-        return ""
-    return "" if found is None else str(found[0])
-
-
-def outcome_of(db: psycopg.Connection, number: str) -> str:
-    """Return a transaction's status: ``committed``, ``aborted``, ``in progress`` or "" if unknown."""
-    try:
-        found = db.execute("SELECT pg_xact_status(%s::xid8)", (number,), prepare=False).fetchone()
-    except psycopg.DataError:  # it does not belong to this timeline
-        return ""
-    return "" if found is None else str(found[0] or "")
-
-
 _HELD = sql.SQL(
     f"; SELECT EXISTS (SELECT 1 FROM {SCHEMA}.all_leases"  # noqa: S608 - constants
     " WHERE (home, name, holder, fence) = ({}, {}, {}, {}))"
@@ -222,8 +204,6 @@ class Transaction:
         self._home = home
         self._look_only = look_only
         self._begun = False
-        self.number: str | None = None
-        """The id by which the server can report its outcome later; None before the transaction has begun."""
 
     def execute(self, text: str, parameters: Parameters = (), /) -> Cursor:
         """Run a statement."""
@@ -294,9 +274,8 @@ class Transaction:
             else "ISOLATION LEVEL READ COMMITTED"
         )
         settings = {**_limits(locks), "squidbot.home": str(self._home), "search_path": SCHEMA}
-        first = sql.SQL("BEGIN {}; SELECT {}, {}").format(
+        first = sql.SQL("BEGIN {}; SELECT {}").format(
             sql.SQL(kind),
-            sql.SQL("NULL" if self._look_only else "pg_current_xact_id()::text"),
             sql.SQL(", ").join(
                 sql.SQL("set_config({}, {}, true)").format(name, value) for name, value in settings.items()
             ),
@@ -317,8 +296,6 @@ class Transaction:
             first += _HELD.format(self._home, *self._needs)
         self._begun = True
         begun = self._db.execute(first, prepare=False)
-        begun.nextset()
-        self.number = (begun.fetchone() or (None,))[0]
         if self._needs is not None:
             while begun.nextset():
                 pass

@@ -43,29 +43,15 @@ def send_item(outbox_id: int) -> str:
 def records_of(deaths: Iterable[Death], still_open: Collection[str]) -> dict[str, CrashRecord]:
     """Return the records of the items ``still_open``; the others have come through."""
     by_item: dict[str, list[Death]] = defaultdict(list)
-    newest_first = sorted(deaths, key=lambda death: -death.number)
-    for death in newest_first:
+    for death in sorted(deaths, key=lambda death: death.number):
         by_item[death.item].append(death)
-    innocent = [death.number for death in newest_first if death.company == 0 and death.item not in still_open]
     return {
         item: CrashRecord(
-            deaths=len(own),
-            alone=sum(death.company == 0 for death in own),
-            in_a_row=_in_a_row(newest_first, own[0]),
-            others=sum(number > own[-1].number for number in innocent),
+            deaths=len(own), alone=sum((death.step, death.company) == (own[-1].step, 0) for death in own)
         )
         for item in still_open
         if (own := by_item.get(item))
     }
-
-
-def _in_a_row(newest_first: Iterable[Death], newest: Death) -> int:
-    count = 0
-    for death in newest_first:
-        if (death.item, death.step, death.company) != (newest.item, newest.step, 0):
-            break
-        count += 1
-    return count
 
 
 def record(db: ConnectionPort, now: float) -> None:

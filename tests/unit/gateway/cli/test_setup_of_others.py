@@ -92,7 +92,7 @@ def run(monkeypatch: pytest.MonkeyPatch, folder: Path, typed: str) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO(typed))
     config = folder / "squidbot.yaml"
     config.write_text(CONFIG)
-    given = Given(matrix=False, email=False, model="demo", voice="no", hello=False, timezone="UTC")
+    given = Given(matrix=False, email=False, model="demo", hello=False, timezone="UTC")
     Init(given, Home(folder), config, Terminal(), {}).run()
 
 

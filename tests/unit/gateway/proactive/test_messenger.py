@@ -10,7 +10,7 @@ import pytest
 from agent_core.errors import ToolDenied, ToolFailed, ToolRetry
 from agent_core.messages import Audience, Sender, SessionKey
 from channels.base import ChannelUnavailable
-from gateway.proactive.messenger import PER_HOUR, PER_TURN, Messenger
+from gateway.proactive.messenger import PER_HOUR, PER_TURN, Messenger, RunMessages
 from gateway.routing.access import Access, Alias
 from gateway.store.sqlite.sqlite_queue import SqliteQueue
 from gateway.store.stores import Pending
@@ -44,6 +44,10 @@ def messenger(
     access = Access([Alias("matrix", ANN)], {"matrix": allowed})
     channel = LoopbackChannel(server, name="matrix")
     return Messenger(store, None, access=access, channels={"matrix": channel}, clock=clock or ManualClock())
+
+
+def run(messenger: Messenger, here: SessionKey, turn: str) -> RunMessages:
+    return RunMessages(messenger, here, turn, "Ann")
 
 
 def counting(store: SqliteQueue) -> list[int]:
@@ -98,10 +102,10 @@ async def test_nothing_is_sent_to_a_room_that_the_bot_has_left(store: SqliteQueu
     server = LoopbackServer()
     asked = messenger(store, server)
     to, here = f"matrix:{HALL.conversation}", SessionKey("matrix", f"dm-{ANN}")
-    assert "on its way" in await asked.send(here, "t", to, "hello", (), key="1", origins=())
+    assert "on its way" in await run(asked, here, "t").send(to, "hello", (), key="1", origins=())
     server.left.add(HALL.conversation)
     with pytest.raises(ToolFailed, match="no longer in"):
-        await asked.send(here, "t", to, "hello again", (), key="2", origins=())
+        await run(asked, here, "t").send(to, "hello again", (), key="2", origins=())
     assert [row.message.text for row in await store.outbox.rows()] == ["hello"]
 
 
@@ -111,15 +115,15 @@ async def test_there_is_a_limit_in_an_hour_and_what_was_posted_is_known(store: S
     clock, to, here = ManualClock(), f"matrix:{BOB}", SessionKey("matrix", f"dm-{ANN}")
     mine = messenger(store, LoopbackServer(), clock)
     for number in range(PER_HOUR):
-        assert not await mine.is_posted(here, f"t{number}", "1")
+        assert not await run(mine, here, f"t{number}").is_posted("1")
         for _ in range(2):
-            await mine.send(here, f"t{number}", to, f"hello {number}", (), key="1", origins=())
-        assert await mine.is_posted(here, f"t{number}", "1")
+            await run(mine, here, f"t{number}").send(to, f"hello {number}", (), key="1", origins=())
+        assert await run(mine, here, f"t{number}").is_posted("1")
     with pytest.raises(ToolDenied, match="in the last hour"):
-        await mine.send(here, "more", to, "hello", (), key="1", origins=())
+        await run(mine, here, "more").send(to, "hello", (), key="1", origins=())
     assert len(await store.outbox.rows(limit=100)) == PER_HOUR
     clock.advance(3601)
-    assert "on its way" in await mine.send(here, "more", to, "hello", (), key="1", origins=())
+    assert "on its way" in await run(mine, here, "more").send(to, "hello", (), key="1", origins=())
 
 
 async def test_there_is_a_limit_in_a_turn(store: SqliteQueue) -> None:
@@ -128,10 +132,10 @@ async def test_there_is_a_limit_in_a_turn(store: SqliteQueue) -> None:
     to, here = f"matrix:{BOB}", SessionKey("matrix", f"dm-{ANN}")
     mine = messenger(store, LoopbackServer())
     for number in range(PER_TURN):
-        await mine.send(here, "t", to, "hello", (), key=f"{number}", origins=())
+        await run(mine, here, "t").send(to, "hello", (), key=f"{number}", origins=())
     with pytest.raises(ToolDenied, match="in this turn"):
-        await mine.send(here, "t", to, "hello", (), key="more", origins=())
-    assert "on its way" in await mine.send(here, "u", to, "hello", (), key="1", origins=())
+        await run(mine, here, "t").send(to, "hello", (), key="more", origins=())
+    assert "on its way" in await run(mine, here, "u").send(to, "hello", (), key="1", origins=())
 
 
 class Away(LoopbackChannel):

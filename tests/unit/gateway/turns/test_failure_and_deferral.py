@@ -218,10 +218,10 @@ class TestDecideFailure:
         assert failure.public.endswith("I kept trying for an hour; please ask me again later.")
 
     def test_poison_is_what_the_process_died_of_too_often(self) -> None:
-        """Three deaths in a row with nothing else in flight; starts alone say nothing."""
+        """Three deaths with nothing else in flight; starts alone say nothing."""
         suspects = [
             Suspect(SessionKey("matrix", "!r"), one, turn="t")
-            for one in (CrashRecord(), CrashRecord(2, 2, 2), CrashRecord(9), CrashRecord(3, 3, 3))
+            for one in (CrashRecord(), CrashRecord(2, 2), CrashRecord(9), CrashRecord(3, 3))
         ]
         reasons = [fatal(each, POLICY.max_attempts) for each in suspects]
         assert [fatal_failure(turn(attempts=9), why) is None for why in reasons] == [
