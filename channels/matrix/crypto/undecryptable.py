@@ -24,7 +24,7 @@ WAITING = "waiting_for_keys"
 MAX_WAITING = 300
 PATIENCE_S = 5.0
 QUIET_S = 600.0
-_UNSIGNED = "unsigned device"  # no client can send this as its reason
+_UNSIGNED = "not-signed"  # no client can send this as its reason
 _CODE = re.compile(r"[a-z0-9._]{1,50}")
 _REASONS = {
     "m.unverified": gettext_noop(

@@ -62,7 +62,7 @@ def test_there_are_never_too_many():
 def test_an_unsigned_device_is_named_at_once():
     """The reason is ours: no client can send it. The control: without it, nothing is said yet."""
     one = waiting()
-    one.withheld(withheld("s", "unsigned device"))
+    one.withheld(withheld("s", "not-signed"))
     assert one.due_notices(0.0) == []
     one.add(ROOM, "$later", "t", sender=NIA, now=0.0, unsigned=True)
     [(_, text, [reference])] = one.due_notices(0.0)
