@@ -102,8 +102,8 @@ def _load(name: str, found: list[InstalledPlugin], taken: Collection[str]) -> No
         raise PluginRefused(f"{name!r} cannot be the name of a plugin")
     if not found:
         raise PluginRefused(
-            f"no installed package has a plugin {name!r}; install it beside squidbot, such as: "
-            f"uv tool install squidbot-gateway --with squidbot-{name}"
+            f"no installed package has a plugin {name!r}; install it beside squidbot, such as, in "
+            f"squidbot's clone: uv tool install . --with PATH/squidbot_{name.replace('-', '_')}.whl"
         )
     if len({one.distribution for one in found}) > 1:
         raise PluginRefused(f"{' and '.join(map(str, found))} both have a plugin {name!r}; uninstall one")

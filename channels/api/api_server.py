@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import secrets
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
@@ -145,16 +144,18 @@ class ApiServer:
     async def _answered(
         self, request: web.Request, token: ApiToken, key: str, shape: type[ReplyShape]
     ) -> web.StreamResponse:
+        body = await _body_of(request)
         read = partial(
             read_body,
-            await _body_of(request),
+            body,
             key=key,
             model=self._channel.model,
             person=token.person,
             ours=self._channel.account,
             conversation=request.headers.get("X-OpenWebUI-Chat-Id", ""),
         )
-        words = await to_thread.run_sync(read)  # megabytes of images would hold up everybody
+        # Megabytes of images would hold up everybody; a thread costs more than a few lines do.
+        words = read() if len(body) < 65_536 else await to_thread.run_sync(read)
         async with self._channel.ask(token, _key_of(request), words) as asked:
             name = hashlib.sha256(asked.native_id.encode()).hexdigest()[:29]
             reply = shape(name, self._channel.model, self._channel.services.clock.now(), words)
@@ -213,12 +214,12 @@ def addition(shown: str, text: str) -> str:
 
 
 def _key_of(request: web.Request) -> str:
-    """A name for the request: of its Idempotency-Key, else a new one."""
+    """A name for the request, of its Idempotency-Key; empty: it has none."""
     given = request.headers.get("Idempotency-Key", "")
     if len(given) > _MAX_KEY:
         raise BadRequest(f"The Idempotency-Key must have at most {_MAX_KEY} characters.")
     digest = hashlib.sha256(given.encode("utf-8", "surrogateescape")).hexdigest()
-    return digest[:32] if given else secrets.token_hex(16)
+    return digest[:32] if given else ""
 
 
 async def _body_of(request: web.Request) -> bytes:

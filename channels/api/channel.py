@@ -10,6 +10,7 @@ person's next request.
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -152,13 +153,13 @@ class ApiChannel:
     @asynccontextmanager
     async def ask(self, token: ApiToken, key: str, words: RequestWords) -> AsyncIterator[OpenRequest]:
         """
-        Accept a request and give its answer as it comes, see `watch`.
+        Accept a request and give its answer as it comes, see `watch`. Without a key it is a new one.
 
         Raises KeyReused, TooManyRequests, or ChannelUnavailable: it is not known whether it was accepted.
         """
-        inbox, native_id = self._running(), f"{token.digest[:16]}.{key}"
+        inbox, native_id = self._running(), f"{token.digest[:16]}.{key or secrets.token_hex(16)}"
         session = self.session_of(token.person, words.conversation, native_id)
-        stored = await self._stored(inbox, native_id)
+        stored = await self._stored(inbox, native_id) if key else []
         mine = [one for one in self._open.values() if one.native_id.startswith(token.digest[:16])]
         if sum(one.users for one in mine) >= MAX_OPEN:
             raise TooManyRequests(f"{MAX_OPEN} requests of this token are being answered; wait for one")

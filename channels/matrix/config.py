@@ -175,9 +175,10 @@ class MatrixConfig(AccountConfig):
     """Which answers wait for the owner's approval: none, answers to other people, or all."""
     encrypt_new_rooms: bool = True
     """Whether rooms that the bot creates are encrypted."""
-    trust_devices: Literal["all", "signed"] = "all"
+    trust_devices: Literal["all", "signed"] = "signed"
     """
-    Which devices get room keys: all devices of a room's members, or only those that their owners have signed.
+    Which devices of a room's members get room keys and are heard: only those that their owners have verified
+    (cross-signing, as Matrix demands since its version 1.18), or all.
     """
     batching: Literal["merge", "each"] = "merge"
     """

@@ -93,7 +93,7 @@ def build_proactive(
 
     background: list[Callable[[], Coroutine[Any, Any, None]]] = [monitor.run, alerts.run, budget.run]
     if heartbeat is not None and agent.dav.has_reminders:
-        background.append(_reminders(env, agent, notifier).run)
+        background.append(_reminders(env, queue, agent, notifier).run)
     if scheduling.enabled:
         background += [scheduler.run, watcher.run]
     return Proactive(
@@ -115,9 +115,11 @@ def build_proactive(
     )
 
 
-def _reminders(env: Environment, agent: AgentParts, notifier: OwnerNotifier) -> AppointmentReminders:
+def _reminders(
+    env: Environment, queue: Queue, agent: AgentParts, notifier: OwnerNotifier
+) -> AppointmentReminders:
     schedule = env.settings.agents.heartbeat.schedule()
-    return AppointmentReminders(agent.dav.list_reminders, notifier, schedule, env.clock)
+    return AppointmentReminders(agent.dav.list_reminders, queue, notifier, schedule, env.clock)
 
 
 def _watched_heartbeat(

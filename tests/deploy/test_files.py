@@ -45,6 +45,32 @@ def test_a_poor_dockerfile_is_found(hadolint: str, tmp_path: Path) -> None:
     assert "DL3006" in done.stdout
 
 
+def _findings(folder: Path) -> subprocess.CompletedProcess[str]:
+    """What zizmor has to say of workflows, without asking anybody."""
+    program = shutil.which("zizmor") or shutil.which(ROOT / ".cache/deploy/zizmor/bin/zizmor")
+    if program is None:
+        pytest.skip("zizmor is not there (make service-test gets it from PyPI)")
+    command = [program, "--offline", "--strict-collection", "--config", ROOT / ".github/zizmor.yml", folder]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_the_workflows_are_clean() -> None:
+    """They can be read, and nobody who opens an issue can run anything in them or take their tokens."""
+    done = _findings(ROOT / ".github/workflows")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    "change", [("run: make", "run: echo ${{ github.event.issue.title }} && make"), ("jobs:", "job:")]
+)
+def test_a_poor_workflow_is_found(tmp_path: Path, change: tuple[str, str]) -> None:
+    """The control: one that runs what others write, and one that is none."""
+    text = (ROOT / ".github/workflows/release.yml").read_text()
+    assert change[0] in text
+    (tmp_path / "poor.yml").write_text(text.replace(*change))
+    assert _findings(tmp_path / "poor.yml").returncode != 0
+
+
 @pytest.mark.parametrize("file", DOCKERFILES)
 def test_every_base_image_can_be_named_by_the_builder(file: str) -> None:
     """FROM goes through an ARG, so that a digest or an own registry needs no change of the file; no frontend is fetched."""

@@ -75,10 +75,12 @@ def test_made_up_reasons_are_one_reason():
 class Keys:
     """Has a key for everything, which reads the owner's words and is of a later point for all others."""
 
+    signed_only = False
+
     def receive(self, _body):
         return 1
 
-    def has_key(self, _room_id, _session_id):
+    def has_key(self, _sender, _room_id, _session_id):
         return True
 
     def decrypt(self, _room_id, event):

@@ -50,6 +50,7 @@ class Bot:
             "homeserver": self.url,
             "user_id": self.user_id,
             "password": self.credentials.password,
+            "trust_devices": "all",  # the people of the tests have no cross-signing
             **self.settings,
             **changes,
         }

@@ -45,10 +45,11 @@ def looks(monkeypatch: pytest.MonkeyPatch, calendar: CalendarServer) -> list[str
     return found
 
 
-def world(root: Path, calendar: CalendarServer, clock: ManualClock, **dav: Any) -> Any:
+def world(root: Path, calendar: CalendarServer, clock: ManualClock, chat: Any = None, **dav: Any) -> Any:
     account = {"url": calendar.url, "username": "you", "password": calendar.password, **dav}
     beat = {"interval_minutes": 30.0}
-    return house(root, checklist=None, heartbeat=beat, clock=clock, more={"tools": {"dav": account}})
+    there = {} if chat is None else {"chat": chat}
+    return house(root, checklist=None, heartbeat=beat, clock=clock, more={"tools": {"dav": account}}, **there)
 
 
 def put(calendar: CalendarServer, uid: str, minutes: float, *lines: str, summary: str = "Dentist") -> None:
@@ -121,6 +122,25 @@ async def test_more_than_a_few_at_once_are_all_told(
         await home.until(lambda: len(home.alerts()) == 21)
         told = "\n".join(await after_a_look(home, looks))
         assert [told.count(f"`Talk {number:02}`") for number in range(23)] == [1] * 23
+
+
+async def test_after_a_restart_more_are_told_and_none_again(
+    calendar: CalendarServer, looks: list[str], tmp_path: Path
+) -> None:
+    """In the same check-in: one that begins before all others, and one that begins last."""
+    for number in range(23):
+        put(calendar, f"n{number}", 20, summary=f"Talk {number:02}")
+    clock = ManualClock()
+    async with world(tmp_path, calendar, clock) as home:
+        chat = home.chat
+        await home.asked(ANN, "hello")
+        await home.until(lambda: len(home.alerts()) == 21)
+    put(calendar, "early", 10, summary="Talk 23")
+    put(calendar, "late", 25, summary="Talk 24")
+    async with world(tmp_path, calendar, clock, chat=chat) as home:
+        await home.until(lambda: "Talk 24" in "".join(each.text for each in home.alerts()))
+        told = "\n".join(await after_a_look(home, looks))
+        assert [told.count(f"`Talk {number:02}`") for number in range(25)] == [1] * 25
 
 
 async def test_an_outage_is_made_up_for(calendar: CalendarServer, looks: list[str], tmp_path: Path) -> None:

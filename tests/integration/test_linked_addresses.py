@@ -216,7 +216,8 @@ async def test_nobody_becomes_the_owner(tmp_path: Path) -> None:
         for mine in (ANN, ANN_MAIL):
             code = await code_of(home, MALLORY, mine)
             for said in (f"!link {code}", "!link yes", f"!link {MALLORY}"):
-                assert "owner.aliases" in await home.asked(ANN, said)
+                told = await home.asked(ANN, said)
+                assert "owner.aliases" in told and ("Add" in told and MALLORY in told) == (MALLORY in said)
                 assert "owner.aliases" in await said_in_mail(home, ANN_MAIL, said)
         assert nobody_linked(home)
         assert "blue7x" not in await home.asked(MALLORY, "!memory")

@@ -10,6 +10,7 @@ import anyio
 import pytest
 
 from channels.base import ChannelError
+from channels.matrix.config import MatrixConfig
 from tests.daemon import REPOSITORY, Daemon, matrix_settings
 from tests.integration.secret_peer import SecretPeer
 from tests.integration.test_matrix_element import account, asked, person, secret_room  # noqa: F401
@@ -118,8 +119,13 @@ async def test_devices_and_another_device(make_bot, synapse, fresh_credentials, 
 
 @pytest.mark.parametrize("devices", ["all", "signed"])
 async def test_unsigned_devices_by_setting(make_bot, synapse, fresh_credentials, tmp_path, devices):
-    """By default everybody's devices count, as in Element; with `trust_devices: signed` an unsigned one is not heard."""
-    nia = SecretPeer(synapse.url, fresh_credentials("nia"), tmp_path / "nia")
+    """
+    With `trust_devices: all` everybody's devices count. Otherwise an unsigned one is not heard: there is a notice,
+    and its client is told why it cannot read it.
+    """
+    nia, told = SecretPeer(synapse.url, fresh_credentials("nia"), tmp_path / "nia"), []
+    receive = nia.machine.receive
+    nia.machine.receive = lambda events: (told.extend(events), receive(events))[1]
     bot = make_bot(allow_from=[nia.user_id], trust_devices=devices)
     async with bot.up() as channel:
         room = nia.create_room(bot.user_id)
@@ -128,14 +134,39 @@ async def test_unsigned_devices_by_setting(make_bot, synapse, fresh_credentials,
         if devices == "all":
             await bot.inbox.until_accepted(1)
         else:
-            await bot.inbox.until(lambda inbox: inbox.facts[-1].get("encrypted_messages_unread") == 1)
+            await bot.inbox.until(lambda inbox: inbox.facts[-1].get("waiting_for_keys") == 1)
+            with anyio.fail_after(30):
+                while not await anyio.to_thread.run_sync(nia.encrypted_by, room, bot.user_id):
+                    await anyio.sleep(0.1)
         await channel.deliver(bot.message(room, "an answer"), uncertain=bot.mark)
-        [(wire, content)] = nia.read(room)
+        wire, content = nia.read(room)[-1]
+        said = nia.encrypted_by(room, bot.user_id)
     nia.close()
+
+    assert MatrixConfig.model_fields["trust_devices"].default == "signed"
+    refused = [one["content"] for one in told if one["type"] == "m.room_key.withheld"]
+    assert len(said) == (1 if devices == "all" else 2)
+    assert [(one["code"], one["room_id"]) for one in refused] == [("m.unverified", room)] * (
+        devices == "signed"
+    )
 
     assert bot.inbox.texts == (["hello"] if devices == "all" else [])
     assert wire == "m.room.encrypted"
     assert (content["body"] == "an answer") is (devices == "all")
+
+
+async def test_what_an_unsigned_device_said_is_read_once_it_is_signed(make_bot, person, account):  # noqa: F811
+    """The person verifies the session that the notice is about, and need not say it again."""
+    bot = make_bot(allow_from=[account.user_id], trust_devices="signed")
+    async with bot.up(), person(account) as uma:
+        room = await secret_room(uma, bot)
+        await uma.do("send", room=room, text="hello")
+        await bot.inbox.until(lambda inbox: inbox.facts[-1].get("waiting_for_keys") == 1)
+        assert bot.inbox.texts == []
+        await uma.do("bootstrap", password=account.password)
+        await bot.inbox.until_accepted(1)
+
+    assert bot.inbox.texts == ["hello"]
 
 
 async def test_signed_devices_are_heard_and_answered(make_bot, person, account):  # noqa: F811

@@ -184,5 +184,5 @@ async def test_check_lists_both_and_an_owner_is_named_by_a_bare_nick(python, ser
             assert told[f"plugin {name}"] == ("ok", said)
         assert told["irc server"][0] == told["irc"][0] == "ok"
         done = await anyio.to_thread.run_sync(check, sys.executable)
-        assert "--with squidbot-irc" in done.stdout
+        assert "--with PATH/squidbot_irc.whl" in done.stdout
         assert done.returncode == 78

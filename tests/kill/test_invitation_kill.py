@@ -1,4 +1,7 @@
-"""An invitation that is accepted, whatever moment the process is killed at: in the calendar once, and one reply."""
+"""
+An invitation that is accepted, or answered with another time, whatever moment the process is killed at: in the
+calendar once, and one reply.
+"""
 
 from __future__ import annotations
 
@@ -31,6 +34,9 @@ MOMENTS = [
     )
     for when in ("before", "after")
 ]
+ACCEPT, PROPOSE = "accept", "propose"
+WRITTEN = {ACCEPT: ("REPLY", "ACCEPTED"), PROPOSE: ("COUNTER", "TENTATIVE")}
+"""The method of the reply, and the state in which it and the calendar have the owner."""
 
 
 @pytest.fixture(scope="module", params=["radicale", "xandikos"])
@@ -40,8 +46,10 @@ def server(
     yield from started(request.param, tmp_path_factory)
 
 
-def begin(server: CalendarServer, folder: Path, nursery: Nursery, **run: object) -> Scenario:
-    """An empty calendar, and a message that accepts an invitation."""
+def begin(
+    server: CalendarServer, folder: Path, nursery: Nursery, answer: str = ACCEPT, **run: object
+) -> Scenario:
+    """An empty calendar, and a message that answers an invitation."""
     for name in server.names():
         server.request("DELETE", f"{server.home}main/{name}")
     world = Scenario(
@@ -53,7 +61,8 @@ def begin(server: CalendarServer, folder: Path, nursery: Nursery, **run: object)
         invitation=outlook("bob@corp.test", ["owner@mail.test"]),
         **run,
     )
-    world.say(ANN, 'do answer_invitation {"file": "0123456789ab", "answer": "accept"}')
+    start = ', "start": "2026-12-02 15:00"' if answer == PROPOSE else ""
+    world.say(ANN, f'do answer_invitation {{"file": "0123456789ab", "answer": "{answer}"{start}}}')
     return world
 
 
@@ -64,13 +73,15 @@ def replies(world: Scenario) -> list[str]:
     return [each.context.itip for each in server.seen("dm-bob@corp.test")]
 
 
-def problems(world: Scenario, server: CalendarServer) -> list[str]:
+def problems(world: Scenario, server: CalendarServer, answer: str = ACCEPT) -> list[str]:
     """What must not be, as seen from outside."""
-    found = []
+    found, (method, state) = list[str](), WRITTEN[answer]
     stored = [server.request("GET", f"{server.home}main/{name}")[1] for name in server.names()]
-    if len(stored) != 1 or OUTLOOK_UID not in re.sub(r"\r?\n[ \t]", "", stored[0]):
+    whole = [re.sub(r"\r?\n[ \t]", "", text) for text in stored]
+    if len(stored) != 1 or OUTLOOK_UID not in whole[0] or f"PARTSTAT={state}" not in whole[0]:
         found.append(f"stored: {stored}")
-    if [text.count("PARTSTAT=ACCEPTED") for text in replies(world)] != [1]:
+    sent = [(f"METHOD:{method}" in text, text.count(f"PARTSTAT={state}")) for text in replies(world)]
+    if sent != [(True, 1)]:
         found.append(f"replies: {replies(world)}")
     world.server.refresh()
     answers = [text for text in seen(world) if text.startswith("re: #1")]
@@ -79,10 +90,15 @@ def problems(world: Scenario, server: CalendarServer) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("moment", [*MOMENTS, *DECIDING])
-def test_killed_at_a_moment(moment: str, server: CalendarServer, nursery: Nursery, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("answer", "moment"),
+    [*((ACCEPT, one) for one in (*MOMENTS, *DECIDING)), *((PROPOSE, one) for one in MOMENTS)],
+)
+def test_killed_at_a_moment(
+    answer: str, moment: str, server: CalendarServer, nursery: Nursery, tmp_path: Path
+) -> None:
     """Before and after the yes; nothing happens before it."""
-    world, answered = begin(server, tmp_path, nursery), set[str]()
+    world, answered = begin(server, tmp_path, nursery, answer), set[str]()
     world.live(die=moment)
     world.live_until_quiet()
     assert server.names() == []
@@ -93,7 +109,7 @@ def test_killed_at_a_moment(moment: str, server: CalendarServer, nursery: Nurser
         world.live_until_quiet()
     assert world.deaths
     assert len(answered) == 1
-    assert problems(world, server) == []
+    assert problems(world, server, answer) == []
 
 
 @pytest.mark.slow
@@ -104,8 +120,8 @@ def test_killed_at_random(server: CalendarServer, nursery: Nursery, tmp_path: Pa
     while hits < RANDOM_KILLS:
         story += 1
         assert story < 5 * RANDOM_KILLS
-        world = begin(server, tmp_path / str(story), nursery, pause_s=0.02, seed=story)
-        answered = set[str]()
+        answer, answered = (ACCEPT, PROPOSE)[story % 2], set[str]()
+        world = begin(server, tmp_path / str(story), nursery, answer, pause_s=0.02, seed=story)
         world.live_until_quiet()
         while approve_all(world, answered):
             for _ in range(chance.randint(2, 4)):
@@ -115,16 +131,18 @@ def test_killed_at_random(server: CalendarServer, nursery: Nursery, tmp_path: Pa
                     world.live(kill_after_s=chance.uniform(0.3, 4))
             world.live_until_quiet()
         hits += world.deaths
-        assert problems(world, server) == [], (story, world.deaths)
+        assert problems(world, server, answer) == [], (story, world.deaths)
 
 
+@pytest.mark.parametrize("answer", [ACCEPT, PROPOSE])
 def test_a_reply_that_does_not_follow_from_the_step_is_found_out(
-    server: CalendarServer, nursery: Nursery, tmp_path: Path
+    answer: str, server: CalendarServer, nursery: Nursery, tmp_path: Path
 ) -> None:
     """The control: killed between the post and the journal, a second one is sent."""
-    world, answered = begin(server, tmp_path, nursery, control="forgets_steps_of_calendars"), set[str]()
+    world = begin(server, tmp_path, nursery, answer, control="forgets_steps_of_calendars")
+    answered = set[str]()
     world.live_until_quiet()
     while approve_all(world, answered):
         world.live(die="turns.record_step_result.before#1")
         world.live_until_quiet()
-    assert any("replies" in each for each in problems(world, server))
+    assert any("replies" in each for each in problems(world, server, answer))

@@ -18,12 +18,22 @@ from tests.kill.test_tools_kill import ANN, seen
 
 MOMENTS = [
     f"{name}.{when}"
-    for name in ("calendar", "reminder", "outbox.post", "outbox.sending", "outbox.record_send")
+    for name in (
+        "calendar",
+        "reminder",
+        "reminders",
+        "state.swap",
+        "outbox.post",
+        "outbox.sending",
+        "outbox.record_send",
+    )
     for when in ("before", "after")
 ]
 LIFE_S = 20.0
-APPOINTMENTS = 20
-"""As many as one check-in tells of."""
+APPOINTMENTS = 32
+"""More than a check-in tells of one by one."""
+BEFORE = 14
+"""So many are there at first."""
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +79,9 @@ def test_each_appointment_is_told_once(server: CalendarServer, nursery: Nursery,
     deaths = [f"{moment}#{chance.randint(1, 2)}" for moment in MOMENTS for _ in range(2)]
     deaths += [""] * 4
     chance.shuffle(deaths)
-    for number, death in enumerate(deaths):
+    for number in range(BEFORE):
+        plan(server, number)
+    for number, death in enumerate(deaths, BEFORE):
         if number < APPOINTMENTS:
             plan(server, number)
         world.live(stays=True, die=death, kill_after_s=LIFE_S / 5 if death else chance.uniform(0.3, 3))

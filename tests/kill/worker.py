@@ -91,6 +91,7 @@ def strike_inside_tools(point: Callable[[str], None]) -> None:
     asynchronous(ProviderPictures, "make", "image")
     asynchronous(DavClient, "_sent", "calendar")
     asynchronous(AppointmentReminders, "_notify", "reminder")
+    asynchronous(AppointmentReminders, "_notify_together", "reminders")
     synchronous(JournaledFiles, "replace", "files")
     made = command_sandbox.CommandSandbox.__init__
     held = command_sandbox.Proof(held=True, told="it was proved before")

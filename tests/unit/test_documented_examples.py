@@ -179,6 +179,29 @@ def test_a_wrong_setting_is_noticed():
     assert "Extra inputs" in settings_problem("gateway: {htp: {}}")
 
 
+_INSTALL = re.compile(r"\b(?:pip|pipx|uv tool|uv pip) install\b[^\n`]*")
+_BY_NAME = re.compile(r"(?<![\w./*-])squidbot[\w-]*(?![\w./*-])")
+
+
+def installs_by_name(text: str) -> list[str]:
+    """Return the installs that name a package of ours in an index, where anybody could have registered it."""
+    return [line for line in _INSTALL.findall(text) if _BY_NAME.search(line.partition("#")[0])]
+
+
+def test_nothing_of_ours_is_installed_by_its_name():
+    """Until it is published: from the clone, or from a file."""
+    files = [*PAGES, *(ROOT / "examples").rglob("*.md")]
+    files += [path for part in ("agent_core", "channels", "gateway") for path in (ROOT / part).rglob("*.py")]
+    assert {path: found for path in files if (found := installs_by_name(path.read_text()))} == {}
+
+
+def test_an_install_by_name_is_noticed():
+    """The negative control."""
+    assert installs_by_name("pip install 'squidbot-gateway[dav]'")
+    assert installs_by_name("uv tool install . --with squidbot-irc")
+    assert not installs_by_name("uv tool install . --with dist/squidbot_irc-*.whl\npip install '.[dav]'")
+
+
 def slug(heading: str) -> str:
     """The anchor of a heading, as the usual forges make it."""
     text = re.sub(r"[`*]|\[([^\]]*)\]\([^)]*\)", r"\1", heading).strip().lower()

@@ -25,7 +25,7 @@ from channels.matrix.client.matrix_login import MatrixLogin
 from channels.matrix.crypto.cross_signing import CrossSigning, Identities
 from channels.matrix.crypto.devices import RETRY_S, DeviceLists, KeyRequests, KeyTokenRefused, StoreIsOld
 from channels.matrix.crypto.key_sharing import CLAIM_LIMIT_S, KeySharing, claim_by_server
-from channels.matrix.crypto.key_types import Device, NotReadable
+from channels.matrix.crypto.key_types import Device, UnsignedDevice
 from channels.matrix.crypto.own_device import OwnDevice
 
 if TYPE_CHECKING:
@@ -175,15 +175,19 @@ class EncryptionEngine:
         if self._machine is None:
             raise ChannelUnavailable("encryption is not ready")
         clear = self._machine.decrypt(room_id, event)
-        if self.signed_only:
-            sender, session_id = text_of(event, "sender"), text_of(object_of(event, "content"), "session_id")
-            if not self.identities.is_signed(sender, self._machine.device_of(sender, room_id, session_id)):
-                raise NotReadable("unsigned_device")
+        sender, session_id = text_of(event, "sender"), text_of(object_of(event, "content"), "session_id")
+        if not self.has_key(sender, room_id, session_id):
+            raise UnsignedDevice(session_id)
         return clear
 
-    def has_key(self, room_id: str, session_id: str) -> bool:
-        """Return True if a room key is present."""
-        return self._machine is not None and self._machine.has_key(room_id, session_id)
+    def has_key(self, sender: str, room_id: str, session_id: str) -> bool:
+        """Return True if a room key is present, and from a device whose keys are believed."""
+        machine = self._machine
+        if machine is None or not machine.has_key(room_id, session_id):
+            return False
+        if not self.signed_only:
+            return True
+        return self.identities.is_signed(sender, machine.device_of(sender, room_id, session_id))
 
     async def maintain(
         self, *, rooms: Iterable[str] = (), waiting: Callable[[], Iterable[str]] = tuple

@@ -3,6 +3,7 @@ Shares a room's key with the devices of everybody in the room. Outdated device l
 claimed, then the key is sent, for a few devices at a time. Unreachable devices are retried later, as one must
 not mute the bot. Other servers have `OTHERS_LIMIT_S` per message, and after a timeout nothing for `RETRY_S`;
 people left out are *owed* the key as it was before the message, and `share_late` sends it beside the sending.
+A device that gets no key because its owner has not signed it is told so (``m.room_key.withheld``).
 """
 
 from __future__ import annotations
@@ -67,6 +68,8 @@ class KeySharing:
         """Servers that were late, and until when nobody waits for them."""
         self._owed: dict[tuple[str, str], dict[str, dict[str, Any]]] = {}
         """By room and person, room keys by their session."""
+        self._refused: dict[str, tuple[str, set[Device]]] = {}
+        """By room, a session and the devices that were told that they do not get its key."""
 
     @property
     def has_pending_keys(self) -> bool:
@@ -88,7 +91,8 @@ class KeySharing:
         late = {one for one in far if self._is_slow(one) and not self._lists.is_known(one)}
         if limit.cancelled_caught:
             late |= self._were_late(one for one in hurried if self._lists.is_open(one))
-        devices = self._trusted(machine.devices_of(users))
+        there = machine.devices_of(users)
+        devices = self._trusted(there)
         now = self._clock.monotonic()
         self._retry_at = {one: until for one, until in self._retry_at.items() if until > now}
         missing = [one for one in machine.strangers(devices) if one not in self._retry_at]
@@ -106,7 +110,31 @@ class KeySharing:
         while keys := machine.room_key_for(room_id, devices, at_most=AT_ONCE):
             await self._send(keys)
             machine.note_key_delivery(room_id, keys)
+        await self._refuse(machine, room_id, there - devices)
         self._note_owed(machine, room_id, late, users)
+
+    async def _refuse(self, machine: OlmMachine, room_id: str, devices: set[Device]) -> None:
+        """Tell devices that get no key why, once; their clients show it in place of the message."""
+        if not devices:
+            return
+        key = machine.current_key(room_id)
+        session_id = key["session_id"]
+        known, refused = self._refused.get(room_id, ("", set[Device]()))
+        content = {
+            "algorithm": key["algorithm"],
+            "room_id": room_id,
+            "session_id": session_id,
+            "sender_key": machine.curve25519,
+            "code": "m.unverified",
+            "reason": "This session is not verified by its owner.",
+        }
+        left = sorted(devices - refused if known == session_id else devices)
+        for start in range(0, len(left), AT_ONCE):
+            bodies: dict[str, dict[str, Any]] = {}
+            for device in left[start : start + AT_ONCE]:
+                bodies.setdefault(device.user_id, {})[device.device_id] = content
+            await self._requests.to_device("m.room_key.withheld", bodies)
+        self._refused[room_id] = session_id, devices
 
     async def share_late(self, machine: OlmMachine) -> None:
         """Share the keys that are still owed, as far as those people's servers respond now. Never raises."""

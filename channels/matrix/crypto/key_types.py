@@ -30,6 +30,10 @@ class NotReadable(Exception):
     """Something encrypted will never be readable; the text says why, in one word."""
 
 
+class UnsignedDevice(NoKey):
+    """Its sender's device is not signed by its owner, who can still do so; until then it counts as no key."""
+
+
 class ForeignKey(NoKey, NotReadable):
     """Somebody else has sent a key of that name. It reads nothing; the sender's own may still come."""
 

@@ -64,6 +64,11 @@ class OlmMachine(KeyStore):
         return str(self._olm.account.identity_keys["ed25519"])
 
     @property
+    def curve25519(self) -> str:
+        """The key with which the device starts sessions."""
+        return str(self._olm.account.identity_keys["curve25519"])
+
+    @property
     def shared(self) -> bool:
         """Return True if the server has the device's keys."""
         return bool(self._olm.account.shared)

@@ -24,6 +24,7 @@ WAITING = "waiting_for_keys"
 MAX_WAITING = 300
 PATIENCE_S = 5.0
 QUIET_S = 600.0
+_UNSIGNED = "not-signed"  # no client can send this as its reason
 _CODE = re.compile(r"[a-z0-9._]{1,50}")
 _REASONS = {
     "m.unverified": gettext_noop(
@@ -33,6 +34,10 @@ _REASONS = {
     "m.blacklisted": gettext_noop("your client has blocked my session"),
     "m.unauthorised": gettext_noop("your client says that I am not entitled to the key"),
     "m.unavailable": gettext_noop("your client does not have the key any more"),
+    _UNSIGNED: gettext_noop(
+        "it comes from a session that is not verified. If it is yours, verify it in your client (Settings, "
+        "Sessions, with another device of yours or your recovery key), and I will answer"
+    ),
     "m.no_olm": gettext_noop("your client could not set up a secure connection with my session"),
 }
 _log = structlog.get_logger(__name__)
@@ -88,8 +93,12 @@ class UndecryptableEvents:
         kept = [asdict(one) for one in self._references.values() if one.event_id not in gone]
         return json.dumps({"references": kept, "withheld": self._withheld}, separators=(",", ":"))
 
-    def add(self, room_id: str, event_id: str, session_id: str, *, sender: str, now: float) -> None:
+    def add(
+        self, room_id: str, event_id: str, session_id: str, *, sender: str, now: float, unsigned: bool = False
+    ) -> None:
         """Add a message; beyond the limit, the oldest of the sender with the most is dropped."""
+        if unsigned:
+            self._note_reason(sender, session_id, _UNSIGNED)
         if event_id in self._references:
             return
         self._references[event_id] = Reference(room_id, event_id, session_id, now, sender)
@@ -125,9 +134,13 @@ class UndecryptableEvents:
         """The missing room keys."""
         return {one.session_id for one in self._references.values()}
 
-    def readable(self, has_key: Callable[[str, str], bool]) -> list[Reference]:
+    def senders(self) -> set[str]:
+        """Those of the messages."""
+        return {one.sender for one in self._references.values()}
+
+    def readable(self, has_key: Callable[[str, str, str], bool]) -> list[Reference]:
         """The messages whose keys have arrived: the owner's, then the others in order of arrival."""
-        found = [one for one in self._references.values() if has_key(one.room_id, one.session_id)]
+        found = [one for one in self._references.values() if has_key(one.sender, one.room_id, one.session_id)]
         return sorted(found, key=lambda one: not self._is_owner(one.sender))
 
     def withheld(self, event: JsonObject) -> None:
@@ -138,9 +151,12 @@ class UndecryptableEvents:
         session = text_of(content, "session_id")[:100]
         if not session or not _CODE.fullmatch(code):
             return
-        about = _about(text_of(event, "sender"), session)
+        self._note_reason(text_of(event, "sender"), session, code if code in _REASONS else "other")
+
+    def _note_reason(self, sender: str, session: str, code: str) -> None:
+        about = _about(sender, session)
         self._withheld.pop(about, None)
-        self._withheld[about] = code if code in _REASONS else "other"
+        self._withheld[about] = code
         while len(self._withheld) > 200:
             self._withheld.pop(next(iter(self._withheld)))
 

@@ -21,7 +21,7 @@ from channels.matrix.client.json_access import JsonObject, events_of, object_of,
 from channels.matrix.client.matrix_login import MatrixLogin
 from channels.matrix.crypto.devices import KeyTokenRefused
 from channels.matrix.crypto.encryption_engine import EncryptionEngine
-from channels.matrix.crypto.key_types import MustBeUnencrypted, NoKey, NotReadable, server_of
+from channels.matrix.crypto.key_types import MustBeUnencrypted, NoKey, NotReadable, UnsignedDevice, server_of
 from channels.matrix.crypto.undecryptable import WAITING, Reference, UndecryptableEvents
 from channels.matrix.crypto.verification import Verifications, is_verification
 from channels.matrix.events.room_policy import RoomRules
@@ -111,6 +111,15 @@ class Decryption:
                 self._verifications.learn("", event)
         if self._crypto.receive(body):
             self._look, self._looked = True, 0
+        if self._crypto.signed_only:
+            self._learn_waiting(object_of(body, "device_lists").get("changed"))
+
+    def _learn_waiting(self, changed: object) -> None:
+        """Ask for the devices of people whose messages wait: they may have signed one."""
+        people = {one for one in changed if isinstance(one, str)} if isinstance(changed, list) else set[str]()
+        if found := people & self._waiting.senders():
+            self._expected |= found
+            self._questions.set()
 
     async def learn_senders(self, events: Iterable[JsonObject]) -> None:
         """
@@ -163,9 +172,7 @@ class Decryption:
         except NoKey as missing:
             sender = text_of(event, "sender")
             if event_id and self._rules.is_context(room_id, sender):
-                _log.info("matrix.key_missing", room=room_id, event_id=event_id, session=missing.session_id)
-                session_id = missing.session_id[:100]
-                self._waiting.add(room_id, event_id, session_id, sender=sender, now=self._now())
+                self._wait_for_key(room_id, event_id, sender, missing)
             return None
         except NotReadable as error:
             if isinstance(error, MustBeUnencrypted):
@@ -177,6 +184,18 @@ class Decryption:
         if is_verification(clear):
             self._verifications.learn(room_id, clear)
         return clear
+
+    def _wait_for_key(self, room_id: str, event_id: str, sender: str, missing: NoKey) -> None:
+        session_id, is_unsigned = missing.session_id[:100], isinstance(missing, UnsignedDevice)
+        if is_unsigned and not self._crypto.is_known(sender):  # their server has not said which they have
+            is_unsigned = False
+            self._expected.add(sender)
+            self._questions.set()
+        _log.info(
+            "matrix.key_missing", room=room_id, event_id=event_id, session=session_id, unsigned=is_unsigned
+        )
+        now = self._now()
+        self._waiting.add(room_id, event_id, session_id, sender=sender, now=now, unsigned=is_unsigned)
 
     def peek(self, room_id: str, event: JsonObject) -> JsonObject | None:
         """A decrypted event, even our own, without any side effect; None if it cannot be decrypted."""
@@ -303,6 +322,8 @@ class Decryption:
                     await self._crypto.learn_devices(wanted)
             except Exception as error:  # noqa: BLE001 - whoever sends to them asks again, and says what is wrong
                 _log.debug("matrix.devices_not_learned", error=type(error).__name__)
+            if self._crypto.signed_only and not wanted.isdisjoint(self._waiting.senders()):
+                self._look, self._looked = True, 0
 
     async def _deliver_notices(self, tell: Tell, save: Save) -> None:
         """One notice does not wait for another: a room of which the server is slow holds up no other."""

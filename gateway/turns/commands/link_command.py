@@ -29,6 +29,11 @@ _OWNER = gettext_noop(
     "You are my owner: your own addresses are in `owner.aliases` of the settings, and no code makes one. "
     "`!unlink ADDRESS` ends a link of somebody else. Nothing was done."
 )
+_OWNERS_ADDRESS = gettext_noop(
+    "You are my owner, so `{address}` is yours once it stands in the settings; no code makes one. Add "
+    "`{address}` to `owner.aliases`, in the file or on the console's page Settings, then reload or restart "
+    "me (`systemctl --user reload squidbot`). Nothing was done."
+)
 _HOW = gettext_noop(
     "`!link ADDRESS`, with another address at which you write to me, gives you a code. Send that to me from "
     "there, and I know that both are you: with one memory. `!unlink ADDRESS` ends it."
@@ -66,17 +71,17 @@ class LinkCommand:
 
     async def link(self, asked: CommandContext) -> str:
         """Give a code for an address, take one, or take the yes; doing it twice is harmless."""
+        argument, me = _argument(asked), normalise(asked.message.sender.address)
         if asked.is_owner:
-            return _OWNER
+            new = _address(argument)
+            return _(_OWNERS_ADDRESS, address=safe_line(new)) if new else _OWNER
         if not self._may_link(asked):
             return NOT_PRIVATE
-        argument, me = _argument(asked), normalise(asked.message.sender.address)
         if (agreed := yes_or_no(argument)) is not None:
             return await (self._confirm(me) if agreed else self._decline(me))
         if _CODE.fullmatch(argument):
             return await self._show(me, argument)
-        address = normalise(argument)
-        if kinds_of(address) and "*" not in address and len(address.split()) == 1:
+        if address := _address(argument):
             return await self._request(asked, me, address)
         return self._overview(me)
 
@@ -175,6 +180,12 @@ class LinkCommand:
             for part, _f in parts
         ]
         await self.outbox.post(notices, once=(f"alert {me}", made.at))
+
+
+def _address(argument: str) -> str:
+    """The address that somebody has named; empty: it is none."""
+    address = normalise(argument)
+    return address if kinds_of(address) and "*" not in address and len(address.split()) == 1 else ""
 
 
 def _argument(asked: CommandContext) -> str:

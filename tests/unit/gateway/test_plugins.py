@@ -138,7 +138,7 @@ def test_an_address_of_two_kinds_must_name_its_channel(tmp_path, monkeypatch):
         ("newer", "squidbot-pager 1.2 is made for version 2"),
         ("broken", "squidbot-pager 1.2 is broken"),
         ("gone", "squidbot-pager 1.2 cannot be loaded: ModuleNotFoundError"),
-        ("fax", "uv tool install squidbot-gateway --with squidbot-fax"),
+        ("fax", "uv tool install . --with PATH/squidbot_fax.whl"),
         ("matrix", "cannot be the name of a plugin"),
         ("shell", "cannot be the name of a plugin"),
     ],

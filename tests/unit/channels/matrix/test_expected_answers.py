@@ -21,6 +21,8 @@ BOT, ANN, FAR = "@bot:hs.test", "@ann:hs.test", "@far:other.test"
 class Keys:
     """Notes who is asked for; the first ``failing`` times it cannot be done."""
 
+    signed_only = False
+
     def __init__(self):
         self.asked = []
         self.failing = 0

@@ -59,6 +59,20 @@ def test_there_are_never_too_many():
     assert "$0" not in one._references
 
 
+def test_an_unsigned_device_is_named_at_once():
+    """The reason is ours: no client can send it. The control: without it, nothing is said yet."""
+    one = waiting()
+    one.withheld(withheld("s", "not-signed"))
+    assert one.due_notices(0.0) == []
+    one.add(ROOM, "$later", "t", sender=NIA, now=0.0, unsigned=True)
+    [(_, text, [reference])] = one.due_notices(0.0)
+    assert "session that is not verified" in text
+    assert reference.event_id == "$later"
+    assert [each.event_id for each in one.readable(lambda sender, _room, session: session == "t")] == [
+        "$later"
+    ]
+
+
 def test_people_are_told_after_a_while_and_once():
     """Nothing at first, one notice for all messages of a room after a while, and then silence."""
     one = waiting(3)
