@@ -292,3 +292,10 @@ class SearchContract:
         assert await house.found("scope1") == []
         assert await house.found("secret") == ["the secret"]
         assert await house.found("secret", eve) == ["scope1 @1 owner the secret"]
+
+
+async def find_the_word_itself_behind_many_forms(house: Harness) -> None:
+    """More lines have a word than are rated: those with another form of it make no room for the word itself."""
+    forms = [f"{word} {number}" for word in ("apple", "lamp") for number in range(80)]
+    await house.say(A, "apples", "x", *forms)
+    assert (await house.found("apples lamps"))[0] == "apples"

@@ -22,7 +22,7 @@ from gateway.store.postgres.postgres_queue import HOME, PostgresQueue, migrate
 from gateway.store.sql.engine import ConnectionPort, Cursor, Parameters
 from tests.clock import EPOCH, ManualClock
 from tests.contract.memory import MemoryContract
-from tests.contract.search import SearchContract
+from tests.contract.search import SearchContract, find_the_word_itself_behind_many_forms
 from tests.contract.vectors import VectorsContract
 from tests.doubles.encoder import BeginningsEncoder, use_encoder
 from tests.postgres_server import PostgresServer
@@ -64,6 +64,9 @@ class TestSearch(SearchContract):
             house.index = PostgresSearch(queue.database, HOME)
             yield house
             assert not list(tmp_path.iterdir())
+
+    async def test_the_word_itself_behind_many_forms(self, house: Harness) -> None:
+        await find_the_word_itself_behind_many_forms(house)
 
 
 class TestVectors(VectorsContract):

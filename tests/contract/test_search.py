@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from agent_core.memory_ports import SearchRequest
-from tests.contract.search import SearchContract
+from tests.contract.search import SearchContract, find_the_word_itself_behind_many_forms
 from tests.search_house import OWNER, Harness, complete_house
 
 
@@ -21,6 +21,11 @@ class TestFiles(SearchContract):
         """Everything must be found alike, whether it is in the index or not yet."""
         async with complete_house(tmp_path, indexed=request.param == "indexed") as house:
             yield house
+
+
+async def test_the_word_itself_is_found_behind_many_forms(tmp_path: Path) -> None:
+    async with complete_house(tmp_path, indexed=True) as house:
+        await find_the_word_itself_behind_many_forms(house)
 
 
 async def test_the_contract_catches_a_search_over_all_scopes(tmp_path: Path) -> None:

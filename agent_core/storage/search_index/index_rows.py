@@ -19,12 +19,7 @@ from typing import Any, NamedTuple
 
 from agent_core.models import Message
 from agent_core.provenance import from_json
-from agent_core.storage.search_index.ranking import (
-    MAX_CANDIDATES,
-    MAX_POSTINGS,
-    Statistics,
-    choose_candidates,
-)
+from agent_core.storage.search_index.ranking import MAX_POSTINGS, Statistics, choose_candidates
 from agent_core.storage.search_index.word_splitting import TAIL, Filters, Query, Term, fold, index_words
 
 _VERSION = 7
@@ -348,18 +343,13 @@ class Rows:
         as_said: dict[Term, list[int]] = {}
         for term in query.terms:
             exact, forms = f'"{term.words}"', f"({_expression(term)})"
-            found[term] = as_said[term] = matching(forms)
-            if len(found[term]) > MAX_CANDIDATES and forms != f"({exact})":
-                as_said[term] = matching(exact)
-                found[term] = as_said[term] if len(as_said[term]) == MAX_POSTINGS else found[term]
+            found[term] = as_said[term] = matching(exact)
+            if len(as_said[term]) < MAX_POSTINGS and forms != f"({exact})":
+                found[term] = matching(forms)
         (total,) = self._db.execute("SELECT lines FROM scopes WHERE id = ?", (number,)).fetchone()
         statistics = Statistics.from_matches(found, total)
         weighed = [(statistics.rarity(term), ids) for term, ids in found.items()]
-        weighed += [
-            (statistics.rarity(term), as_said[term])
-            for term, ids in found.items()
-            if len(ids) > MAX_CANDIDATES
-        ]
+        weighed += [(statistics.rarity(term), ids) for term, ids in as_said.items()]
         weighed += [
             (statistics.rarity(term), matching(_alike(*term.alike)))
             for term, ids in found.items()

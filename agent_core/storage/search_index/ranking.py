@@ -72,8 +72,10 @@ def choose_candidates(postings: Sequence[tuple[float, Iterable[_Id]]]) -> list[_
         enough = enough or sum(map(left.__lt__, weights.values())) >= MAX_CANDIDATES
         for each in weights.keys() & ids if enough else ids:
             weights[each] = weights.get(each, 0.0) + weight
-    best = nlargest(MAX_CANDIDATES, zip(weights.values(), weights, strict=True))
-    return [each for _, each in best]
+    if len(weights) > MAX_CANDIDATES:
+        least = sorted(weights.values())[-MAX_CANDIDATES]
+        weights = {each: weight for each, weight in weights.items() if weight >= least}
+    return [each for _, each in nlargest(MAX_CANDIDATES, zip(weights.values(), weights, strict=True))]
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,6 @@ from agent_core.storage.search_index.indexed_files import (
     withdrawn_turn,
 )
 from agent_core.storage.search_index.ranking import (
-    MAX_CANDIDATES,
     MAX_POSTINGS,
     Candidate,
     Similarity,
@@ -178,10 +177,7 @@ class ScopeSearch:
         *others, last = [*self._matching([*more.values(), *every]), []][: len(more) + 1]
         as_said |= {term: [row for row, _ in each] for term, each in zip(more, others, strict=True)}
         weighed = [(statistics.rarity(term), ids) for term, ids in found.items()]
-        weighed += [
-            (statistics.rarity(term), as_said[term]) for term in found if len(found[term]) > MAX_CANDIDATES
-        ]
-        weighed += [(statistics.rarity(term), as_said[term]) for term in found if not found[term]]
+        weighed += [(statistics.rarity(term), ids) for term, ids in as_said.items()]
         weighed.append((sum(weight for weight, _ in weighed), [row for row, _ in last]))
         chosen = choose_candidates(weighed)
         self._read(chosen)

@@ -70,7 +70,7 @@ def places(term: Term, words: Sequence[str]) -> list[tuple[int, float]]:
 
 
 class Reference:
-    """A search that reads all lines; one history, so nothing is cut off but the hundred that weigh most."""
+    """A search that reads all lines; one history, so nothing is cut off but those beyond the ones that weigh most."""
 
     def __init__(self, lines: Sequence[Line], scope: MemoryScope) -> None:
         self.lines = [line for line in lines if line.scope == scope]
@@ -93,17 +93,15 @@ class Reference:
         rarities = [self.rarity(lines) for lines in found]
         weights: dict[Line, float] = {}
         for term, lines, weight in zip(query.terms, found, rarities, strict=True):
-            more: list[Line] = []
-            if len(lines) > 100:
-                more = [line for line in lines if f" {term.words} " in f" {' '.join(line.words)} "]
-            elif not lines and term.alike is not None:
+            more = [line for line in lines if f" {term.words} " in f" {' '.join(line.words)} "]
+            if not lines and term.alike is not None:
                 begin, end = term.alike
                 near = [any(w.startswith(begin) or ends(w, end) for w in line.words) for line in searched]
                 more = [line for line, is_near in zip(searched, near, strict=True) if is_near]
             for line in (*lines, *more):
                 weights[line] = weights.get(line, 0.0) + weight
         by_weight = sorted(weights, key=lambda line: (round(weights[line], 9), line.at), reverse=True)
-        return by_weight[:100], rarities
+        return by_weight[: ranking.MAX_CANDIDATES], rarities
 
     def rate(self, line: Line, query: Query, rarities: Sequence[float]) -> tuple[bool, float] | None:
         """Return (all words found, points) before the age counts."""
