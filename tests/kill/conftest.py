@@ -143,3 +143,10 @@ def nursery() -> Iterator[Nursery]:
     """Forks gateways; one for all tests."""
     with Nursery() as one:
         yield one
+
+
+@pytest.fixture(scope="session")
+def queues() -> Iterator[Nursery]:
+    """Forks queues without a gateway; one for all tests."""
+    with Nursery("tests.kill.store_child") as one:
+        yield one
