@@ -20,10 +20,11 @@ import subprocess
 import sys
 import tempfile
 import termios
+import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, Any, TextIO
+from typing import IO, Any, Never, TextIO
 
 ROOT = Path(__file__).parents[1]
 STREAMS = 3
@@ -178,7 +179,21 @@ def _become(asked: dict[str, Any], fds: list[int]) -> None:
     sys.argv = [str(ROOT / "gateway" / "__main__.py"), *asked["arguments"]]
     from gateway.cli import main
 
-    main()
+    try:
+        main()
+    except SystemExit as ended:
+        if isinstance(ended.code, int):
+            _leave(ended.code)
+        raise
+
+
+def _leave(code: int) -> Never:
+    """End as Python does, but without freeing what was imported: a fork would copy all of that for it."""
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code & 0xFF)
 
 
 if __name__ == "__main__":

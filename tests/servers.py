@@ -81,6 +81,16 @@ def postgres() -> Iterator[PostgresServer]:
         yield server
 
 
+@pytest.fixture(scope="session")
+def tables(postgres: PostgresServer) -> str:
+    """A database with squidbot's tables, of which those of the tests are copies."""
+    from gateway.store.postgres.postgres_queue import migrate
+
+    name = postgres.new_database()
+    migrate(postgres.url(name))
+    return name
+
+
 @pytest.fixture
 def fresh_credentials(synapse: Synapse) -> Callable[[str], Credentials]:
     """Registers a new Matrix user whose localpart begins with the given name."""

@@ -32,14 +32,6 @@ from tests.search_house import OWNER, A, B, Harness
 pytestmark = [pytest.mark.integration]
 
 
-@pytest.fixture(scope="module")
-def tables(postgres: PostgresServer) -> str:
-    """A database with squidbot's tables, of which those of the tests are copies."""
-    name = postgres.new_database()
-    migrate(postgres.url(name))
-    return name
-
-
 class TestMemory(MemoryContract):
     """Histories, records, documents."""
 

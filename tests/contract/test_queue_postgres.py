@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.store.postgres.postgres_queue import PostgresQueue, migrate
+from gateway.store.postgres.postgres_queue import PostgresQueue
 from gateway.store.sql.engine import journal_lines
 from gateway.store.stores import Queue
 from tests.clock import ManualClock
@@ -36,11 +36,3 @@ class TestPostgres(QueueContract, ErasureContract):
         if not self.database:
             self.database = self.postgres.new_database(template=self.tables)
         return await PostgresQueue.open(self.postgres.url(self.database), clock=clock, journal=journal_lines)
-
-
-@pytest.fixture(scope="module")
-def tables(postgres: PostgresServer) -> str:
-    """A database with squidbot's tables, of which those of the tests are copies."""
-    name = postgres.new_database()
-    migrate(postgres.url(name))
-    return name

@@ -11,7 +11,7 @@ import pytest
 
 from gateway.store.postgres.histories.database_memory import PostgresMemory
 from gateway.store.postgres.postgres_connection import Transaction
-from gateway.store.postgres.postgres_queue import HOME, PostgresQueue, migrate
+from gateway.store.postgres.postgres_queue import HOME, PostgresQueue
 from gateway.store.sql.engine import journal_lines
 from tests.clock import ManualClock
 from tests.contract import races_of_calls, races_of_memory
@@ -19,14 +19,6 @@ from tests.contract.races import Race, is_noticed, run_race
 from tests.postgres_server import PostgresServer
 
 pytestmark = [pytest.mark.integration]
-
-
-@pytest.fixture(scope="module")
-def tables(postgres: PostgresServer) -> str:
-    """A database with squidbot's tables, of which those of the tests are copies."""
-    name = postgres.new_database()
-    migrate(postgres.url(name))
-    return name
 
 
 @asynccontextmanager

@@ -64,6 +64,17 @@ async def say(one: Scenario, message: InboundMessage) -> Any:
     return (await one.server.answers(before + 1, conversation="group"))[-1]
 
 
+def losing(complete: Any, failures: list[str]) -> Any:
+    """Commits of which as many are lost as there are failures."""
+
+    async def failing(self: TurnCommit, *given: Any, **named: Any) -> Any:
+        if failures:
+            raise StoreUnavailable(failures.pop())
+        return await complete(self, *given, **named)
+
+    return failing
+
+
 class TestModel:
     async def test_one_conversation_has_another_pool_until_it_goes_back(self, tmp_path):
         """The choice is for this conversation alone, outlives a restart, and `default` ends it."""
@@ -295,19 +306,11 @@ class TestRemind:
 
     async def test_done_again_after_a_crash_a_number_is_the_same_one(self, tmp_path):
         """The answer is lost after the first was removed: the second has become the first, and stays."""
-        complete, failures = TurnCommit.complete, [1]
-
-        async def failing(self: TurnCommit, *given: Any, **named: Any) -> Any:
-            if failures:
-                failures.pop()
-                raise StoreUnavailable("lost")
-            return await complete(self, *given, **named)
-
         async with talking(tmp_path, Mind()) as one:
             await asked(one, "!remind in 2h call Tom")
             await asked(one, "!remind in 3h tea")
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(TurnCommit, "complete", failing)
+                patch.setattr(TurnCommit, "complete", losing(TurnCommit.complete, failures := ["lost"]))
                 told = await asked(one, "!remind cancel 1")
             left = [job.text for job in await one.built.store.jobs.jobs()]
         assert failures == []
@@ -325,16 +328,8 @@ class TestRemind:
 
     async def test_done_again_after_a_crash_it_is_one(self, tmp_path):
         """The answer is lost before it is committed: the same command makes the same reminder."""
-        complete, failures = TurnCommit.complete, [1]
-
-        async def failing(self: TurnCommit, *given: Any, **named: Any) -> Any:
-            if failures:
-                failures.pop()
-                raise StoreUnavailable("lost")
-            return await complete(self, *given, **named)
-
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(TurnCommit, "complete", failing)
+            patch.setattr(TurnCommit, "complete", losing(TurnCommit.complete, failures := ["lost"]))
             async with talking(tmp_path, Mind()) as one:
                 await asked(one, "!remind in 2h rest")
                 jobs = await one.built.store.jobs.jobs()
@@ -521,19 +516,11 @@ class TestRemindAnotherTime:
 
     async def test_done_again_after_a_crash_a_number_is_the_same_one(self, tmp_path):
         """The answer is lost after the first was moved: the second has become the first, and keeps its time."""
-        complete, failures = TurnCommit.complete, [1]
-
-        async def failing(self: TurnCommit, *given: Any, **named: Any) -> Any:
-            if failures:
-                failures.pop()
-                raise StoreUnavailable("lost")
-            return await complete(self, *given, **named)
-
         async with talking(tmp_path, Mind()) as one:
             await asked(one, "!remind in 2h call Tom")
             await asked(one, "!remind in 3h tea")
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(TurnCommit, "complete", failing)
+                patch.setattr(TurnCommit, "complete", losing(TurnCommit.complete, failures := ["lost"]))
                 told = await asked(one, "!remind change 1 in 5 hours")
             left = [job.text for job in await one.built.store.jobs.jobs()]
         assert failures == []

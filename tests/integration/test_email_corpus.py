@@ -29,6 +29,7 @@ from tests.doubles.queue import wrapping
 from tests.integration.mail_world import MailWorld, mail_world, server_of_people
 from tests.mail_corpus import corpus
 from tests.mail_writing import Case
+from tests.rows import rows
 
 NAMES = [case.name for case in corpus("bot@mail.test", "alice@mail.test")]
 WHOLE = {"P": ("settled",), "R": ("ignored",), "Q": ("quarantined",), "X": ("dead", "ignored")}
@@ -240,7 +241,7 @@ async def test_a_mail_that_is_read_on_the_loop_is_caught() -> None:
     assert on_loop == [len(raw)]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@rows("name", NAMES)
 def test_none_takes_a_second(name: str) -> None:
     """Reading one mail, whatever it is, costs less than a second of the processor."""
     case = next(case for case in corpus("bot@mail.test", "alice@mail.test") if case.name == name)

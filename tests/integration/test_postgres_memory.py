@@ -24,7 +24,7 @@ from gateway.routing.attachment_retention import ORPHAN_AFTER_S, AttachmentSweep
 from gateway.store.opening import memory_in_database
 from gateway.store.personal_rows import table_problems
 from gateway.store.place import ServerDatabase, place_of_queue
-from gateway.store.postgres.postgres_queue import PostgresQueue, migrate
+from gateway.store.postgres.postgres_queue import PostgresQueue
 from gateway.store.sql import outbox_statements
 from gateway.store.sql.engine import journal_lines
 from gateway.store.stores import Completion, LostTurn, MemoryInDatabase
@@ -41,14 +41,6 @@ ALICE = Sender(address="@alice:hs.test", verified=True)
 DIRECT = SessionKey("matrix", "!bob:hs.test")
 OWNER, BOBS = MemoryScope(ScopeKind.OWNER), MemoryScope(ScopeKind.PERSON, BOB.address)
 ROOMS = MemoryScope(ScopeKind.ROOM, str(ROOM))
-
-
-@pytest.fixture(scope="module")
-def tables(postgres: PostgresServer) -> str:
-    """A database with squidbot's tables, of which those of the tests are copies."""
-    name = postgres.new_database()
-    migrate(postgres.url(name))
-    return name
 
 
 @pytest.fixture

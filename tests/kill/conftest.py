@@ -32,10 +32,12 @@ HITS = "sigkills"
 _hits: Counter[str] = Counter()
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Mark every test below this folder; pytest asks this file about no other."""
+    item.add_marker("kill")
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    for item in items:
-        if item.path.is_relative_to(HERE):
-            item.add_marker("kill")
     if not THOROUGH and not any("::" in argument for argument in config.args):
         _leave_out(config, items, _beyond_sample(items))
     ledger = Ledger.read(Path(LEDGER)) if LEDGER else None
@@ -58,7 +60,7 @@ def _beyond_sample(items: list[pytest.Item]) -> set[str]:
     sweeps: dict[str, list[Any]] = {}
     for item in items:
         call = getattr(item, "callspec", None)
-        if call and item.path.is_relative_to(HERE) and isinstance(call.params.get("moment"), str):
+        if call and isinstance(call.params.get("moment"), str) and item.path.is_relative_to(HERE):
             if "control" not in call.params:
                 sweeps.setdefault(item.nodeid.partition("[")[0], []).append(item)
     left_out: set[str] = set()
@@ -140,4 +142,11 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 def nursery() -> Iterator[Nursery]:
     """Forks gateways; one for all tests."""
     with Nursery() as one:
+        yield one
+
+
+@pytest.fixture(scope="session")
+def queues() -> Iterator[Nursery]:
+    """Forks queues without a gateway; one for all tests."""
+    with Nursery("tests.kill.store_child") as one:
         yield one

@@ -27,7 +27,7 @@ from gateway.store.postgres.copying_into_postgres import PostgresTables
 from gateway.system.clock import SystemClock
 from gateway.system.home import Home
 from tests.kill.gateway_child import STATE_KEY
-from tests.kill.scenario import Nursery, Scenario
+from tests.kill.scenario import Scenario
 from tests.kill.tally import TALLY, die_at_call
 from tests.kill.tally import chance as chance_of
 from tests.kill.test_gateway_kill import judged, talk
@@ -111,24 +111,17 @@ async def opened(home: Home, url: str | None = None) -> None:
     await (await opened_queue(home.database, url, clock=SystemClock())).aclose()
 
 
-@pytest.fixture(scope="module")
-def gateways() -> Any:
-    """Forks whole gateways."""
-    with Nursery() as one:
-        yield one
-
-
 def url_of(postgres: PostgresServer) -> str:
     return postgres.url(postgres.new_database())
 
 
 @pytest.mark.parametrize("step", STEPS, ids=IDS)
 def test_killed_at_a_step(
-    step: tuple[Any, str, int, bool], gateways, postgres: PostgresServer, tmp_path: Path
+    step: tuple[Any, str, int, bool], nursery, postgres: PostgresServer, tmp_path: Path
 ):
     """Rows ready, running and sending are carried; the second try ends it."""
     owner, name, count, before = step
-    world, url = Scenario(tmp_path, gateways, consolidate_above=4), url_of(postgres)
+    world, url = Scenario(tmp_path, nursery, consolidate_above=4), url_of(postgres)
     moments = ["outbox.sending.after#2", "turns.complete.before#3", "memory.append_message.after#2"]
     home = left_behind(world, moments)
     assert move(home, url, lambda: die_at_call(owner, name, count, before=before)), "it was never passed"
@@ -136,13 +129,13 @@ def test_killed_at_a_step(
     goes_on(world, home, url)
 
 
-def test_killed_at_any_moment(gateways, postgres: PostgresServer, tmp_path: Path):
+def test_killed_at_any_moment(nursery, postgres: PostgresServer, tmp_path: Path):
     """As often as it takes."""
     chance, kills, number = chance_of("move"), 0, 0
     while number < 4 or kills < 8:
         number += 1
         assert number <= 12
-        world, url = Scenario(tmp_path / str(number), gateways, pause_s=0.02), url_of(postgres)
+        world, url = Scenario(tmp_path / str(number), nursery, pause_s=0.02), url_of(postgres)
         for _ in range(3):
             world.burst(chance, 8)
             world.live(kill_after_s=chance.uniform(0.1, 0.6), seed=chance.random())

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -45,13 +45,6 @@ MOMENTS = [
 ]
 
 
-@pytest.fixture(scope="module")
-def nursery() -> Iterator[Nursery]:
-    """One for all tests of this file."""
-    with Nursery("tests.kill.store_child") as one:
-        yield one
-
-
 def story(
     nursery: Nursery, folder: Path, deaths: Sequence[str | float], *, seed: int, control: str = ""
 ) -> tuple[int, list[str]]:
@@ -72,23 +65,23 @@ def story(
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
-def test_killed_where_somebody_changes_his_mind(nursery, tmp_path, moment):
+def test_killed_where_somebody_changes_his_mind(queues, tmp_path, moment):
     """Dying there, and there again in the next life, costs nobody anything, and undoes no decision."""
     kills, seed = 0, 0
     while kills < (2 if KILLS < 100 else 20):
-        killed, wrong = story(nursery, tmp_path / str(seed), [moment, f"{moment}#2"], seed=seed)
+        killed, wrong = story(queues, tmp_path / str(seed), [moment, f"{moment}#2"], seed=seed)
         assert not wrong, (seed, wrong)
         kills, seed = kills + killed, seed + 1
         assert seed < 12 + 10 * kills, f"{moment} is hardly ever passed"
 
 
-def test_killed_at_random_moments(nursery, tmp_path):
+def test_killed_at_random_moments(queues, tmp_path):
     """Dying at any moment, several times in one story, costs nobody anything, and undoes no decision."""
     chance = chance_of("people")
     kills, number, drafts = 0, 0, 0
     while kills < max(6, KILLS // 3):
         deaths = [chance.uniform(0.01, 0.12) for _ in range(4)]
-        killed, wrong = story(nursery, tmp_path / str(number), deaths, seed=SEED + number)
+        killed, wrong = story(queues, tmp_path / str(number), deaths, seed=SEED + number)
         assert not wrong, (number, deaths, wrong)
         kills += killed
         drafts += rejected_drafts(tmp_path / str(number))
@@ -106,12 +99,12 @@ CONTROLS = [
 
 
 @pytest.mark.parametrize(("control", "moment", "seen"), CONTROLS, ids=[each[0] for each in CONTROLS])
-def test_the_oracle_sees_a_decision_that_is_forgotten(nursery, tmp_path, control, moment, seen):
+def test_the_oracle_sees_a_decision_that_is_forgotten(queues, tmp_path, control, moment, seen):
     """A simpler way to stop, to approve and to let in is found out after one death in some story."""
     found: list[str] = []
     for seed in range(12):  # on a busy machine a story may pass the moment by
         if found:
             break
-        _, wrong = story(nursery, tmp_path / str(seed), [moment], seed=seed, control=control)
+        _, wrong = story(queues, tmp_path / str(seed), [moment], seed=seed, control=control)
         found += [problem for problem in wrong if any(word in problem for word in seen.split("|"))]
     assert found, wrong

@@ -6,7 +6,6 @@ The queue in PostgreSQL under SIGKILL of the process that uses it: at the moment
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -23,19 +22,12 @@ from tests.postgres_server import PostgresServer
 pytestmark = [pytest.mark.kill, pytest.mark.timeout(900)]
 
 
-@pytest.fixture(scope="module")
-def nursery() -> Iterator[Nursery]:
-    """One for all tests of this file."""
-    with Nursery("tests.kill.store_child") as one:
-        yield one
-
-
 def url_of(server: PostgresServer) -> str:
     """A database with squidbot's tables."""
     return server.with_tables()
 
 
-def test_killed_twenty_times_nothing_is_lost_or_doubled(nursery, postgres: PostgresServer, tmp_path):
+def test_killed_twenty_times_nothing_is_lost_or_doubled(queues, postgres: PostgresServer, tmp_path):
     """At named moments and at any moment, several times in one story."""
     chance = chance_of("queue in PostgreSQL")
     kills, number = 0, 0
@@ -47,7 +39,7 @@ def test_killed_twenty_times_nothing_is_lost_or_doubled(nursery, postgres: Postg
         url = url_of(postgres)
         names.append(url.rpartition("/")[2])
         killed, wrong = story(
-            nursery, tmp_path / str(number), deaths, seed=SEED + number, policy=policy, url=url
+            queues, tmp_path / str(number), deaths, seed=SEED + number, policy=policy, url=url
         )
         assert not wrong, (number, deaths, wrong)
         kills += killed
@@ -58,25 +50,18 @@ def test_killed_twenty_times_nothing_is_lost_or_doubled(nursery, postgres: Postg
         assert db.execute(query, (names,)).fetchone() == (0,)
 
 
-def test_the_oracle_sees_a_defect(nursery, postgres: PostgresServer, tmp_path):
+def test_the_oracle_sees_a_defect(queues, postgres: PostgresServer, tmp_path):
     """The control: messages that are acknowledged before they are accepted are lost."""
     _, wrong = story(
-        nursery, tmp_path / "broken", ["inbox.accept.before#2"], seed=2, policy="key", control="ack-first",
+        queues, tmp_path / "broken", ["inbox.accept.before#2"], seed=2, policy="key", control="ack-first",
         url=url_of(postgres),
     )  # fmt: skip
     assert any("is lost" in problem for problem in wrong), wrong
 
 
-@pytest.fixture(scope="module")
-def gateways() -> Iterator[Nursery]:
-    """Forks whole gateways."""
-    with Nursery() as one:
-        yield one
-
-
 @pytest.mark.parametrize("seed", range(3))
 def test_the_whole_gateway_is_killed_at_random_moments(
-    seed: int, gateways: Nursery, postgres: PostgresServer, tmp_path: Path
+    seed: int, nursery: Nursery, postgres: PostgresServer, tmp_path: Path
 ) -> None:
     """
     People keep talking while it is killed again and again: one answer each, in order, no tool twice, each line
@@ -85,7 +70,7 @@ def test_the_whole_gateway_is_killed_at_random_moments(
     chance = chance_of(f"gateway on PostgreSQL {seed}")
     world = Scenario(
         tmp_path,
-        gateways,
+        nursery,
         policy=("same_key", "probe", "review")[seed],
         queue=chance.choice(["each", "merge"]),
         pause_s=0.02,
@@ -106,9 +91,9 @@ def test_the_whole_gateway_is_killed_at_random_moments(
         assert found is not None and (found[0] > 0) == (seed == 1)
 
 
-def test_a_simpler_gateway_is_found_out(gateways: Nursery, postgres: PostgresServer, tmp_path: Path) -> None:
+def test_a_simpler_gateway_is_found_out(nursery: Nursery, postgres: PostgresServer, tmp_path: Path) -> None:
     """The control: one that forgets which steps it has done lets a tool run twice."""
-    world = Scenario(tmp_path, gateways, control="forgets_steps", store=url_of(postgres))
+    world = Scenario(tmp_path, nursery, control="forgets_steps", store=url_of(postgres))
     talk(world)
     assert world.live(die="turns.complete.before") == -signal.SIGKILL
     world.live_until_quiet()

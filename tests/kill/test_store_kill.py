@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -53,13 +53,6 @@ POLICIES = ("key", "probe")
 MISSED_AT_MOST = 0.5
 
 
-@pytest.fixture(scope="module")
-def nursery() -> Iterator[Nursery]:
-    """One for all tests of this file."""
-    with Nursery("tests.kill.store_child") as one:
-        yield one
-
-
 def story(
     nursery: Nursery, folder: Path, deaths: Sequence[str | float], *, seed: int, policy: str, **more: str
 ) -> tuple[int, list[str]]:
@@ -88,7 +81,7 @@ def story(
 
 @pytest.mark.smoke
 @pytest.mark.parametrize("adapter", ADAPTERS)
-def test_killed_at_named_moments(nursery, tmp_path, adapter):
+def test_killed_at_named_moments(queues, tmp_path, adapter):
     """Dying before or after any call of the port, twice in a row, costs nobody anything."""
     chance = chance_of("named moments of the queue")
     stories = [(moment, policy) for moment in MOMENTS for policy in POLICIES]
@@ -98,7 +91,7 @@ def test_killed_at_named_moments(nursery, tmp_path, adapter):
     for number, (moment, policy) in enumerate(chosen):
         deaths = [f"{moment}#{chance.randint(1, 2)}", f"{moment}#1"]
         killed, wrong = story(
-            nursery, tmp_path / str(number), deaths, seed=SEED + number, policy=policy, adapter=adapter
+            queues, tmp_path / str(number), deaths, seed=SEED + number, policy=policy, adapter=adapter
         )
         assert not wrong, (deaths, policy, wrong)
         kills += killed
@@ -108,14 +101,14 @@ def test_killed_at_named_moments(nursery, tmp_path, adapter):
 
 @pytest.mark.parametrize("adapter", ADAPTERS)
 @pytest.mark.parametrize("policy", POLICIES)
-def test_killed_at_random_moments(nursery, tmp_path, adapter, policy):
+def test_killed_at_random_moments(queues, tmp_path, adapter, policy):
     """Dying at any moment, several times in one story, costs nobody anything."""
     chance = chance_of(f"queue {policy}")
     kills, number, wanted = 0, 0, max(2, KILLS // 6)
     while kills < wanted:
         deaths = [chance.uniform(0.005, 0.12) for _ in range(4)]
         killed, wrong = story(
-            nursery, tmp_path / str(number), deaths, seed=SEED + number, policy=policy, adapter=adapter
+            queues, tmp_path / str(number), deaths, seed=SEED + number, policy=policy, adapter=adapter
         )
         assert not wrong, (number, deaths, wrong)
         kills += killed
@@ -123,9 +116,9 @@ def test_killed_at_random_moments(nursery, tmp_path, adapter, policy):
         assert number < 20 + KILLS, "lives end before they can be killed"
 
 
-def test_every_moment_exists(nursery, tmp_path):
+def test_every_moment_exists(queues, tmp_path):
     """An ordinary life passes each named moment, so that none of the kills above is an empty one."""
-    kills, wrong = story(nursery, tmp_path / "story", [], seed=1, policy="key")
+    kills, wrong = story(queues, tmp_path / "story", [], seed=1, policy="key")
     assert (kills, wrong) == (0, [])
     passed = set((tmp_path / "story" / "trace").read_text().split())
     assert passed >= set(MOMENTS)
@@ -146,10 +139,10 @@ CONTROLS = [
 @pytest.mark.parametrize(
     ("control", "moment", "policy", "seen"), CONTROLS, ids=[each[0] for each in CONTROLS]
 )
-def test_the_oracle_sees_a_defect(nursery, tmp_path, control, moment, policy, seen):
+def test_the_oracle_sees_a_defect(queues, tmp_path, control, moment, policy, seen):
     """With the defect the oracle finds it; without, the same death leaves nothing to find."""
     deaths = [moment] if moment else []
-    _, wrong = story(nursery, tmp_path / "sound", deaths, seed=2, policy=policy)
+    _, wrong = story(queues, tmp_path / "sound", deaths, seed=2, policy=policy)
     assert not wrong
-    _, wrong = story(nursery, tmp_path / "broken", deaths, seed=2, policy=policy, control=control)
+    _, wrong = story(queues, tmp_path / "broken", deaths, seed=2, policy=policy, control=control)
     assert any(seen in problem for problem in wrong), wrong

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
@@ -12,6 +10,7 @@ from gateway.store.sql.inbox_store import InboxStore
 from gateway.store.sql.outbox_store import OutboxStore
 from gateway.store.sql.turn_store import TurnStore
 from gateway.store.states import InboxState
+from tests.contract.test_queue_catches import SendsDrafts
 from tests.property.examples import examples
 from tests.property.queue_rules import StoreMachine
 
@@ -58,14 +57,6 @@ class AnswersOldTexts(InboxStore):
         running = {row.message.native_id for row in await self.rows(states=[InboxState.RUNNING])}
         kept = [each for each in amendments if each.kind != "replace" or each.native_id not in running]
         return await super().accept(channel, account, batch, positions, kept)
-
-
-class SendsDrafts(TurnStore):
-    """The control: a store in which a turn's drafts are sent."""
-
-    async def complete(self, turn, completion):
-        given = [replace(new, hold=False) for new in completion.outbound]
-        return await super().complete(turn, replace(completion, outbound=given))
 
 
 @pytest.mark.slow

@@ -6,12 +6,13 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from gateway.store.postgres.postgres_queue import PostgresQueue, migrate
+from gateway.store.postgres.postgres_queue import PostgresQueue
 from gateway.store.sql.engine import Store, journal_lines
+from tests.contract.test_queue_catches import SendsDrafts
 from tests.doubles.broken_queue import with_defect
 from tests.postgres_server import PostgresServer
 from tests.property.queue_rules import StoreMachine
-from tests.property.test_queue_machine import ForgetsRetryTimes, SendsDrafts
+from tests.property.test_queue_machine import ForgetsRetryTimes
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(1200)]
 _SETTINGS = settings(
@@ -40,14 +41,6 @@ def machine_on(server: PostgresServer, tables: str, kind: type[Store] | None = N
                 db.execute(f"DROP DATABASE {self.url.rpartition('/')[2]} WITH (FORCE)")
 
     return OnPostgres
-
-
-@pytest.fixture(scope="module")
-def tables(postgres: PostgresServer) -> str:
-    """A database with squidbot's tables, of which those of the examples are copies."""
-    name = postgres.new_database()
-    migrate(postgres.url(name))
-    return name
 
 
 def test_it_answers_like_the_model(postgres: PostgresServer, tables: str):

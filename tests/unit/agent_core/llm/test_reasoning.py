@@ -101,7 +101,7 @@ def test_cuts_make_no_difference(parts: list[str], data: st.DataObject) -> None:
 @rows("begins_inside", [False, True])
 def test_it_takes_as_long_as_the_text(unit: str, begins_inside: bool) -> None:
     """As much of anything as is read, whole and in bites; what waits for a decision never grows."""
-    for size, chars in ((400_000, 400_000), (7, 20_000)):
+    for size, chars in ((100_000, 100_000), (7, 20_000)):
         thoughts = ReasoningFilter(ReasoningHabit(begins_inside))
         text = unit * (chars // len(unit))
         for start in range(0, len(text), size):

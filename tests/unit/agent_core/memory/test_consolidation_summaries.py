@@ -179,7 +179,7 @@ async def test_rewriting_a_summary_loses_nothing_either(storage: InMemoryMemory)
 async def test_the_list_has_a_limit(storage: InMemoryMemory) -> None:
     """However much is said, the summary stays within its share of a prompt; the newest of the list is kept."""
     manager = manager_of(storage, ScriptedLLM("Talk."), threshold=20)
-    for number in range(2000):
+    for number in range(800):
         await say(storage, f"the part costs {number * 7919 + 1000} crowns, item {number}")
         await manager.consolidate_if_due(S)
     summary = await storage.load_session_summary(S)
