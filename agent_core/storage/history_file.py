@@ -13,8 +13,10 @@ import os
 import stat
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from itertools import count as numbers
 from pathlib import Path
+from typing import Any
 
 import structlog
 
@@ -42,6 +44,7 @@ SET_ASIDE = ".set-aside"
 """What is put behind the name of a folder, a pipe or a link that stood in the place of a history."""
 
 _RECENT_IDS = 1000
+_SHORT_LINE = 4000  # bytes: only such lines are kept decoded
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a pipe must not make anybody wait
 
 log = structlog.get_logger(__name__)
@@ -211,6 +214,8 @@ class HistoryFile:
         seen = _state(handle)
         if seen == self._seen:
             return
+        if self._seen is not None:
+            _decode.cache_clear()  # somebody else has changed it: what was erased does not stay here
         self._forget()
         self._size = seen[2]
         self._end = self._find_end(handle, hint)
@@ -289,12 +294,12 @@ class HistoryFile:
         return place
 
     def _entry(self, numbering: Numbering, offset: int, raw: bytes | None) -> Entry:
-        value = history_lines.as_object(raw) if raw else None
-        number = history_lines.position_in(value, offset)
-        message = history_lines.from_object(value) if value is not None else None
+        decode = _decode if raw is not None and len(raw) <= _SHORT_LINE else _decode.__wrapped__
+        place, message, chars = decode(raw)
+        number = history_lines.position_in(place, offset)
         position = numbering.next(number, readable=message is not None)
         if message is not None:
-            return Entry(position, offset, message, message_chars(message), number=number)
+            return Entry(position, offset, message, chars, number=number)
         broken = raw is None or bool(raw.strip())
         if broken and offset not in self._reported and len(self._reported) < 1000:
             self._reported.add(offset)
@@ -341,6 +346,15 @@ class HistoryFile:
         self._end += len(messages)
         self._size = seen[2]
         self._seen = seen
+
+
+@lru_cache(maxsize=500)  # at most some 6 MB with what is made of them
+def _decode(raw: bytes | None) -> tuple[dict[str, Any] | None, Message | None, int]:
+    """The place in a line, its message and the characters of that; each turn reads the newest lines again."""
+    value = history_lines.as_object(raw) if raw else None
+    message = history_lines.from_object(value) if value is not None else None
+    place = None if value is None else {"n": value.get("n")}
+    return place, message, 0 if message is None else message_chars(message)
 
 
 def _state(handle: int) -> tuple[int, int, int, int]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from agent_core.models import Message
 from agent_core.storage import JsonlMemory
-from agent_core.storage.history_file import HistoryFile
+from agent_core.storage.history_file import HistoryFile, _decode
 from agent_core.storage.history_paging import PageMark
 from tests.clock import ManualClock
 
@@ -43,3 +43,18 @@ def test_the_newest_ids_are_known_again_and_no_more_of_them_are_kept(tmp_path: P
     assert list(file._recent) == [f"m{number}" for number in range(500, 1500)]
     assert file.append([line(1499), line(500), line(1500)], PageMark) == 1
     assert HistoryFile(path).append([line(1500), line(501), line(1501)], PageMark) == 1
+
+
+async def test_what_was_erased_does_not_stay_in_memory(tmp_path: Path) -> None:
+    """Short lines are kept decoded; a file that somebody else has changed is read anew."""
+    _decode.cache_clear()
+    memory = JsonlMemory(tmp_path, clock=ManualClock())
+    await memory.append_message("loop/room", line(0), line(1))
+    await memory.load_history("loop/room")
+    await memory.load_history("loop/room")
+    assert (_decode.cache_info().currsize, _decode.cache_info().hits > 0) == (2, True)
+
+    path = next(tmp_path.rglob("*.jsonl"))
+    path.write_bytes(path.read_bytes().replace(b"something that was said", b"_"))
+    assert [each.content for each in (await memory.load_history("loop/room")).messages] == ["_", "_"]
+    assert _decode.cache_info().currsize == 2
