@@ -1,7 +1,7 @@
 """
 The values of a conversation with a model: messages, tool calls, chunks, usage, turns. Frozen, no I/O.
 `Message` is at once an element of a prompt and a line of the history: the two must be able to become each
-other without loss. And the model that every part of the settings derives from.
+other without loss.
 """
 
 from __future__ import annotations
@@ -20,17 +20,6 @@ from agent_core.messages import Attachment, Audience, SessionKey
 from agent_core.provenance import Origin, Origins, person
 
 Role = Literal["system", "user", "assistant", "tool"]
-
-
-class SettingsSection(BaseModel):
-    """
-    A part of the settings; what derives from it adds its keys and checks.
-
-    It is frozen, refuses keys it does not know and keeps values out of its errors, since they may be secrets.
-    It is compiled when it is first read by itself; within a larger section it never is, which saves memory.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, defer_build=True)
 
 
 class _Frozen(BaseModel):

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Generic, Literal, Protocol, Self, TypeVar
 from urllib.parse import urlsplit
 
-from agent_core.models import SettingsSection
+from agent_core.settings_section import SettingsSection
 from channels.setup import PersonAtTerminal, SetupForm
 
 if TYPE_CHECKING:  # the settings are read without them

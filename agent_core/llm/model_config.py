@@ -16,7 +16,7 @@ from pydantic import AfterValidator, Field, SecretStr
 
 from agent_core.llm.prices import listed_price
 from agent_core.llm.providers import endpoint_of, is_ollama
-from agent_core.models import SettingsSection
+from agent_core.settings_section import SettingsSection
 
 
 def _address(value: str) -> str:

@@ -13,7 +13,7 @@ from pydantic import Field, StringConstraints, model_validator
 from agent_core.llm.model_config import ProviderSpec, unknown_name
 from agent_core.llm.prices import listed_per_minute
 from agent_core.llm.providers import endpoint_of
-from agent_core.models import SettingsSection
+from agent_core.settings_section import SettingsSection
 
 SLOWNESS = 6.0
 """The time that the engine on this machine may take, in multiples of a sound's length."""

@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from agent_core.errors import ToolError
-from agent_core.models import Session, SettingsSection, ToolResult
+from agent_core.models import Session, ToolResult
 from agent_core.ports import Clock, ToolPort
 from agent_core.provenance import Origins, untrusted_origin
+from agent_core.settings_section import SettingsSection
 from agent_core.tools.effects import Effect, effect_of, needs_approval
 from agent_core.tools.policy import Availability
 

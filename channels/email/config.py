@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, SecretStr, field_validator, model_validator
 
-from agent_core.models import SettingsSection
+from agent_core.settings_section import SettingsSection
 from channels.email.parse.mail_addresses import AddressInvalid, normalise, to_ascii
 from channels.plugin import AccountConfig
 

@@ -17,7 +17,7 @@ from pydantic import (
     model_validator,
 )
 
-from agent_core.models import SettingsSection
+from agent_core.settings_section import SettingsSection
 from agent_core.text import time_zone
 from channels.heartbeat.tick_schedule import Schedule
 

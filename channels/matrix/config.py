@@ -20,7 +20,7 @@ from pydantic import (
 )
 
 from agent_core.language import check_code
-from agent_core.models import SettingsSection
+from agent_core.settings_section import SettingsSection
 from channels.plugin import AccountConfig, AddressRules
 
 _USER_ID = re.compile(r"@[!-9;-~]+:[A-Za-z0-9.\-\[\]:]+")

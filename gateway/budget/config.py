@@ -7,7 +7,7 @@ from zoneinfo import ZoneInfo
 
 from pydantic import Field, field_validator, model_validator
 
-from agent_core.models import SettingsSection
+from agent_core.settings_section import SettingsSection
 from agent_core.text import time_zone
 from gateway.budget.budget_policy import BudgetLimits, BudgetTier
 

@@ -22,7 +22,7 @@ from pydantic import (
     model_validator,
 )
 
-from agent_core.models import SettingsSection
+from agent_core.settings_section import SettingsSection
 from channels.plugin import AccountConfig, ChannelPlugin
 from gateway.plugins import channel_kinds
 from gateway.routing.access import Access, normalise

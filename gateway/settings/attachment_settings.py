@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
-from agent_core.models import SettingsSection
+from agent_core.settings_section import SettingsSection
 
 if TYPE_CHECKING:
     from channels.attachments.attachment_storage import Storage

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, StringConstraints
 
 from agent_core.language import check_code
-from agent_core.models import SettingsSection
+from agent_core.settings_section import SettingsSection
 from gateway.routing.access import kinds_of, normalise
 from gateway.routing.household import OTHERS, Household, HouseholdRole, PersonRules
 from gateway.settings.source import Problem

@@ -26,7 +26,7 @@ from pydantic import (
 from agent_core.language import ENGLISH, check_code
 from agent_core.llm.model_config import LLMSpec
 from agent_core.media.media_config import ImageSettings, VoiceSettings
-from agent_core.models import SettingsSection
+from agent_core.settings_section import SettingsSection
 from agent_core.text import time_zone
 from agent_core.tools.dav.config import DavSettings
 from agent_core.tools.mcp.config import McpSettings

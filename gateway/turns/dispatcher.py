@@ -3,7 +3,7 @@ Decides which sessions run: wake-ups in memory, on top of the `SessionRunner`. T
 Wake-ups of a waiting session merge; one during a run causes another. After a crash the queue is asked for
 open sessions. A run that raises is repeated after at most `_FAILED.cap_s`, and delayed wake-ups are bounded
 by `_DELAYS` per session. Places are shared among people (the waker of a session), the owner's ``first`` with
-an extra place; background jobs get the rest (`agent_core.session_runner.Behind`).
+an extra place; background jobs get the rest (`agent_core.agent.session_runner.Behind`).
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from functools import partial
 import anyio
 import structlog
 
+from agent_core.agent.session_runner import Behind, RunnerFull, SessionRunner
 from agent_core.backoff import BackoffPolicy
 from agent_core.messages import SessionKey
-from agent_core.session_runner import Behind, RunnerFull, SessionRunner
 from gateway.store.background_job_rows import is_background
 from gateway.store.wakeups import RunSession, Work
 

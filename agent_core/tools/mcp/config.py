@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, SecretStr, model_validator
 
-from agent_core.models import SettingsSection
+from agent_core.settings_section import SettingsSection
 from agent_core.tools.policy import Availability
 
 _SERVER = re.compile(r"[a-z0-9](?:[a-z0-9]|[_-](?![_-])){0,23}")

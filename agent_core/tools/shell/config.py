@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, SecretStr, model_validator
 
-from agent_core.models import SettingsSection
+from agent_core.settings_section import SettingsSection
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 

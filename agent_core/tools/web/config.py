@@ -6,7 +6,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, SecretStr, model_validator
 
-from agent_core.models import SettingsSection
+from agent_core.settings_section import SettingsSection
 from agent_core.tools.policy import Availability
 
 

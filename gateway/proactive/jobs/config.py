@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import ConfigDict, Field, field_validator
 
-from agent_core.models import SettingsSection
+from agent_core.settings_section import SettingsSection
 from agent_core.text import time_zone
 
 

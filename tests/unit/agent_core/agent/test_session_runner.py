@@ -7,8 +7,8 @@ import tracemalloc
 import anyio
 import pytest
 
+from agent_core.agent.session_runner import Behind, RunnerFull, RunnerStopped, SessionRunner
 from agent_core.messages import SessionKey
-from agent_core.session_runner import Behind, RunnerFull, RunnerStopped, SessionRunner
 
 pytestmark = pytest.mark.virtual_time
 A, B, C = (SessionKey("test", name) for name in "abc")
