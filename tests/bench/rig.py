@@ -173,6 +173,7 @@ class Rig:
             "user_id": f"@{name}:{self.synapse.server_name}",
             "password": _PASSWORD,
             "allow_from": [alice],
+            "trust_devices": "all",  # who asks has no cross-signing
         }
 
     def _mail_settings(self, name: str) -> dict[str, Any]:
