@@ -77,8 +77,8 @@ def newer(tmp_path_factory, home):
         ("pyproject.toml", 'version = "0.1.0"', 'version = "0.2.0"'),
         ("CHANGELOG.md", "## [Unreleased]", "## [0.2.0]\n\n### The daemon\n- It counts to ten.\n\n## [0.1.0]"),
         ("gateway/store/sql/tables.py", "VERSION = 9", "VERSION = 10"),
-        ("gateway/settings/__init__.py", "tool_seconds: float = Field(default=60.0", "call_seconds: float = Field(default=60.0"),
-        ("gateway/settings/__init__.py", "steps: int = Field(default=20", "steps: int = Field(default=25"),
+        ("gateway/settings/settings.py", "tool_seconds: float = Field(default=60.0", "call_seconds: float = Field(default=60.0"),
+        ("gateway/settings/settings.py", "steps: int = Field(default=20", "steps: int = Field(default=25"),
         ("gateway/cli/check/trial_start.py", "def main(request: str) -> int:", f"{attack(home)}\n\ndef main(request: str) -> int:"),
     )  # fmt: skip
 
