@@ -33,6 +33,7 @@ KNOWN_UNREAD = {
     ("channels.email.receive.mail_intake", "re.escape(secret)"): "a secret, escaped",
     ("channels.matrix.events.inbound_events", "alone"): "the bot's name, escaped",
     ("agent_core.llm.reasoning", "re.escape(tag)"): "a tag, escaped",
+    ("agent_core.llm.model_client", r"f'\\b{re.escape(_folded(each))}\\b'"): "a parameter's name, escaped",
     # A model's own expressions, in a process of its own with limits of time and memory.
     ("agent_core.tools.files.file_search_child", "asked['pattern']"): "what is searched for",
     ("agent_core.tools.files.file_search_child", "found"): "a glob",
