@@ -332,10 +332,8 @@ class HistoryFile:
         expected = sum(map(len, encoded))
         durable_files.append(handle, b"".join(encoded))
         seen = _state(handle)
-        if seen[2] - expected - self._size not in (
-            0,
-            1,
-        ):  # somebody else has written too: look again next time
+        if seen[2] - expected - self._size not in (0, 1):
+            # Somebody else has written too: look again next time.
             self._forget()
             return
         for message in messages:
