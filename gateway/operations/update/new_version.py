@@ -13,7 +13,6 @@ import re
 import subprocess
 import sys
 import zipfile
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
@@ -128,7 +127,7 @@ def _unpacked(wheel: Path, stage: Path) -> NewVersion:
     needs = about.metadata["Requires-Python"] or ""
     python = ".".join(map(str, sys.version_info[:3]))
     missing = [] if python in SpecifierSet(needs) else [f"Python {needs} (here is {python})"]
-    missing += _unsatisfied(about.requires or ())
+    missing += _unsatisfied(about)
     changelog = next(iter(folder.glob(f"*.data/data/{_CHANGELOG}")), folder / "none")
     return NewVersion(
         Path(sys.executable),
@@ -140,10 +139,10 @@ def _unpacked(wheel: Path, stage: Path) -> NewVersion:
     )
 
 
-def _unsatisfied(requirements: Iterable[str]) -> list[str]:
-    """Return what is required without an extra, and is not installed here in a version that suffices."""
+def _unsatisfied(about: metadata.Distribution) -> list[str]:
+    """Return what a wheel requires without an extra, and is not installed here in a version that suffices."""
     found: list[str] = []
-    for text in requirements:
+    for text in about.requires or ():
         try:
             required = Requirement(text)
         except InvalidRequirement:
