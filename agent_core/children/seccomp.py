@@ -4,7 +4,7 @@ give EPERM, ``clone3`` ENOSYS so that ``clone`` with readable flags is used; a w
 Landlock does not guard changes of mode, owner, times and attributes by path, with which a program could open
 the daemon's secrets: only the forms for open files remain. Mode 700 by path is allowed, others seem to
 succeed, since unpacking programs need them; no set-user-id, and no extended attributes, which need no right
-to write.
+to write. A new session seems to be made, too: each would have the weight of the daemon's.
 """
 
 from __future__ import annotations
@@ -146,13 +146,13 @@ _MODES_BY_PATH = (((90, -1), 1), ((268, 53), 2), ((452, 452), 2))
 """chmod, fchmodat, fchmodat2, and which argument is the mode."""
 _MODES = (((91, 52), 1), ((85, -1), 1), ((2, -1), 2), ((257, 56), 3), ((133, -1), 1), ((259, 33), 2))
 """fchmod, creat, open, openat, mknod, mknodat."""
-_SYNC, _SYNCFS = (162, 81), (306, 267)
+_SYNC, _SYNCFS, _SETSID = (162, 81), (306, 267), (112, 157)
 _TIMES_BY_PATH = ((132, -1), (235, -1), (261, -1))
 """utime, utimes, futimesat."""
 _ATTRIBUTES_OF_OPEN = ((190, 7), (199, 16))
 """fsetxattr, fremovexattr."""
 _NOT_MADE = (
-    *((numbers, _PRETEND) for numbers in (*_TIMES_BY_PATH, _SYNC, _SYNCFS)),
+    *((numbers, _PRETEND) for numbers in (*_TIMES_BY_PATH, _SYNC, _SYNCFS, _SETSID)),
     *((numbers, _UNSUPPORTED) for numbers in _ATTRIBUTES_OF_OPEN),
 )
 _OWNER_ONLY, _SET_ID = 0o700, 0o6000

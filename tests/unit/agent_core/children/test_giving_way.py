@@ -50,13 +50,16 @@ async def until_nice(mark, expected):
 @pytest.mark.parametrize("backend", ["landlock", "bubblewrap"])
 @pytest.mark.parametrize(("nice", "expected"), [(19, 10), (0, 0)], ids=["as it is", "control"])
 async def test_the_session_of_a_command_gives_way(home, backend, nice, expected):
-    """The daemon's and the runner's stay as they are. The control gives way to nobody."""
+    """
+    What wants a session of its own stays in it; the daemon's and the runner's stay as they are. The control gives
+    way to nobody.
+    """
     assert Ceilings().nice == 19
     sandbox = await proved(sandbox_in(home, backend=backend, limits=replace(Ceilings(), nice=nice)))
     own = niceness(os.getpid())
     mark = f"4731{os.getpid()}"
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(lambda: sandbox.run(f"sleep {mark}; :", seconds=100))
+        tasks.start_soon(lambda: sandbox.run(f"setsid sleep {mark} & sleep {mark}; :", seconds=100))
         await until_nice(f"sleep\0{mark}", expected)
         of_command = set(marked(f"sleep\0{mark}"))
         (guard,) = (child for child in own_children() if of_command & set(descendants(child)))

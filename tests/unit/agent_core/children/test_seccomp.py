@@ -130,6 +130,7 @@ def test_arguments_decide_where_they_must(ask):
     assert ask(141, 140, 0, 0, 19) == ALLOWED
     for which, who in ((0, 4711), (1, 0), (2, 0), (2, 4711)):
         assert ask(141, 140, which, who, 19) == EPERM
+    assert ask(112, 157) == NOTHING
     assert ask(162, 81) == NOTHING
     assert ask(306, 267, 3) == NOTHING
     assert ask(74, 82, 3) == ALLOWED
