@@ -257,8 +257,9 @@ def test_times_and_numbers_read_as_in_their_language() -> None:
     assert show_time(at, pattern) == "Sun 2026-11-29 14:00 CET"
     assert (show_number(1234567), show_number(0.5, 2)) == ("1,234,567", "0.50")
     with speaking("de"):
-        assert show_time(at, pattern) == "So., 29. Nov. 2026, 14:00 Uhr"
-        assert show_time(at.replace(month=5, day=3), pattern) == "So., 3. Mai 2026, 14:00 Uhr"
+        assert show_time(at, pattern) == "So., 29. Nov. 2026, 14:00 Uhr MEZ"
+        assert show_time(at.replace(month=5, day=3), pattern) == "So., 3. Mai 2026, 14:00 Uhr MESZ"
+        assert show_time(at.astimezone(ZoneInfo("Asia/Tokyo")), pattern) == "So., 29. Nov. 2026, 22:00 Uhr JST"
         assert show_time(at.astimezone(UTC), "%H:%M on %d %B") == "29. November, 13:00 Uhr"
         assert (show_number(1234567), show_number(0.5, 2)) == ("1.234.567", "0,50")
         assert list_of(["a", "b", "c"]) == "a, b und c"

@@ -94,6 +94,7 @@ async def test_an_office_document_is_read(tmp_path, name: str, content: bytes, t
         (zipped(**{"word/document.xml.bak": "x"}), "an office document that is broken"),
         (b"\xd0\xcf\x11\xe0\0\0" + ENCRYPTED_OFFICE, "encrypted office document"),
         (zipped(**{"a.txt": "x"}), "is not text (application/octet-stream)"),
+        (b"\x78\x9f\x3e\x22\1\0" + b"x" * 50, "Outlook's winmail.dat (ask its sender"),
     ],
 )
 async def test_what_cannot_be_read_says_why(tmp_path, content: bytes, why: str) -> None:

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from agent_core.language import speaking
 from agent_core.tools.schedule_tool import ScheduleTool
 from gateway.proactive.jobs import time_words as words
 from gateway.proactive.jobs.trigger_parsing import TriggerRequest, format_timing, parse_request, zone_name
@@ -442,6 +443,8 @@ def test_two_readings_are_named() -> None:
         parsed("04/12/2026 18:00")
     with pytest.raises(TriggerInvalid, match="2026-11-27 or 2026-12-04"):
         parsed("next friday 18:00", utc(2026, 11, 25))
+    with speaking("de"), pytest.raises(TriggerInvalid, match="„nächsten Freitag“ kann 27.11.2026 oder 04.12.2026"):
+        parsed("nächsten Freitag 18 Uhr", utc(2026, 11, 25))
     assert parsed("next monday 18:00", utc(2026, 11, 25)) == Once(utc(2026, 11, 30, 17))
 
 
