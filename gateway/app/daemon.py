@@ -156,9 +156,9 @@ def _ending_signals() -> tuple[signal.Signals, ...]:
     return (signal.SIGTERM, signal.SIGINT, *(() if stays else (signal.SIGHUP,)))
 
 
-def _hear_hangups(*, heard: bool) -> None:
+def _block_sighup(*, blocked: bool) -> None:
     """Let SIGHUP wait while nobody listens, as `gateway.cli.fast_path.run` does: it would end the process."""
-    signal.pthread_sigmask(signal.SIG_UNBLOCK if heard else signal.SIG_BLOCK, (signal.SIGHUP,))
+    signal.pthread_sigmask(signal.SIG_BLOCK if blocked else signal.SIG_UNBLOCK, (signal.SIGHUP,))
 
 
 @contextmanager
@@ -173,11 +173,11 @@ def _ended_by_signals(ending: _Ending) -> Iterator[anyio.CancelScope]:
     with anyio.CancelScope() as scope:
         for number in numbers:
             loop.add_signal_handler(number, end, number)
-        _hear_hangups(heard=True)
+        _block_sighup(blocked=False)
         try:
             yield scope
         finally:
-            _hear_hangups(heard=False)
+            _block_sighup(blocked=True)
             for number in numbers:
                 loop.remove_signal_handler(number)
 
@@ -211,8 +211,8 @@ async def _running(
     async with AsyncExitStack() as stack:
         # Before anybody can find us: whoever can also wants us to end in order.
         signals = stack.enter_context(anyio.open_signal_receiver(*_ending_signals()))
-        stack.callback(_hear_hangups, heard=False)
-        _hear_hangups(heard=True)
+        stack.callback(_block_sighup, blocked=True)
+        _block_sighup(blocked=False)
         await _serve(stack, built, settings, home)
         async with anyio.create_task_group() as tasks:
             reload = partial(_may_reload, built, settings, ending)
