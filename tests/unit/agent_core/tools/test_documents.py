@@ -63,9 +63,11 @@ BOMB = "<!DOCTYPE x [<!ENTITY a0 'aaaaaaaaaa'>" + "".join(
 )
 
 
-async def reading(tmp_path, name: str, content: bytes) -> ToolResult:
+async def reading(
+    tmp_path, name: str, content: bytes, media_type: str = "application/octet-stream"
+) -> ToolResult:
     store = AttachmentStore(tmp_path / "home")
-    file = await store.save(name, "application/octet-stream", content)
+    file = await store.save(name, media_type, content)
     session = Session(
         SessionKey("matrix", "!r:hs"), MemoryScope(ScopeKind.OWNER), turn="t", attachments=(file,)
     )
@@ -110,6 +112,12 @@ async def test_what_is_called_a_document_and_is_none_is_called_broken(tmp_path, 
     """Whoever sent a document does not know what "not text" has to do with it; other files are still that."""
     assert "called an office document, but broken" in (await reading(tmp_path, "a.XLSX", content)).content
     assert "is not text" in (await reading(tmp_path, "a.zip", content)).content
+
+
+async def test_a_picture_that_is_not_shown_is_called_one(tmp_path) -> None:
+    """Phones send HEIC by mail."""
+    found = (await reading(tmp_path, "IMG_1.heic", b"\0\0\0\x18ftypheic" + bytes(50), "image/heic")).content
+    assert "a picture of a kind that you cannot be shown (ask for it as JPEG or PNG)" in found
 
 
 async def test_a_pdf_document_says_which_extra_reads_it(tmp_path, monkeypatch) -> None:
