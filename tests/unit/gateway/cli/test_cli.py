@@ -446,6 +446,7 @@ class TestWithDaemon:
         with inherited(signal.SIGHUP, signal.SIG_DFL), daemon(home, until_up=False) as process:
             while not is_held(process.pid):
                 assert process.poll() is None
+                assert "gateway.started" not in (home / "out.txt").read_text()
             process.send_signal(signal.SIGHUP)
             while "gateway.started" not in (home / "out.txt").read_text():
                 assert process.poll() is None, (home / "out.txt").read_text()
