@@ -27,6 +27,7 @@ NAMES = [
     *calendar.month_abbr[1:],
     *calendar.month_name[1:],
     *(",.", " and ", " or "),  # `show_number` and `list_of`
+    *("CET", "CEST"),  # `show_time`
 ]
 """Texts that are made where no literal stands, each beside what makes it."""
 

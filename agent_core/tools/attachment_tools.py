@@ -35,6 +35,8 @@ _ID = re.compile(r"[0-9a-f]{12}")
 _SHOWN_CHARS = 12_000
 _MAX_FILES = 10
 _READ_LIMIT_S = 20.0
+_UNSEEN = "a picture of a kind that you cannot be shown (ask for it as JPEG or PNG)"
+_WINMAIL = "Outlook's winmail.dat (ask its sender to send the mail again as HTML or plain text)"
 
 
 class ConversationFiles:
@@ -141,10 +143,11 @@ class ReadAttachmentTool:
             why = "is no longer kept; ask for it again" if gone else "cannot be read at the moment"
             return _failed(f"This file {why}.")
         if text is None:
-            what = f"not text ({file.media_type})"
+            what = _UNSEEN if file.media_type.startswith("image/") else f"not text ({file.media_type})"
             if kind := called_document(file.media_type, file.name):
                 what = f"called {'a' if kind == PDF else 'an'} {kind}, but broken or something else"
             what = "an encrypted office document" if ENCRYPTED_OFFICE in content else what
+            what = _WINMAIL if content.startswith(b"\x78\x9f\x3e\x22") else what
             return _failed(f"This file is {what} and cannot be read here.")
         return ToolResult(
             content=_slice(text, int(arguments.get("offset") or 0), cut=cut),

@@ -156,6 +156,11 @@ def _ending_signals() -> tuple[signal.Signals, ...]:
     return (signal.SIGTERM, signal.SIGINT, *(() if stays else (signal.SIGHUP,)))
 
 
+def _block_sighup(*, blocked: bool) -> None:
+    """Let SIGHUP wait while nobody listens, as `gateway.cli.fast_path.run` does: it would end the process."""
+    signal.pthread_sigmask(signal.SIG_BLOCK if blocked else signal.SIG_UNBLOCK, (signal.SIGHUP,))
+
+
 @contextmanager
 def _ended_by_signals(ending: _Ending) -> Iterator[anyio.CancelScope]:
     """Yield a cancel scope that SIGINT, SIGTERM and SIGHUP cancel, so that work ends in order."""
@@ -168,9 +173,11 @@ def _ended_by_signals(ending: _Ending) -> Iterator[anyio.CancelScope]:
     with anyio.CancelScope() as scope:
         for number in numbers:
             loop.add_signal_handler(number, end, number)
+        _block_sighup(blocked=False)
         try:
             yield scope
         finally:
+            _block_sighup(blocked=True)
             for number in numbers:
                 loop.remove_signal_handler(number)
 
@@ -204,6 +211,8 @@ async def _running(
     async with AsyncExitStack() as stack:
         # Before anybody can find us: whoever can also wants us to end in order.
         signals = stack.enter_context(anyio.open_signal_receiver(*_ending_signals()))
+        stack.callback(_block_sighup, blocked=True)
+        _block_sighup(blocked=False)
         await _serve(stack, built, settings, home)
         async with anyio.create_task_group() as tasks:
             reload = partial(_may_reload, built, settings, ending)

@@ -10,6 +10,7 @@ left to `gateway.cli.commands`, which says what may be written; a test compares 
 from __future__ import annotations
 
 import gc
+import signal
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -61,6 +62,7 @@ def _load_structlog_without_rich() -> None:
 
 def run(*, home: Path | None = None, config: Path | None = None, verbose: bool = False) -> int:
     """Run the daemon."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGHUP,))  # until `gateway.app.daemon` listens
     gc.set_threshold(_WHILE_STARTING)  # until `gateway.app.daemon` finds that all channels are up
     from gateway.system.home import intern_no_path_names
     from gateway.system.process_tuning import use_one_arena

@@ -14,8 +14,11 @@ from agent_core.messages import OutboundKind
 from agent_core.models import MemoryScope, ScopeKind
 from agent_core.storage.search_index import SearchIndex
 from devservers import MailServer, text_of
+from gateway.app import Overrides
 from gateway.store.states import InboxState, OutboxState
 from gateway.store.stores import NewOutbound
+from gateway.turns.user_input import NO_REPLY
+from tests.doubles.agent import StreamingModel
 from tests.integration.mail_world import MailWorld, mail_world, server_of_people
 
 SETTLED = InboxState.SETTLED
@@ -48,6 +51,31 @@ async def test_a_file_there_and_back(server: MailServer, tmp_path: Path) -> None
         answer = await one.answer_to(sent)
     [part] = list(answer.iter_attachments())
     assert (part.get_filename(), part.get_payload(decode=True)) == ("Fußnote.bin", content)
+
+
+class LeavesAlone(StreamingModel):
+    """Says nothing where it may."""
+
+    async def answer(self, messages, tools):
+        yield NO_REPLY if NO_REPLY in messages[-1].content else "I am here."
+
+
+async def test_a_mail_that_names_us_in_cc_alone_may_stay_without_an_answer(
+    server: MailServer, tmp_path: Path
+) -> None:
+    """It is for others first; one that is for us, too, or that hides its recipients, is answered."""
+    overrides = Overrides(models={"demo": LeavesAlone()})
+    async with mail_world(server, tmp_path, overrides=overrides) as one:
+        bob, bot = one.bob.address, one.bot
+        cases = ((bob, bot, False), (bob, bob, True), (f"{bob}, {bot}", bot, True), (bot, bob, True))
+        for number, (to, cc, is_answered) in enumerate(cases):
+            mid = f"<{number}@x.test>"
+            mail = f"From: {one.alice.address}\r\nTo: {to}\r\nCc: {cc}\r\nMessage-ID: {mid}\r\n"
+            await run_sync(one.alice.submit, [bot], f"{mail}Subject: Dinner\r\n\r\nWhat do we eat?".encode())
+            await one.row(lambda row, mid=mid: row.message.context.route.get("message_id") == mid, SETTLED)
+            if is_answered:
+                await one.answer_to(mid)
+        assert len(await run_sync(one.alice.list)) == 3
 
 
 async def test_sessions_of_threads(server: MailServer, tmp_path: Path) -> None:

@@ -43,6 +43,8 @@ _SIGNATURES = frozenset(
 _OPAQUE = frozenset({"application/pkcs7-mime", "application/x-pkcs7-mime"})
 _CID = re.compile(r"\[cid:([^\]\s]{1,200})\]", re.IGNORECASE)
 _REACTION = "text/vnd.google.email-reaction+json"
+_DATA = "calendar", "csv", "directory", "rfc822-headers", "vcard", "x-vcard", _REACTION.partition("/")[2]
+"""Subtypes of text that nobody reads as such."""
 _WORD = re.compile(r"\w+")
 _types = mimetypes.MimeTypes()
 
@@ -193,7 +195,9 @@ class _Reading:
         """Take the plain one of several versions of a text, else the first that has words."""
         chosen: list[str] = []
         kept, others = self.texts, list[str]()
-        for child in sorted(part.children, key=lambda child: child.media_type != "text/plain"):
+        for child in sorted(part.children, key=_preference):
+            if chosen and _preference(child) == 2:  # such as AMP's, whose markup says nothing more
+                continue
             self.texts = []
             self.collect(child)
             if any(map(_WORD.search, self.texts)):
@@ -266,7 +270,16 @@ def _is_text(part: MimePart) -> bool:
     if part.media_type.startswith("multipart/"):
         return True  # its boundary never appears, so it is just text with a wrong label
     disposition = (part.headers.first("content-disposition") or "").lstrip().lower()
-    return part.media_type in {"text/plain", "text/html"} and not disposition.startswith("attachment")
+    # RFC 2046, 4.1.4: what is not known of text is read as plain text.
+    kind, _, subtype = part.media_type.partition("/")
+    return kind == "text" and subtype not in _DATA and not disposition.startswith("attachment")
+
+
+def _preference(part: MimePart) -> int:
+    """The place of a version of a text: plain text, the others, and last those of a subtype nobody knows."""
+    if part.media_type.startswith("multipart/") or part.media_type == "text/html" or not _is_text(part):
+        return 1
+    return 0 if part.media_type == "text/plain" else 2
 
 
 def _sign(text: str) -> str:

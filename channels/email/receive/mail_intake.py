@@ -339,8 +339,19 @@ class MailIntake:
             reply_to="" if self._read_only(person) else back,
             proof=strength(verdict.authentication),
             others_words=others_subject or (mail is not None and mail.is_mixed),
+            not_named=self._is_copied(arrival.headers),
         )
         return context, route
+
+    def _is_copied(self, headers: Headers) -> bool:
+        """Return True if a mail goes to others and names us in Cc alone."""
+        named = [
+            name
+            for name in ("to", "cc")
+            for value in headers.all(name)
+            if without_tag(self.account) in map(without_tag, mailboxes_or_none([value]) or ())
+        ]
+        return "cc" in named and "to" not in named
 
     def answering(
         self, message: InboundMessage, arrival: Arrival, sent: OutboundMessage, *, formatted: bool

@@ -318,8 +318,9 @@ def _days_to(day: Day, today: datetime) -> int:
     if not day.which:
         return coming
     if day.which == "next" and coming not in (0, of_next_week):
-        one, two = (f"{today + timedelta(days=days):%Y-%m-%d}" for days in (coming, of_next_week))
-        name = WEEK[day.weekday or 0]
+        dates = (today + timedelta(days=days) for days in (coming, of_next_week))
+        one, two = (show_time(date, gettext_noop("%Y-%m-%d")) for date in dates)
+        name = _(WEEK[day.weekday or 0])
         raise TriggerInvalid(
             _(
                 "'next {name}' can be {one} or {two}; write the date that you mean",

@@ -26,8 +26,8 @@ class PersonaCommand:
             return NOT_HERE
         wanted = asked.command.argument
         if not wanted:
-            text = await anyio.to_thread.run_sync(self._persona.text)
-            return f"{visible(text)}\n\n{_HOW}" if text else _("I have no persona of my own. {how}", how=_HOW)
+            text, how = await anyio.to_thread.run_sync(self._persona.text), _(_HOW)
+            return f"{visible(text)}\n\n{how}" if text else _("I have no persona of my own. {how}", how=how)
         remove = wanted.lower() == "remove"
         try:
             await anyio.to_thread.run_sync(self._persona.write, "" if remove else wanted)
@@ -41,4 +41,5 @@ class PersonaCommand:
             return _("Done: I have no persona of my own any more.")
         return _(
             "Done. I write like that from the next message on, to everybody. `!persona remove` takes it away."
+            " In rooms call me by the display name of my account."
         )

@@ -115,6 +115,33 @@ def test_an_unmarked_text_is_found() -> None:
     assert set(unmarked(tree)) == {"Hello my {}", "Nobody is here.", "and a value"}
 
 
+def test_a_marked_text_is_translated_where_it_is_part_of_another() -> None:
+    """What is returned as it is, is translated by whoever sends it; the control: both ways to forget that."""
+    assert [
+        (path.name, found)
+        for path in chat_modules()
+        for found in untranslated(ast.parse(path.read_text(encoding="utf-8")))
+    ] == [("scheduled_job_turn.py", "OVERHEARD")]  # the operator reads that one
+    source = (
+        "_A = gettext_noop('a')\ndef told(x):\n    return f'{x}, {_A}' + _('b {a}', a=_A) + _('{a}', a=_(_A))"
+    )
+    assert list(untranslated(ast.parse(source))) == ["_A", "_A"]
+
+
+def untranslated(tree: ast.Module) -> Iterator[str]:
+    """Each constant of a module that is marked and put into a text as it is."""
+    marked = {
+        node.targets[0].id
+        for node in tree.body
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
+        if isinstance(node.value, ast.Call) and getattr(node.value.func, "id", "") == "gettext_noop"
+    }
+    for node in ast.walk(tree):
+        put = node.value if isinstance(node, ast.FormattedValue | ast.keyword) else None
+        if isinstance(put, ast.Name) and put.id in marked and getattr(node, "arg", "") != "public":
+            yield put.id
+
+
 def test_no_text_is_made_when_a_module_is_loaded() -> None:
     """It would be English for good; there `gettext_noop` marks it."""
     assert [
@@ -257,8 +284,11 @@ def test_times_and_numbers_read_as_in_their_language() -> None:
     assert show_time(at, pattern) == "Sun 2026-11-29 14:00 CET"
     assert (show_number(1234567), show_number(0.5, 2)) == ("1,234,567", "0.50")
     with speaking("de"):
-        assert show_time(at, pattern) == "So., 29. Nov. 2026, 14:00 Uhr"
-        assert show_time(at.replace(month=5, day=3), pattern) == "So., 3. Mai 2026, 14:00 Uhr"
+        assert show_time(at, pattern) == "So., 29. Nov. 2026, 14:00 Uhr MEZ"
+        assert show_time(at.replace(month=5, day=3), pattern) == "So., 3. Mai 2026, 14:00 Uhr MESZ"
+        assert (
+            show_time(at.astimezone(ZoneInfo("Asia/Tokyo")), pattern) == "So., 29. Nov. 2026, 22:00 Uhr JST"
+        )
         assert show_time(at.astimezone(UTC), "%H:%M on %d %B") == "29. November, 13:00 Uhr"
         assert (show_number(1234567), show_number(0.5, 2)) == ("1.234.567", "0,50")
         assert list_of(["a", "b", "c"]) == "a, b und c"

@@ -63,9 +63,11 @@ BOMB = "<!DOCTYPE x [<!ENTITY a0 'aaaaaaaaaa'>" + "".join(
 )
 
 
-async def reading(tmp_path, name: str, content: bytes) -> ToolResult:
+async def reading(
+    tmp_path, name: str, content: bytes, media_type: str = "application/octet-stream"
+) -> ToolResult:
     store = AttachmentStore(tmp_path / "home")
-    file = await store.save(name, "application/octet-stream", content)
+    file = await store.save(name, media_type, content)
     session = Session(
         SessionKey("matrix", "!r:hs"), MemoryScope(ScopeKind.OWNER), turn="t", attachments=(file,)
     )
@@ -94,6 +96,7 @@ async def test_an_office_document_is_read(tmp_path, name: str, content: bytes, t
         (zipped(**{"word/document.xml.bak": "x"}), "an office document that is broken"),
         (b"\xd0\xcf\x11\xe0\0\0" + ENCRYPTED_OFFICE, "encrypted office document"),
         (zipped(**{"a.txt": "x"}), "is not text (application/octet-stream)"),
+        (b"\x78\x9f\x3e\x22\1\0" + b"x" * 50, "Outlook's winmail.dat (ask its sender"),
     ],
 )
 async def test_what_cannot_be_read_says_why(tmp_path, content: bytes, why: str) -> None:
@@ -109,6 +112,12 @@ async def test_what_is_called_a_document_and_is_none_is_called_broken(tmp_path, 
     """Whoever sent a document does not know what "not text" has to do with it; other files are still that."""
     assert "called an office document, but broken" in (await reading(tmp_path, "a.XLSX", content)).content
     assert "is not text" in (await reading(tmp_path, "a.zip", content)).content
+
+
+async def test_a_picture_that_is_not_shown_is_called_one(tmp_path) -> None:
+    """Phones send HEIC by mail."""
+    found = (await reading(tmp_path, "IMG_1.heic", b"\0\0\0\x18ftypheic" + bytes(50), "image/heic")).content
+    assert "a picture of a kind that you cannot be shown (ask for it as JPEG or PNG)" in found
 
 
 async def test_a_pdf_document_says_which_extra_reads_it(tmp_path, monkeypatch) -> None:

@@ -54,6 +54,22 @@ class TestMime:
 
         assert parsed.text == "Grüße & mehr"
 
+    @pytest.mark.parametrize(("kind", "is_read"), [("markdown", True), ("enriched", True), ("csv", False)])
+    def test_text_of_another_subtype_is_read_as_plain_text(self, kind: str, is_read: bool) -> None:
+        """RFC 2046, 4.1.4; what is data for programs stays a file."""
+        parsed = parse_mail(mail(f"Content-Type: text/{kind}; charset=utf-8", body="# List\r\n- äpfel"))
+        assert (parsed.text == "# List\n- äpfel", parsed.attachments == ()) == (is_read, is_read)
+
+    @pytest.mark.parametrize("others", [("plain",), ("html",), ("plain", "html")], ids=" and ".join)
+    def test_of_versions_one_that_nobody_knows_counts_only_alone(self, others: tuple[str, ...]) -> None:
+        """AMP's stands between the two, and is neither read nor a file."""
+        versions = {"plain": "words", "x-amp-html": "<html amp4email>moving</html>", "html": "<p>words</p>"}
+        told = {kind: text for kind, text in versions.items() if kind in (*others, "x-amp-html")}
+        parts = (f"--a\r\nContent-Type: text/{kind}\r\n\r\n{text}\r\n" for kind, text in told.items())
+        raw = mail("Content-Type: multipart/alternative; boundary=a", body="".join(parts) + "--a--")
+        parsed = parse_mail(raw)
+        assert (parsed.text, parsed.attachments, parsed.two_versions) == ("words", (), False)
+
     def test_a_forwarded_mail_is_an_attachment(self) -> None:
         """Nothing in it becomes text or sender."""
         raw = mail(

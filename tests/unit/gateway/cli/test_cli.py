@@ -12,6 +12,7 @@ import sys
 import time
 from contextlib import contextmanager
 from hashlib import sha256
+from pathlib import Path
 
 import anyio
 import pytest
@@ -433,6 +434,25 @@ class TestWithDaemon:
             assert f"127.0.0.1:{port}" in (home / "out.txt").read_text()
             process.send_signal(signal.SIGTERM)
             assert process.wait(60) == 0
+
+    def test_sighup_in_the_first_second_ends_nothing(self, home):
+        """It waits until somebody listens, also between the two that do; then it begins again, as later."""
+        hangup = 1 << (signal.SIGHUP - 1)
+
+        def is_held(pid):
+            status = Path(f"/proc/{pid}/status").read_text()
+            return int(status.partition("SigBlk:")[2].split()[0], 16) & hangup
+
+        with inherited(signal.SIGHUP, signal.SIG_DFL), daemon(home, until_up=False) as process:
+            while not is_held(process.pid):
+                assert process.poll() is None
+                assert "gateway.started" not in (home / "out.txt").read_text()
+            process.send_signal(signal.SIGHUP)
+            while "gateway.started" not in (home / "out.txt").read_text():
+                assert process.poll() is None, (home / "out.txt").read_text()
+                time.sleep(0.02)
+            assert not is_held(process.pid)
+            assert answer(home, "status")["pid"] == process.pid
 
     def test_under_nohup_it_outlives_its_terminal(self, home):
         """Whoever has it ignore SIGHUP is obeyed."""

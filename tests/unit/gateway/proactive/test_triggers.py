@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, date, datetime, timedelta
 from itertools import pairwise
 from unittest.mock import Mock
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from agent_core.language import speaking
 from agent_core.tools.schedule_tool import ScheduleTool
 from gateway.proactive.jobs import time_words as words
 from gateway.proactive.jobs.trigger_parsing import TriggerRequest, format_timing, parse_request, zone_name
@@ -442,6 +444,9 @@ def test_two_readings_are_named() -> None:
         parsed("04/12/2026 18:00")
     with pytest.raises(TriggerInvalid, match="2026-11-27 or 2026-12-04"):
         parsed("next friday 18:00", utc(2026, 11, 25))
+    german = re.escape("„nächsten Freitag“ kann 27.11.2026 oder 04.12.2026")
+    with speaking("de"), pytest.raises(TriggerInvalid, match=german):
+        parsed("nächsten Freitag 18 Uhr", utc(2026, 11, 25))
     assert parsed("next monday 18:00", utc(2026, 11, 25)) == Once(utc(2026, 11, 30, 17))
 
 

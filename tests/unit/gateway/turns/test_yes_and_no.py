@@ -16,8 +16,8 @@ from gateway.turns.questions.yes_and_no import (
 from tests.rows import rows
 
 YES = {
-    "en": "go on|Go on, please.|ok, go on|please do|please do, thanks|please do both|please do it|Yes please, do that.|yes please do it|Approve it!|yes, allow it|yes to both|Yes, send it please|run it|yes, thanks a lot|yes to all|Yes, all of them please|yes, all right|yes please|Yes.|YES!|yes, thank you|ok do it|okay|sure, go ahead|`yes`|👍|👍🏽|✅ thanks|approve",
-    "de": "mach mal|mach weiter|ja, beide|Ja bitte, danke dir|ja, danke schön|ja, alles klar|Ja, zu allem|ja|Ja, bitte|ja danke!|mach das bitte|gerne|Klar, mach es|Ja.",
+    "en": "yess|yea, go ahead|k|kk thx|okey dokey|sounds good!|go on|Go on, please.|ok, go on|please do|please do, thanks|please do both|please do it|Yes please, do that.|yes please do it|Approve it!|yes, allow it|yes to both|Yes, send it please|run it|yes, thanks a lot|yes to all|Yes, all of them please|yes, all right|yes please|Yes.|YES!|yes, thank you|ok do it|okay|sure, go ahead|`yes`|👍|👍🏽|✅ thanks|approve",
+    "de": "jup|jo passt so|oki doki|mach mal|mach weiter|ja, beide|Ja bitte, danke dir|ja, danke schön|ja, alles klar|Ja, zu allem|ja|Ja, bitte|ja danke!|mach das bitte|gerne|Klar, mach es|Ja.",
     "fr": "oui à tout|oui|Oui, s'il vous plaît|d'accord|oui merci|vas-y|OUI",
     "es": "sí|si|Sí, por favor|vale, hazlo|si, gracias|de acuerdo",
     "it": "sì|sì grazie|va bene, procedi|certo",
@@ -42,7 +42,7 @@ YES = {
 }
 NO = {
     "en": "no to all|no|No!|no, thanks|nope|never mind|never mind, don't|nevermind|drop it|don't do it|cancel|❌|reject",
-    "de": "nein|Nein, danke|nee|lass es|nö",
+    "de": "lieber nicht|nein|Nein, danke|nee|lass es|nö",
     "fr": "non|non merci|laisse tomber",
     "es": "no|no, gracias|cancela",
     "it": "no grazie|annulla",
