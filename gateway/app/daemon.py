@@ -337,7 +337,7 @@ async def _serve(stack: AsyncExitStack, built: Gateway, settings: Settings, home
             from gateway.operations.http.console.streams import ChangeStreams  # noqa: PLC0415
             from gateway.operations.http.samples import DayHistory  # noqa: PLC0415
 
-            day = DayHistory(built.store.maintenance.stats, built.clock)
+            day = DayHistory(built.store.maintenance.stats)
             streams = ChangeStreams(built.wakeups.changes())
             more += Console(operations, built.console, built.standby_notice, day, streams).routes()
         if settings.gateway.http.hooks:

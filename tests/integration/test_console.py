@@ -96,7 +96,7 @@ async def looking(
     health = Health(list, operations.status)
 
     streams = ChangeStreams(one.built.wakeups.changes())
-    day = DayHistory(one.built.store.maintenance.stats, one.built.clock)
+    day = DayHistory(one.built.store.maintenance.stats)
 
     async def standby_notice() -> str:
         return browser.elsewhere

@@ -1,4 +1,4 @@
 """
 What the daemon serves by HTTP: health and metrics, webhooks (``hooks.py``), and the console, for which
-``samples.py`` keeps the last day in memory and ``charts.py`` draws it.
+``samples.py`` keeps the last day in memory.
 """

@@ -13,7 +13,7 @@ import base64
 import hashlib
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,6 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from channels.markup import to_html
 from gateway.errors import GatewayError, describe
 from gateway.operations.configuration_operations import CHECK_LIMIT_S
-from gateway.operations.http.charts import day_charts
 from gateway.operations.http.console.console_views import ACTIONS, RESULT_PAGES, VIEWS
 from gateway.operations.http.console.streams import ChangeStreams
 from gateway.operations.http.samples import DayHistory
@@ -86,7 +85,7 @@ class Console:
             lstrip_blocks=True,
         )
         self._page.globals.update(style=files["style.css"], script=files["live.js"], views=VIEWS)
-        self._page.globals["charts"] = lambda: day_charts(day.samples(), datetime.now(UTC))
+        self._page.globals["day"] = day.samples
         self._page.filters.update(when=_when, place=_place, visible=visible, markdown=_formatted)
         self._headers = {
             "Content-Security-Policy": (
