@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from typing import Any
 
 import anyio
 import psycopg
@@ -17,6 +18,7 @@ from gateway.store.postgres import pool
 from gateway.store.postgres.pool import Pool
 from gateway.store.postgres.postgres_connection import Transaction
 from gateway.store.postgres.postgres_queue import PostgresQueue
+from gateway.store.sql import inbox_statements
 from gateway.store.states import InboxState
 from gateway.store.stores import LostTurn, StoreUnavailable
 from gateway.store.wakeups import Wakeups
@@ -148,6 +150,32 @@ async def test_a_claim_whose_commit_is_lost_is_undone(
     if is_mended:
         assert row.attempts == 0
         await house.store.turns.complete(await claim(house.store), Completion(outbound=[out("Hi")]))
+
+
+@pytest.mark.parametrize("unique", [True, False])
+async def test_a_late_undo_does_not_take_the_next_claim(
+    house: Harness, cuts: Cuts, monkeypatch: pytest.MonkeyPatch, *, unique: bool
+):
+    """The lost claim of a turn that is tried again has not happened. The control gives both claims one fence."""
+    if not unique:
+        monkeypatch.setattr(inbox_statements.secrets, "randbelow", lambda _: 0)
+    store = house.store
+    await accept(store, "a")
+    await store.turns.retry(await claim(store), "away", delay_s=0.0, deferral=False)
+    late: list[Any] = []
+    undo = Pool._take_back
+    monkeypatch.setattr(Pool, "_take_back", lambda pool, call: late.append((pool, call)))
+    cuts.left = [False]
+    with pytest.raises(StoreUnavailable):
+        await claim(store)
+    turn = await claim(store)
+    for pool_of, call in late:
+        undo(pool_of, call)
+    await store.database.writer._none_open.wait()
+    [row] = await store.inbox.rows()
+    assert (row.state is InboxState.RUNNING) is unique
+    if unique:
+        await store.turns.complete(turn, Completion(outbound=[out("Hi")]))
 
 
 @pytest.mark.parametrize("happens", [True, False])

@@ -113,6 +113,7 @@ def rows_by_id(db: ConnectionPort, ids: Iterable[int]) -> list[Raw]:
     return [db.execute(query, (row_id,)).fetchone() for row_id in sorted(ids)]
 
 
+_FENCES = 1 << 20
 QUICK = "kind IN ('alone', 'note', 'reaction')"
 
 
@@ -157,7 +158,8 @@ def _taken(db: ConnectionPort, session: str, waiting: Sequence[Raw], now: float)
     else:
         rows = _mergeable(db, session, waiting, now)
         turn = f"{rows[0][0]}-{secrets.token_hex(4)}"
-    fence = max(row[14] for row in rows) + 1
+    # In part at random: a lost claim is undone by its fence, late perhaps, and must not name the next claim.
+    fence = max(row[14] for row in rows) + 1 + secrets.randbelow(_FENCES)
     db.executemany(
         "UPDATE inbox SET state = 'running', turn = ?, fence = ?, tail = ?, attempts = attempts + 1,"
         f" next_at = NULL, waits_for = NULL WHERE id = ? AND {inbox_sources(InboxState.RUNNING)}",
