@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zipfile
+from types import SimpleNamespace
 
 import pytest
 
@@ -70,7 +71,7 @@ def test_settings_that_differ():
 
 def test_a_library_that_does_not_suffice_is_named():
     wanted = ["packaging>=1", "packaging>=9999", "no-such-thing-at-all>=2", "x>=1; extra == 's3'"]
-    assert [each.split(" ")[0] for each in _unsatisfied(wanted)] == [
+    assert [each.split(" ")[0] for each in _unsatisfied(SimpleNamespace(requires=wanted))] == [
         "packaging>=9999",
         "no-such-thing-at-all>=2",
     ]
