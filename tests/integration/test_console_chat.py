@@ -156,7 +156,7 @@ def test_without_the_endpoint_the_page_says_what_to_do(tmp_path):
         daemon.up()
         with entered(daemon) as client:
             page = client.get("/console/chat").text
-    assert "add `api: {}` under channels" in html.unescape(page)
+    assert "<code>api: {}</code> under <code>channels</code>" in html.unescape(page)
     assert "<textarea" not in page
 
 

@@ -394,10 +394,10 @@ async def test_what_waits_is_counted_at_a_glance(tmp_path: Path) -> None:
     """A draft for somebody is one thing that waits; decided, it is none."""
     async with deciding(tmp_path / "home", "strangers") as one, looking(one) as browser:
         await one.asked("!help", person=ANN)
-        assert '<a href="/console/waiting">0</a>' in await browser.page("now")
+        assert "<b>0</b> waiting for you" in await browser.page("now")
         one.server.say(BOB, "may I come on Thursday?")
         await notices(one)
-        assert '<a href="/console/waiting">1</a>' in await browser.page("now")
+        assert "<b>1</b> waiting for you" in await browser.page("now")
         (draft,) = await held(one)
         await browser.do("drafts_reject", id=draft)
-        assert '<a href="/console/waiting">0</a>' in await browser.page("now")
+        assert "<b>0</b> waiting for you" in await browser.page("now")

@@ -358,6 +358,8 @@ class Init:
             talk = "write to it" if settings.channels.enabled() else f"{self.called.program} chat{rest}"
             say(f"{called} run{rest}        the daemon; then {talk}")
         say(f"{called} status{rest}     what it is doing")
+        if settings.gateway.http.console:
+            say(f"{called} console{rest}    the same in a browser, and what waits for your yes")
         if not persona:
             say("To give it a name and a manner, send it `!persona You are Ada, warm and brief.`")
         kinds = {settings.channels.kinds()[name] for name in settings.channels.enabled()}

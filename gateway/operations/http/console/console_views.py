@@ -106,9 +106,9 @@ async def _conversations(call: Call, query: Query) -> dict[str, Any]:
 
 async def _chat(call: Call, _query: Query) -> dict[str, Any]:
     try:
-        return {"chat": await call("chat_conversation"), "why": ""}
-    except ConfigInvalid as error:  # there is no endpoint
-        return {"chat": None, "why": str(error)}
+        return {"chat": await call("chat_conversation")}
+    except ConfigInvalid:  # there is no endpoint
+        return {"chat": None}
 
 
 async def _search(call: Call, query: Query) -> dict[str, Any]:
