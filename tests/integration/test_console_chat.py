@@ -225,6 +225,4 @@ async def test_a_day_on_a_phone_and_at_a_desk(tmp_path):
                 await page.until("document.querySelector('.said') !== null")
                 await page.open(f"{daemon.url}/console/chat")
                 await page.until("document.body.textContent.includes('Milk and bread are on the list.')")
-                await page.open(f"{daemon.url}/console/now")
-                await picture(page, "console-now.png")
                 assert page.refused == []
