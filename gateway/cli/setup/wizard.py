@@ -358,7 +358,7 @@ class Init:
             talk = "write to it" if settings.channels.enabled() else f"{self.called.program} chat{rest}"
             say(f"{called} run{rest}        the daemon; then {talk}")
         say(f"{called} status{rest}     what it is doing")
-        if settings.gateway.http.console:
+        if settings.gateway.http and settings.gateway.http.console:
             say(f"{called} console{rest}    the same in a browser, and what waits for your yes")
         if not persona:
             say("To give it a name and a manner, send it `!persona You are Ada, warm and brief.`")
