@@ -266,6 +266,11 @@ async def test_everybody_can_read_every_page(tmp_path: Path) -> None:
             await page.open(address)
             if (wide := await page.value("document.documentElement.scrollWidth")) > 360:
                 found[f"{name} on a phone"] = wide
+            place = await page.value(
+                "document.querySelector('nav [aria-current]')?.getBoundingClientRect().right"
+            )
+            if place is not None and place > 360:
+                found[f"{name} in the menu of a phone"] = place
         assert found == {}
 
 
