@@ -78,7 +78,7 @@ service-test: setup ## prove image, compose file and systemd unit for real (need
 
 docs: | $(UV)      ## render the manual with a search in site/ (look at it with: python3 -m http.server -d site)
 	@rm -rf site .cache/manual && mkdir -p .cache/manual/pages
-	@git ls-files -z ':(top,glob)*.md' docs deploy config.example.yaml | xargs -0 cp --parents -t .cache/manual/pages
+	@git ls-files -z ':(top,glob)*.md' ':(top,glob)examples/*/README.md' docs deploy config.example.yaml | xargs -0 cp --parents -t .cache/manual/pages
 	@cp zensical.toml .cache/manual
 	@cd .cache/manual && $(abspath $(UV)) run -q --no-project --with 'zensical==$(ZENSICAL)' zensical build --strict
 	@mv .cache/manual/site site

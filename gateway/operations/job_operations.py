@@ -357,7 +357,11 @@ async def show_log(context: OperationContext, *, limit: int = 30, jobs: bool = F
     planned = _plan(context)
     entries = await planned.plans.ledger(limit=capped_limit(limit) if jobs else 1000)
     shown = [entry for entry in entries if jobs or not entry.name.startswith("job:")]
-    return {"entries": [_entry_row(planned, entry) for entry in shown[: capped_limit(limit)]]}
+    following = planned.heartbeat and planned.heartbeat.schedule.next_run(planned.clock.now())
+    return {
+        "entries": [_entry_row(planned, entry) for entry in shown[: capped_limit(limit)]],
+        "next": following and _local_time(following, planned.zone),
+    }
 
 
 @operation(

@@ -155,6 +155,7 @@ class OperationContext:
     retry: Callable[[str], None] | None = None
     skills: SkillsLoader | None = None
     under_way: set[str] = field(default_factory=set)
+    _checked: dict[str, Callable[..., Awaitable[Mapping[str, Any]]]] = field(default_factory=dict, init=False)
 
     @property
     def running(self) -> bool:
@@ -191,7 +192,8 @@ class OperationContext:
         from gateway.operations.operation_arguments import RequestInvalid
         from gateway.operations.operation_views import copied_rows, name_people, name_rooms
 
-        operation = validate_call(partial(find_operation(key).run, self))
+        if (operation := self._checked.get(key)) is None:  # to make the check takes milliseconds
+            operation = self._checked[key] = validate_call(partial(find_operation(key).run, self))
         try:
             with speaking(ENGLISH):
                 answer, rows = copied_rows(await operation(**arguments))

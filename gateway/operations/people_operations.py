@@ -59,6 +59,7 @@ async def list_people(context: OperationContext) -> dict[str, Any]:
     render=lambda one: (
         f"{one['address']} is {'linked no more' if one['unlinked'] else 'not linked with !link'}"
     ),
+    done="It is an address of its own again.",
 )
 async def unlink_person(context: OperationContext, address: str) -> dict[str, Any]:
     """

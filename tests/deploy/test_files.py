@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
+import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
+from jsonschema import Draft7Validator
 
 from tests.deploy.images import ROOT, compose_plugin
 
@@ -69,6 +73,71 @@ def test_a_poor_workflow_is_found(tmp_path: Path, change: tuple[str, str]) -> No
     assert change[0] in text
     (tmp_path / "poor.yml").write_text(text.replace(*change))
     assert _findings(tmp_path / "poor.yml").returncode != 0
+
+
+@pytest.fixture(scope="module")
+def workflow_schema() -> Draft7Validator:
+    """What the forge takes as a workflow: every key, and what may stand there."""
+    wheels = sorted((ROOT / ".cache/deploy/workflows").glob("check_jsonschema-*.whl"))
+    if not wheels:
+        pytest.skip("the schema of workflows is not there (make service-test gets it from PyPI)")
+    with zipfile.ZipFile(wheels[-1]) as wheel:
+        schema = wheel.read("check_jsonschema/builtin_schemas/vendor/github-workflows.json")
+    return Draft7Validator(json.loads(schema))
+
+
+@pytest.mark.parametrize("name", ["tests.yml", "release.yml"])
+def test_a_workflow_fits_the_schema_of_the_forge(workflow_schema: Draft7Validator, name: str) -> None:
+    workflow = _workflow((ROOT / ".github/workflows" / name).read_text())
+    assert [error.message for error in workflow_schema.iter_errors(workflow)] == []
+
+
+@pytest.mark.parametrize(
+    "change", [("runs-on:", "run-on:"), ("timeout-minutes: 20", "timeout-minutes: soon"), ("uses:", "use:")]
+)
+def test_a_workflow_that_does_not_fit_is_found(
+    workflow_schema: Draft7Validator, change: tuple[str, str]
+) -> None:
+    """The control: keys that the forge does not know, and a value of the wrong kind."""
+    text = (ROOT / ".github/workflows/release.yml").read_text()
+    assert change[0] in text
+    assert not workflow_schema.is_valid(_workflow(text.replace(*change)))
+
+
+def _workflow(text: str) -> Any:
+    """A workflow as the forge reads it; YAML 1.1 takes the key ``on`` for a truth value."""
+    read = yaml.safe_load(text)
+    return {"on" if key is True else key: value for key, value in read.items()}
+
+
+def _quadlet(folder: Path, page: str) -> subprocess.CompletedProcess[str]:
+    """What Podman's generator makes of the two files of the page."""
+    path = "usr/libexec/podman/quadlet"
+    program = shutil.which(f"/{path}") or shutil.which(ROOT / ".cache/deploy/quadlet" / path)
+    if program is None:
+        pytest.skip("Podman's generator is not there (make service-test gets it; Debian 12 has none)")
+    container, volume = re.findall(r"^```ini\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
+    (folder / "squidbot.container").write_text(container)
+    (folder / "squidbot-home.volume").write_text(volume)
+    environment = {**os.environ, "QUADLET_UNIT_DIRS": str(folder)}
+    return subprocess.run(
+        [program, "-dryrun", "-user"], env=environment, capture_output=True, text=True, check=False
+    )
+
+
+def test_the_quadlet_of_the_manual_becomes_a_service(tmp_path: Path) -> None:
+    """Podman takes every line; the volume is made first, and a wrong configuration is not tried again."""
+    done = _quadlet(tmp_path, (ROOT / "docs/podman.md").read_text())
+    assert done.returncode == 0, done.stderr
+    for part in ("squidbot-home-volume.service", "RestartPreventExitStatus=78", "--read-only", "--cap-drop"):
+        assert part in done.stdout
+
+
+def test_a_misspelt_key_of_a_quadlet_is_found(tmp_path: Path) -> None:
+    """The control."""
+    page = (ROOT / "docs/podman.md").read_text()
+    done = _quadlet(tmp_path, page.replace("ReadOnly=", "ReadOnyl="))
+    assert "ReadOnyl" in done.stderr
 
 
 @pytest.mark.parametrize("file", DOCKERFILES)

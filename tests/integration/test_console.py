@@ -187,6 +187,19 @@ async def test_every_page_opens_and_every_button_is_an_operation(tmp_path: Path)
     assert set(ACTIONS) <= set(all_operations())
 
 
+def test_every_value_of_a_page_is_text_but_what_is_made_here() -> None:
+    """Whatever field a stranger, a file, a model or an error fills: nothing else is ever taken for markup."""
+    folder = Path(console_package.__file__).parent / "templates"
+    texts = [page.read_text() for page in folder.glob("*.html")]
+    assert sorted(
+        one.strip() for text in texts for one in re.findall(r"\{\{([^}]*)\| *safe *\}\}", text)
+    ) == [
+        *("charts()", "script", "style", "text | markdown"),
+    ]
+    assert not any("autoescape" in text for text in texts)
+    assert sum(text.count("safe") for text in texts) == 4
+
+
 @pytest.mark.parametrize(
     ("headers", "form", "status"),
     [

@@ -173,6 +173,7 @@ _AUDIT = """(() => {
   for (const one of document.querySelectorAll('button,a[href]')) {
     const name = (one.ariaLabel || one.textContent).trim();
     if (!name) say('no name', one);
+    if (/^[\\d.,]+( USD)?$/.test(name)) say('a name that is only a number', one);
     if (one.ariaLabel && !one.ariaLabel.includes(one.textContent.trim())) say('another name than is seen', one);
     if (one.tagName === 'BUTTON' && names.has(name)) say('a name used twice', one);
     if (one.tagName === 'BUTTON') names.set(name, one);
@@ -181,6 +182,7 @@ _AUDIT = """(() => {
   if (new Set(ids).size !== ids.length) found.push('an id used twice');
   for (const one of document.querySelectorAll('svg')) if (!one.ariaLabel) say('no text for a chart', one);
   for (const one of document.querySelectorAll('table')) if (!one.querySelector('th')) say('no head', one);
+  for (const one of document.querySelectorAll('th')) if (!one.textContent.trim()) say('an empty head', one);
   const rgb = text => text.match(/[\\d.]+/g).map(Number);
   const light = ([r, g, b]) => {
     const [x, y, z] = [r, g, b].map(v => (v /= 255) <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
@@ -264,6 +266,11 @@ async def test_everybody_can_read_every_page(tmp_path: Path) -> None:
             await page.open(address)
             if (wide := await page.value("document.documentElement.scrollWidth")) > 360:
                 found[f"{name} on a phone"] = wide
+            place = await page.value(
+                "document.querySelector('nav [aria-current]')?.getBoundingClientRect().right"
+            )
+            if place is not None and place > 360:
+                found[f"{name} in the menu of a phone"] = place
         assert found == {}
 
 
@@ -386,10 +393,17 @@ async def test_what_is_hard_to_read_is_noticed(tmp_path: Path) -> None:
         await page.open("about:blank")
         await page.value(
             'document.write(\'<main><h1>x</h1><h3>y</h3><input><button></button><p style="color:#999">z</p>'
-            "<table><tr><td>1</td></tr></table><svg></svg><i id=a></i><i id=a></i></main>')"
+            "<table><tr><td>1</td></tr></table><table><tr><th></th></tr></table><svg></svg><i id=a></i><i id=a></i>"
+            "<a href=x>0</a></main>')"
         )
         found = {each.partition(":")[0] for each in await page.value(_AUDIT)}
     assert found >= {
         *("no language", "a level of headings is left out", "no label", "no name", "contrast of 2.8"),
-        *("no head", "no text for a chart", "an id used twice"),
+        *(
+            "no head",
+            "no text for a chart",
+            "an id used twice",
+            "an empty head",
+            "a name that is only a number",
+        ),
     }

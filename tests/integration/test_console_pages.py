@@ -14,19 +14,23 @@ from typing import Any
 from urllib.parse import quote
 
 import anyio
+from structlog.testing import capture_logs
 
 from agent_core.messages import SessionKey
 from agent_core.models import Message, ToolResult
 from channels.api.token_store import ApiTokens
+from gateway.routing.links import PeopleLinks
 from gateway.settings import load_settings
 from gateway.settings.last_good import keep_last_good
+from gateway.system.clock import SystemClock
 from gateway.system.home import open_home
 from tests.clock import EPOCH
 from tests.command_line import squidbot
-from tests.integration.test_approvals import ANN, BOB, BOBS, deciding, held, notices
+from tests.integration.test_approvals import ANN, BOB, BOBS, EVE, deciding, held, notices
 from tests.integration.test_console import BAD, Browser, looking
 from tests.integration.test_grants import Machine, does
 from tests.integration.test_tool_approval import answers, asking, question
+from tests.proactive_world import house
 
 
 async def test_somebody_is_let_in_and_removed_by_clicks(tmp_path: Path) -> None:
@@ -53,6 +57,19 @@ async def test_somebody_is_let_in_and_removed_by_clicks(tmp_path: Path) -> None:
                 if BOB in await browser.page("waiting"):
                     break
         assert len(one.server.seen(BOBS)) == 2
+
+
+async def test_a_linked_address_is_shown_with_its_person_and_parted_by_a_click(tmp_path: Path) -> None:
+    async with deciding(tmp_path, "none", allow_from={"matrix": (BOB, EVE)}) as one, looking(one) as browser:
+        assert "Unlink" not in await browser.page("people")
+        links = PeopleLinks(one.built.store.state, one.built.conversations.access, SystemClock())
+        assert await links.show(EVE, await links.request(BOB, EVE, f"dm-{BOB}")) is not None
+        assert await links.confirm(EVE) is not None
+        page = await browser.page("people")
+        assert f"linked to {BOB}" in page
+        assert page.count("Unlink</button>") == 1
+        status, after = await browser.do("person_unlink", address=EVE, back="people")
+        assert (status, "of its own again" in after, "Unlink" in after) == (200, True, False)
 
 
 async def test_an_address_that_is_none_is_refused_as_text(tmp_path: Path) -> None:
@@ -101,6 +118,53 @@ async def test_a_conversation_is_read_page_by_page(tmp_path: Path) -> None:
             earlier = re.search(r'href="/console/(conversation[^"]+)">earlier', page)
             path = html.unescape(earlier[1]) if earlier else ""
         assert found == [each.content for each in said]
+
+
+async def test_a_conversation_is_exported_whole_and_the_log_notes_it(tmp_path: Path) -> None:
+    """Every message once, as the command writes it, as a file; nobody without a session gets one."""
+    async with deciding(tmp_path, "none") as one, looking(one) as browser:
+        key = SessionKey("matrix", f"dm-{ANN}")
+        said = [Message(role="user", content=f"number {each} {BAD}", sender=ANN) for each in range(450)]
+        await one.built.memory.append_message(str(key), *said)
+        page = await browser.page(f"conversation?session={quote(str(key), safe='')}")
+        (path,) = re.findall(r'href="/console/(export[^"]+)"', page)
+        with capture_logs() as logs:
+            async with browser.client.get(f"{browser.url}/console/{path}") as answer:
+                lines = [json.loads(line) for line in (await answer.text()).splitlines()]
+                assert answer.headers["Content-Disposition"].startswith("attachment")
+        assert [each.get("text", each["content"]) for each in lines] == [each.content for each in said]
+        assert {"view": "export", "of": {"session": str(key)}}.items() <= logs[0].items()
+        await browser.page("export?session=nothing", status=400)
+        browser.client.cookie_jar.clear()
+        await browser.page(path, status=401)
+
+
+async def test_each_version_of_a_memory_can_be_seen_and_restored(tmp_path: Path) -> None:
+    """And what was changed meanwhile is not overwritten."""
+    async with deciding(tmp_path, "none") as one, looking(one) as browser:
+        for version, text in enumerate(("tea", "coffee", f"water {BAD}")):
+            await browser.do("memory_write", text=text, version=str(version), scope="owner", back="memory")
+        status, refused = await browser.do("memory_write", text="late", version="1", back="memory")
+        assert (status, "is at version 3 now" in refused) == (400, True)
+        page = await browser.page("memory?scope=owner&version=2")
+        assert "What version 2 changed" in page
+        assert "-tea\n+coffee" in page
+        assert "<script>alert" not in page
+        _, after = await browser.do("memory_undo", scope="owner", to="2", back="memory")
+        assert text_in(after) == "coffee"
+        assert "The last change" in after
+        await browser.page("memory?version=77", status=400)
+
+
+async def test_the_next_check_in_is_shown(tmp_path: Path) -> None:
+    """And the last one, with what came of it; where none is planned the page says so."""
+    async with deciding(tmp_path / "off", "none") as one, looking(one) as browser:
+        assert "Check in now" not in await browser.page("schedule")
+    async with house(tmp_path / "on") as home, looking(home) as browser:  # type: ignore[arg-type]
+        page = await browser.page("schedule")
+        assert re.search(r"<p>next \d{4}-\d\d-\d\d \d\d:\d\d", page)
+        await browser.do("heartbeat_now", back="schedule")
+        assert re.search(r"last \d{4}-\d\d-\d\d .*: \w+", await browser.page("schedule"))
 
 
 async def test_calls_like_one_are_approved_for_an_hour(tmp_path: Path) -> None:
@@ -330,10 +394,10 @@ async def test_what_waits_is_counted_at_a_glance(tmp_path: Path) -> None:
     """A draft for somebody is one thing that waits; decided, it is none."""
     async with deciding(tmp_path / "home", "strangers") as one, looking(one) as browser:
         await one.asked("!help", person=ANN)
-        assert '<a href="/console/waiting">0</a>' in await browser.page("now")
+        assert "<b>0</b> waiting for you" in await browser.page("now")
         one.server.say(BOB, "may I come on Thursday?")
         await notices(one)
-        assert '<a href="/console/waiting">1</a>' in await browser.page("now")
+        assert "<b>1</b> waiting for you" in await browser.page("now")
         (draft,) = await held(one)
         await browser.do("drafts_reject", id=draft)
-        assert '<a href="/console/waiting">0</a>' in await browser.page("now")
+        assert "<b>0</b> waiting for you" in await browser.page("now")

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from agent_core.persona import Persona
 from devservers import MailServer, Synapse
 from tests.integration.init_world import CANARY, Daemon, Person, Scenario, devices, snapshot, squidbot
 
@@ -124,9 +125,12 @@ def test_a_person_at_a_terminal_may_mistype(world, tmp_path):
     person.sees("Your time zone .*: ").types("")
     person.sees("demo model").sees(r"Number \[1\]: ").types("99").sees("a number from")
     person.sees(r"Number \[\d+\]: ").types("1")
+    person.sees(r"Write this\? \[Y/n\]: ").types("y")
     # Where systemd runs, it is offered to install the unit; nobody wants that here.
-    person.sees(r"Write this\? \[Y/n\]: ").types("y").types("n")
+    person.sees("name and manner.*: ").types("You are Ada.").types("n")
     assert person.ends() == 0, person.seen
+    assert Persona(home / "workspace").text() == "You are Ada."
+    assert "!persona" not in person.seen
     assert "A first message went to" in person.seen
     assert world.bot_mail in person.seen  # what is typed is seen, if it is no password
     assert CANARY not in person.seen

@@ -243,8 +243,9 @@ def test_init_where_no_passwords_are_given(delegating, provider, bot, tmp_path):
     provider.approve(re.search(r"enter (\w+) ", person.seen)[1], bot)
     person.sees("Logged in as").sees("Your own Matrix id.*: ").types(f"@owner:{delegating.server_name}")
     person.sees("anyway.*: ").types("y").sees("Your time zone .*: ").types("")
-    person.sees(r"Write this\? \[Y/n\]: ").types("y").types("n")
+    person.sees(r"Write this\? \[Y/n\]: ").types("y").sees("name and manner.*: ").types("").types("n")
     assert person.ends() == 0, person.seen
+    assert "send it `!persona" in person.seen
     assert "password" not in person.seen.partition("Logged in as")[0].lower()
     assert "login: browser" in (home / "squidbot.yaml").read_text()
     with init_world.Daemon(home):

@@ -86,6 +86,13 @@ def test_a_wrong_command_is_noticed():
     assert wrong_command("sing") == "there is no command sing"
 
 
+class PlainLoader(yaml.SafeLoader):
+    """Reads the tags of other programs as plain texts."""
+
+
+PlainLoader.add_multi_constructor("!", lambda loader, _suffix, node: loader.construct_scalar(node))
+
+
 def settings_problem(block: str) -> str:
     """What the settings do not take of a piece of configuration; "" if nothing."""
     data = yaml.safe_load(block)
@@ -107,7 +114,9 @@ def settings_problem(block: str) -> str:
 def test_each_configuration_is_one():
     shown = [block for page in PAGES for block in blocks(page.read_text(), "yaml")]
     found = [block for block in shown if re.match(r"\w+:", block)]
-    ours = [block for block in found if set(yaml.safe_load(block) or {}) <= set(Settings.model_fields)]
+    ours = [
+        block for block in found if set(yaml.load(block, PlainLoader) or {}) <= set(Settings.model_fields)
+    ]
     wrong = {block: said for block in ours if (said := settings_problem(block))}
     assert wrong == {}
 
@@ -225,6 +234,23 @@ def dead_links(page: Path, text: str) -> list[str]:
 
 def test_each_link_leads_somewhere():
     assert {page: dead for page in PAGES if (dead := dead_links(page, page.read_text()))} == {}
+
+
+_NAMED = re.compile(r"\[([\w-]+\.md)\]\(([^)\s#]+)")
+
+
+def misnamed_links(text: str) -> list[str]:
+    """Return the links that are named like one page and lead to another; a file of the workspace is no page."""
+    return [
+        f"{name} {target}"
+        for name, target in _NAMED.findall(text)
+        if not target.endswith(name) and name != "PERSONA.md"
+    ]
+
+
+def test_a_link_that_is_named_like_a_page_leads_to_it():
+    assert {page: found for page in TODAY if (found := misnamed_links(page.read_text()))} == {}
+    assert misnamed_links("[people.md](approvals.md#x), [a.md](../deploy/a.md)") == ["people.md approvals.md"]
 
 
 def test_a_dead_link_is_noticed():

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import shlex
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -48,6 +50,24 @@ def test_the_index_leads_to_every_page() -> None:
     pages = {page.name for page in INDEX.parent.glob("*.md")} - {INDEX.name}
     assert pages <= linked
     assert "docs/README.md" in (ROOT / "README.md").read_text()
+
+
+def unrendered_links(text: str) -> set[str]:
+    """The pages that are linked, seen from the manual's folder, and that `make docs` does not take along."""
+    found = re.search(r"git ls-files -z (.+?) \|", (ROOT / "Makefile").read_text())
+    assert found is not None
+    listed = subprocess.check_output(["git", "ls-files", *shlex.split(found[1])], cwd=ROOT, text=True)
+    rendered = {ROOT / name for name in listed.splitlines()}
+    linked = set(re.findall(r"\]\((?!\w+:)([\w./-]+\.md)", text))
+    return {link for link in linked if (INDEX.parent / link).resolve() not in rendered}
+
+
+def test_every_page_that_is_linked_is_rendered() -> None:
+    """A link to a page that is left out breaks `make docs`."""
+    assert {
+        page.name: left for page in INDEX.parent.glob("*.md") if (left := unrendered_links(page.read_text()))
+    } == {}
+    assert unrendered_links("[a](console.md) [b](../tests/unit/README.md)") == {"../tests/unit/README.md"}
 
 
 def test_a_row_that_leads_nowhere_is_noticed() -> None:

@@ -248,9 +248,8 @@ class Init:
         running = holder_of(self.home) is not None
         installed = InstalledService()
         remaining: list[str] = []
+        persona = self._make_workspace(self.home.path(settings.agents.workspace))
         kind = self.given.install or self._choose_unit()
-        if kind != "system":
-            create_workspace(self.home.path(settings.agents.workspace))
         if kind is not None:
             installed = install(
                 cast("Kind", kind),
@@ -278,8 +277,21 @@ class Init:
             say("\nWhat remains to be done:")
             for line in remaining:
                 say(f"  {line}")
-        self._next(installed, settings)
+        self._next(installed, settings, persona)
         return 0
+
+    def _make_workspace(self, folder: Path) -> str:
+        """Make the workspace, but a service's; ask at a terminal for name and manner, and return them."""
+        if self.given.install == "system":
+            return ""
+        persona = ""
+        if self.dialogue.interactive and not (folder / FILE_NAME).exists():
+            with suppress(Cancelled, KeyboardInterrupt):
+                persona = self.dialogue.ask(
+                    "Its name and manner, such as: You are Ada, warm and brief (empty: later)"
+                )
+        create_workspace(folder, persona)
+        return persona
 
     def _login_left(self, settings: Settings) -> list[str]:
         """Return what is to do if an account waits for a person to log it in."""
@@ -333,7 +345,7 @@ class Init:
                 remaining.append(f"the first message to {address} has not arrived: {one.told}")
         return remaining
 
-    def _next(self, installed: InstalledService, settings: Settings) -> None:
+    def _next(self, installed: InstalledService, settings: Settings, persona: str) -> None:
         say = self.dialogue.say
         rest = "".join(f" {shlex.quote(word)}" for word in self.called.home_args)
         say("\nNext:")
@@ -346,7 +358,10 @@ class Init:
             talk = "write to it" if settings.channels.enabled() else f"{self.called.program} chat{rest}"
             say(f"{called} run{rest}        the daemon; then {talk}")
         say(f"{called} status{rest}     what it is doing")
-        say("To give it a name and a manner, send it `!persona You are Ada, warm and brief.`")
+        if settings.gateway.http and settings.gateway.http.console:
+            say(f"{called} console{rest}    the same in a browser, and what waits for your yes")
+        if not persona:
+            say("To give it a name and a manner, send it `!persona You are Ada, warm and brief.`")
         kinds = {settings.channels.kinds()[name] for name in settings.channels.enabled()}
         if settings.voice.transcribe is None and any(channel_kinds()[kind].has_rooms for kind in kinds):
             say("Voice messages stay files until you set voice.transcribe: see docs/voice-messages.md")
@@ -380,9 +395,10 @@ def _channels(settings: Settings, asked: Mapping[str, SetupAnswer]) -> dict[str,
 _FILES = {FILE_NAME: STARTER, "HEARTBEAT.md": _CHECKLIST}
 
 
-def create_workspace(folder: Path) -> None:
+def create_workspace(folder: Path, persona: str = "") -> None:
     """Make the folder and its first files, where they are missing; what cannot be written is left out."""
-    for name, text in _FILES.items():
+    texts = {**_FILES, FILE_NAME: f"{STARTER}\n{persona}\n"} if persona else _FILES
+    for name, text in texts.items():
         with suppress(OSError):
             make_folder(folder)
             if not (folder / name).exists():

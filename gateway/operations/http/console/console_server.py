@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import json
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
@@ -109,6 +110,7 @@ class Console:
             web.post("/console/enter", self._enter),
             web.post("/console/leave", self._leave),
             web.get("/console/changes", self._changes),
+            web.get("/console/export", self._export),
             web.get("/console/{view}", self._show),
             web.post("/console/do/{operation}", self._do),
         ]
@@ -214,6 +216,30 @@ class Console:
         return await self._streams.serve(
             request, self._headers, lambda: self._logins.find(secret) is not None
         )
+
+    async def _export(self, request: web.Request) -> web.StreamResponse:
+        """Send a whole conversation as JSON lines, page by page, as `squidbot sessions export` writes it."""
+        self._session_of(request)
+        wanted = request.query.get("session", "")
+        _log.info("console.shown", view="export", of={"session": wanted})
+        try:
+            page = await self._call("sessions_page", session=wanted, start=0)
+        except GatewayError as error:
+            raise _Refused(400, str(error)) from error
+        answer = web.StreamResponse(
+            headers={
+                **self._headers,
+                "Content-Type": "application/jsonl",
+                "Content-Disposition": 'attachment; filename="conversation.jsonl"',
+            }
+        )
+        await answer.prepare(request)
+        while True:
+            lines = "".join(json.dumps(message) + "\n" for message in page["messages"])
+            await answer.write(lines.encode())
+            if page["next"] is None:
+                return answer
+            page = await self._call("sessions_page", session=wanted, start=page["next"])
 
     async def _do(self, request: web.Request) -> web.Response:
         session, form = await self._form_of(request)

@@ -106,9 +106,9 @@ async def _conversations(call: Call, query: Query) -> dict[str, Any]:
 
 async def _chat(call: Call, _query: Query) -> dict[str, Any]:
     try:
-        return {"chat": await call("chat_conversation"), "why": ""}
-    except ConfigInvalid as error:  # there is no endpoint
-        return {"chat": None, "why": str(error)}
+        return {"chat": await call("chat_conversation")}
+    except ConfigInvalid:  # there is no endpoint
+        return {"chat": None}
 
 
 async def _search(call: Call, query: Query) -> dict[str, Any]:
@@ -144,15 +144,14 @@ async def _memory(call: Call, query: Query) -> dict[str, Any]:
         "scopes": (await call("memory_list"))["scopes"],
         "document": await call("memory_show", scope=scope),
         "versions": (await call("memory_history", scope=scope))["versions"],
-        "diff": (await call("memory_diff", scope=scope))["diff"],
+        "change": await call("memory_diff", scope=scope, newer=_number(query, "version")),
     }
 
 
 async def _schedule(call: Call, _query: Query) -> dict[str, Any]:
-    return {
-        "jobs": (await call("cron_list"))["jobs"],
-        "log": (await call("heartbeat_log", jobs=True))["entries"],
-    }
+    log = await call("heartbeat_log", jobs=True)
+    last = next((one for one in log["entries"] if not one["name"].startswith("job:")), None)
+    return {**log, "jobs": (await call("cron_list"))["jobs"], "last": last}
 
 
 async def _effects(call: Call, query: Query) -> dict[str, Any]:

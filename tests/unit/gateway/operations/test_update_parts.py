@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zipfile
-from types import SimpleNamespace
+from importlib.metadata import Distribution
 
 import pytest
 
@@ -69,9 +69,11 @@ def test_settings_that_differ():
     ]
 
 
-def test_a_library_that_does_not_suffice_is_named():
+def test_a_library_that_does_not_suffice_is_named(tmp_path):
     wanted = ["packaging>=1", "packaging>=9999", "no-such-thing-at-all>=2", "x>=1; extra == 's3'"]
-    assert [each.split(" ")[0] for each in _unsatisfied(SimpleNamespace(requires=wanted))] == [
+    lines = ["Metadata-Version: 2.1", "Name: x", "Version: 1", *(f"Requires-Dist: {each}" for each in wanted)]
+    (tmp_path / "METADATA").write_text("\n".join(lines))
+    assert [each.split(" ")[0] for each in _unsatisfied(Distribution.at(tmp_path))] == [
         "packaging>=9999",
         "no-such-thing-at-all>=2",
     ]

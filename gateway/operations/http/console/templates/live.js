@@ -1,7 +1,8 @@
 "use strict";
-// Fetches a page marked as live again when squidbot says that something has changed, while it is looked at
+// Brings the name of the page into the menu of a narrow screen. Fetches a page marked as live again when squidbot says that something has changed, while it is looked at
 // and nobody is writing into it.
 (() => {
+  document.querySelector("nav [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
   const main = document.querySelector("main[data-live]");
   if (!main) return;
   const renew = async () => {
