@@ -132,17 +132,14 @@ async def test_a_wrong_clock(tmp_path, days):
 
 
 @pytest.mark.parametrize(
-    ("data", "encoding", "status"),
-    [
-        (gzip.compress(b'{"title": "packed"}'), "gzip", 202),
-        (b"no gzip", "gzip", 400),
-        (gzip.compress(b'"' + b"x" * 50_000_000), "gzip", 413),
-    ],
+    ("body", "packs", "status"), [("", True, 202), ("", False, 400), ("x" * 50, True, 413)]
 )
-async def test_a_packed_body(tmp_path, caplog, data, encoding, status):
+async def test_a_packed_body(tmp_path, caplog, body, packs, status):
     """One that cannot be unpacked is the sender's mistake, and fills no log; one that grows without end is too long."""
+    data = json.dumps({"title": body * 1_000_000 or "packed"}).encode()
+    data = gzip.compress(data) if packs else data
     async with reported(tmp_path) as hook:
-        got, _, _ = await hook.post("", data=data, **{"Content-Encoding": encoding})
+        got, _, _ = await hook.post("", data=data, **{"Content-Encoding": "gzip"})
         assert got == status
         assert (await hook.post("after"))[0] == 202
         assert (await hook.told(1 + (status == 202)))[-1] == "after"
