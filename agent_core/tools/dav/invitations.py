@@ -86,7 +86,7 @@ def answer_invitation(
             for another time; of no account for a cancellation.
         mine: The addresses of who answers, the usual one first.
         sent_by: The address that the reply comes from.
-        times: ``start``, perhaps ``end``, and of a series the start of the ``occurrence`` that is to be moved.
+        times: ``start``, perhaps ``end``, and of a series the start of the ``occurrence`` to be moved.
 
     Returns:
         ``data`` as it is to be stored (empty: nothing is to be), ``same``: it is so already, ``before`` and
