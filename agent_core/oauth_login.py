@@ -45,7 +45,11 @@ class LoginFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class OAuthClient:
-    """A registration at a provider, its endpoints and the scope to ask for."""
+    """
+    A registration at a provider, its endpoints and the scope to ask for.
+
+    ``issuer`` is the provider's name for itself, if it is known: the end of a login must come from there.
+    """
 
     client_id: str
     client_secret: str = field(repr=False)
@@ -53,6 +57,7 @@ class OAuthClient:
     token_endpoint: str
     device_endpoint: str = ""
     authorization_endpoint: str = ""
+    issuer: str = ""
 
     @property
     def credentials(self) -> dict[str, str]:
@@ -111,9 +116,12 @@ async def run_browser_flow(
         "prompt": "consent",
     }
     browser.open(f"{client.authorization_endpoint}?{urlencode(query)}")
+    fields = await browser.wait()
+    if client.issuer and fields.get("iss", client.issuer) != client.issuer:  # RFC 9207
+        raise LoginFailed("the login comes from another provider than the one that was asked; begin again")
     form = {
         "grant_type": "authorization_code",
-        "code": (await browser.wait())["code"],
+        "code": fields["code"],
         "redirect_uri": REDIRECT,
         "code_verifier": verifier,
         **client.credentials,

@@ -1,22 +1,30 @@
-"""A DNS server on loopback that knows a few texts, over UDP and TCP, and is silent or broken on request."""
+"""A DNS server on loopback that knows a few records, over UDP and TCP, and is silent or broken on request."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 import dns.flags
 import dns.message
 import dns.rcode
+import dns.rdatatype
 import dns.rrset
 
 
 class NameServer(asyncio.DatagramProtocol):
-    """``asked`` has every name that was asked for; ``fail_next`` is how many questions get SERVFAIL."""
+    """
+    ``asked`` has every name that was asked for; ``fail_next`` is how many questions get SERVFAIL.
 
-    def __init__(self, texts: dict[str, str]) -> None:
+    ``records`` by name and type are known besides the ``texts``.
+    """
+
+    def __init__(
+        self, texts: dict[str, str], records: Mapping[tuple[str, str], Sequence[str]] | None = None
+    ) -> None:
         self.texts = texts
+        self.records = records or {}
         self.asked: list[str] = []
         self.fail_next = 0
         self.silent = False
@@ -46,10 +54,12 @@ class NameServer(asyncio.DatagramProtocol):
         answer = dns.message.make_response(question)
         name = question.question[0].name.to_text(omit_final_dot=True).lower()
         self.asked.append(name)
-        text = self.texts.get(name)
+        text, kind = self.texts.get(name), dns.rdatatype.to_text(question.question[0].rdtype)
         if self.fail_next:
             self.fail_next -= 1
             answer.set_rcode(dns.rcode.SERVFAIL)
+        elif found := self.records.get((name, kind)):
+            answer.answer.append(dns.rrset.from_text(f"{name}.", 60, "IN", kind, *found))
         elif text is None:
             answer.set_rcode(dns.rcode.NXDOMAIN)
         else:
@@ -59,9 +69,11 @@ class NameServer(asyncio.DatagramProtocol):
 
 
 @asynccontextmanager
-async def name_server(texts: dict[str, str]) -> AsyncIterator[NameServer]:
-    """Serve ``texts``."""
-    server = NameServer(texts)
+async def name_server(
+    texts: dict[str, str], records: Mapping[tuple[str, str], Sequence[str]] | None = None
+) -> AsyncIterator[NameServer]:
+    """Serve ``texts`` and ``records``."""
+    server = NameServer(texts, records)
     streams = await asyncio.start_server(server.stream, "127.0.0.1", 0)
     server.port = streams.sockets[0].getsockname()[1]
     loop = asyncio.get_running_loop()

@@ -57,11 +57,15 @@ Component "upload.localhost" "http_file_share"
 
 
 class XmppServer:
-    """One server; it can be stopped and started again on the same port. With ``authority`` it offers TLS."""
+    """
+    One server; it can be stopped and started again on the same port.
+
+    With ``authority`` it offers TLS: after a while on ``port``, and from the first byte on ``tls_port``.
+    """
 
     def __init__(self, folder: Path, authority: trustme.CA | None = None, host: str = "localhost") -> None:
-        self._leases = lease_ports(2, cache_folder() / "ports")
-        self.port, self.http_port = (lease.port for lease in self._leases)
+        self._leases = lease_ports(3, cache_folder() / "ports")
+        self.port, self.http_port, self.tls_port = (lease.port for lease in self._leases)
         self.folder = folder / "prosody"
         accounts = self.folder / "data" / "localhost" / "accounts"
         accounts.mkdir(parents=True)
@@ -75,7 +79,7 @@ class XmppServer:
             for file, content in (("server.pem", chain), ("server.key", own.private_key_pem.bytes())):
                 (self.folder / file).write_bytes(content)
             files = f'certificate = "{self.folder}/server.pem"; key = "{self.folder}/server.key"'
-            config = f"ssl = {{ {files} }}\n{config}"
+            config = f"ssl = {{ {files} }}\nc2s_direct_tls_ports = {{ {self.tls_port} }}\n{config}"
         self._config.write_text(config)
         self._process: subprocess.Popen[bytes] | None = None
 

@@ -14,6 +14,8 @@ from unicodedata import category, normalize
 from agent_core.text import one_line
 
 _JOINERS = "\u200c\u200d\ufeff"
+# One chooses how the character before it looks; a row of them is nothing but data that nobody sees.
+_SELECTORS = re.compile("[\ufe00-\ufe0f\U000e0100-\U000e01ef]{2,}")
 _GAP = r"\W{1,3}(?:\w{1,30}\W{1,3}){0,5}"
 _KINDS = {
     "asks to ignore rules": re.compile(
@@ -63,11 +65,12 @@ class Suspicion(NamedTuple):
 def find_suspicious(text: str) -> Iterator[Suspicion]:
     """The suspicious places of a text, three of each kind at most."""
     unseen = [char for char in text if category(char) in ("Cf", "Co") and char not in _JOINERS]
+    unseen += "".join(_SELECTORS.findall(text))
     if unseen:
         line = text.count("\n", 0, text.index(unseen[0])) + 1
         names = ", ".join(f"U+{ord(char):04X}" for char in dict.fromkeys(unseen[:5]))
         yield Suspicion(line, "has characters that nobody sees", names)
-        text = "".join(char for char in text if category(char) not in ("Cf", "Co"))
+        text = "".join(char for char in _SELECTORS.sub("", text) if category(char) not in ("Cf", "Co"))
     text = normalize("NFKC", text)
     for why, pattern in _KINDS.items():
         for number, found in enumerate(pattern.finditer(text)):

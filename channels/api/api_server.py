@@ -234,6 +234,8 @@ async def _body_of(request: web.Request) -> bytes:
                     raise BadRequest(text, status=413, code="request_too_large")
     except TimeoutError:
         raise BadRequest("The body did not come in time.", status=408) from None
+    except web.RequestPayloadError:
+        raise BadRequest("The body cannot be unpacked.") from None
     return bytes(body)
 
 

@@ -199,6 +199,11 @@ class HookSettings(SettingsSection):
     per_minute: int = Field(default=60, ge=1, le=10_000)
     """More requests are asked to come later (429)."""
 
+    @property
+    def signs_body(self) -> bool:
+        """Return True if the proof is a signature of the body, so that the body has to be read first."""
+        return self.signature in ("github", "hmac")
+
 
 class HttpSettings(SettingsSection):
     """

@@ -51,7 +51,8 @@ class Secretary(StreamingModel):
         if letter and (last.role == "user" or again):
             yield call("send_message", to=letter[1], text="I am late")
         elif wish and (last.role == "user" or again):
-            more = {"start": wish[2].strip()} if wish[2] else {}
+            at, _of, occurrence = (wish[2] or "").strip().partition(" of ")
+            more = {name: said for name, said in (("start", at), ("occurrence", occurrence)) if said}
             yield call("answer_invitation", file=files[-1] if files else "none", answer=wish[1], **more)
         else:
             yield f"so: {last.content if last.role == 'tool' else 'good morning'}"
@@ -216,6 +217,29 @@ async def test_another_time_is_proposed(
     (kept,) = [each.walk("VEVENT")[0] for each in house.stored()]
     assert kept.start.hour == 10
     assert "PARTSTAT=TENTATIVE" in kept.to_ical().decode().replace("\r\n ", "")
+
+
+async def test_another_time_is_proposed_for_one_of_a_series(
+    mail_server: MailServer, calendar: CalendarServer, tmp_path: Path
+) -> None:
+    """The organizer gets it for that one alone, and the calendar keeps the series as it was accepted."""
+    house = House(mail_server, 10 + (calendar.kind == "xandikos"), tmp_path, calendar)
+    owner, by = house.address("owner"), house.organizer
+    series = invitations.outlook(by, [owner], more=["RRULE:FREQ=DAILY;COUNT=5"])
+    async with house.running():
+        await house.bring(invitations.as_file(owner, house.bot, "accept", series))
+        await house.decide()
+        await house.said()
+        words = "propose 2026-12-04 15:00 of 2026-12-04 10:00"
+        await house.bring(invitations.as_file(owner, house.bot, words, series))
+        question = " ".join((await house.decide()).split())
+        assert "Fri 2026-12-04 10:00-11:00 → Fri 2026-12-04 15:00-16:00" in question
+        mails = await house.replies(2)
+        (said,) = itip(mails[-1], "COUNTER").walk("VEVENT")
+        assert (said["RECURRENCE-ID"].dt.hour, said.start.hour, "RRULE" in said) == (10, 15, False)
+    (kept,) = [each.walk("VEVENT")[0] for each in house.stored()]
+    assert (kept.start.hour, "RRULE" in kept) == (10, True)
+    assert "PARTSTAT=ACCEPTED" in kept.to_ical().decode().replace("\r\n ", "")
 
 
 async def test_declined_and_said_no(

@@ -19,6 +19,7 @@ import openai
 import pytest
 from anyio.to_thread import run_sync
 
+from gateway.routing.household import GUEST_TOOLS
 from tests.command_line import squidbot
 from tests.daemon import Daemon
 from tests.openai_endpoint import OWNER, CountingModel, endpoint_settings, history_of, make_token
@@ -267,11 +268,16 @@ async def test_conversations_and_what_the_client_says_was_before(tmp_path):
     await in_daemon(tmp_path, test)
 
 
-async def test_people_have_conversations_of_their_own(tmp_path):
-    """One name of a conversation, two people: neither sees the other's words. Who may not talk has no access."""
+def unreachable_mail(*allowed):
+    """A mail account on whose channel these people may talk; its servers are away."""
     mail = {"address": "b@example.org", "username": "b", "password": "p", "trusted_authserv_ids": ["mx"]}
     hosts = {name: {"host": "127.0.0.1", "port": 9, "security": "none"} for name in ("imap", "smtp")}
-    channels = {"api": {}, "email": {**mail, **hosts, "allow_from": ["bob@example.org"]}}
+    return {**mail, **hosts, "allow_from": list(allowed)}
+
+
+async def test_people_have_conversations_of_their_own(tmp_path):
+    """One name of a conversation, two people: neither sees the other's words. Who may not talk has no access."""
+    channels = {"api": {}, "email": unreachable_mail("bob@example.org")}
 
     def test(daemon, model):
         mine, bobs = make_token(daemon), make_token(daemon, "bob", "--for", "Bob@Example.org")
@@ -297,6 +303,40 @@ async def test_people_have_conversations_of_their_own(tmp_path):
 
     async with CountingModel() as model:
         settings = endpoint_settings(model.api_base, channels=channels)
+        with Daemon(tmp_path / "home", settings) as daemon:
+            daemon.start()
+            await run_sync(daemon.wait_until, lambda: daemon.asked("/livez")[0] == 200)
+            await run_sync(partial(test, daemon, model))
+
+
+async def test_a_guests_token_opens_what_a_guest_may(tmp_path):
+    """Their tools and no command of the owner; the control: the owner's token, in a conversation of the same name."""
+    channels = {"api": {}, "email": unreachable_mail("cid@example.org")}
+    people = {"cid": {"addresses": ["cid@example.org"], "role": "guest"}}
+
+    def test(daemon, model):
+        tokens = make_token(daemon), make_token(daemon, "cid", "--for", "cid@example.org")
+        mine, guests = (client_of(daemon, each) for each in tokens)
+        offered = []
+        for client in (mine, guests):
+            said(client, "hello", metadata={"conversation": "a"})
+            offered.append({each["function"]["name"] for each in model.requests[-1].get("tools", ())})
+        assert offered[1] <= {*GUEST_TOOLS, "find_tools"} < offered[0] | {"find_tools", "read_attachment"}
+        for command in (
+            "!allow",
+            "!allow eve@example.org",
+            "!persona Be rude.",
+            "!model m",
+            "!files",
+            "!console",
+        ):
+            assert "owner" in said(guests, command, metadata={"conversation": "a"}), command
+            assert "Only my owner" not in said(mine, command, metadata={"conversation": "a"}), command
+        refused = said(guests, "!watch https://example.org/feed", metadata={"conversation": "a"})
+        assert "owner" in refused
+
+    async with CountingModel() as model:
+        settings = endpoint_settings(model.api_base, channels=channels, people=people)
         with Daemon(tmp_path / "home", settings) as daemon:
             daemon.start()
             await run_sync(daemon.wait_until, lambda: daemon.asked("/livez")[0] == 200)

@@ -185,20 +185,35 @@ async def test_a_look_that_was_killed_between_its_commits_tells_nothing_twice(tm
 
 
 async def test_a_look_that_fails_unforeseen_ends_no_other(tmp_path, monkeypatch):
-    """Whatever reading one page raises, the next one is looked at, and the gateway lives."""
+    """Whatever reading one page raises: it is told, it waits as after other failures, and the next one is looked at."""
     clock = ManualClock(START)
     async with server() as site, scheduled(tmp_path, clock) as home:
         await home.asked(ANN, "hello")
         site.answers["/feed"] = feed(1)
         with monkeypatch.context() as patch:
             patch.setattr("gateway.proactive.jobs.watched_content._feed_of", lambda _: 1 / 0)
-            await watched(home, site.url("/feed"))
-            await later(home, clock, seconds=5)
-            await home.until(lambda: len(site.asked) == 1)
+            bad = await watched(home, site.url("/feed"))
+            await looked(home, clock, bad, seconds=5)
+        await home.until(lambda: "what is there cannot be read" in said(home, ANN)[-1])
         site.answers["/other"] = feed(1)
         job = await watched(home, site.url("/other"))
         await looked(home, clock, job, seconds=5)
         assert await state_of(home, job) is not None
+        assert [each.partition(" HTTP")[0] for each in site.asked] == ["GET /feed", "GET /other"]
+
+
+async def test_a_mark_that_cannot_be_sent_back_is_left_out(tmp_path):
+    """An ETag with bytes that are no text failed each look from then on, for good."""
+    clock = ManualClock(START)
+    async with server() as site, scheduled(tmp_path, clock) as home:
+        await home.asked(ANN, "hello")
+        site.answers["/feed"] = feed(1, ETag='"one"').replace(b'"one"', b'"on\xe9"')
+        job = await watched(home, site.url("/feed"))
+        await looked(home, clock, job, seconds=5)
+        site.answers["/feed"] = feed(1, 2)
+        await looked(home, clock, job)
+        await home.until(lambda: said(home, ANN)[-1] == "News:\n\n- entry 2")
+        assert "If-None-Match" not in site.asked[-1]
 
 
 async def test_a_removed_watch_leaves_nothing(tmp_path):

@@ -66,7 +66,7 @@ def main() -> int:
         "-q",
         "-m",
         "kill",
-        "tests/kill",
+        *(arguments.rest or ["tests/kill"]),
         "--timeout",
         "3600",
         *workers,

@@ -274,7 +274,7 @@ def change_event(
             return {"data": "", "before": _in_words(target, zone) + whole, "after": "", "same": False}
     else:
         assert master is not None
-        found = _occurrence(calendar, read_moment(occurrence, zone), zone)
+        found = find_occurrence(calendar, read_moment(occurrence, zone), zone)
         if found is None:
             if cancel:
                 return {"data": data, "before": "", "after": "", "same": True}
@@ -333,19 +333,24 @@ def _written(moment: Moment, zone: ZoneInfo) -> str:
     return as_time(moment, zone).isoformat()
 
 
-def _occurrence(calendar: Calendar, start: Moment, zone: ZoneInfo) -> Component | None:
+def find_occurrence(calendar: Calendar, start: Moment, zone: ZoneInfo) -> Component | None:
+    """The occurrence of a series that starts then, as a component of its own. Raises Unusable."""
     at = as_time(start, zone)
     if not all(_is_quick(rule) for event in calendar.walk("VEVENT") for rule in _rules(event)):
         raise Unusable("This series repeats too often to change one occurrence.")
     near = recurring_ical_events.of(calendar).between(at, at + timedelta(minutes=1))
-    same = [one for one in near if as_time(one.start, zone) == at]
-    return same[0] if same else None
+    for found in near:
+        if as_time(found.start, zone) == at:
+            for name in _MASTER_ONLY:
+                found.pop(name, None)
+            return found
+    return None
 
 
 def _override(calendar: Calendar, master: Component, fields: Mapping[str, Any], zone: ZoneInfo) -> Component:
     """The exception that has been moved to where this change moves it. Raises Unusable: there is none."""
     moved = str(fields.get("start") or "")
-    found = _occurrence(calendar, read_moment(moved, zone), zone) if moved else None
+    found = find_occurrence(calendar, read_moment(moved, zone), zone) if moved else None
     target = None if found is None else _own_component(calendar, found)
     if target is None or target is master:
         raise Unusable("This series has no occurrence at that time; list it again.")
@@ -358,8 +363,6 @@ def _own_component(calendar: Calendar, found: Component) -> Component:
     for event in calendar.walk("VEVENT"):
         if "RECURRENCE-ID" in event and event["RECURRENCE-ID"].dt == at:
             return event
-    for name in _MASTER_ONLY:
-        found.pop(name, None)
     calendar.add_component(found)
     return found
 

@@ -25,7 +25,7 @@ from agent_core.tools.files.change_tools import Received, ReceivedFile
 
 _MAX_BYTES = 500_000
 _WORDS = {"accept": "Accepted", "decline": "Declined", "tentative": "Tentative", "propose": "Another time"}
-_TIMES = ("start", "end")
+_TIMES = ("start", "end", "occurrence")
 _NO_REPLY = "No reply is sent."
 _CALENDAR_ONLY = "Nothing has to be changed in the calendar."
 
@@ -101,6 +101,7 @@ class InvitationTool:
         answer={"type": "string", "enum": list(_WORDS)},
         start={"type": "string", "description": "Of the other time: 2026-12-01 09:30, or a day"},
         end={"type": "string", "description": "If it takes another time than now"},
+        occurrence={"type": "string", "description": "Of a series: when the one to move starts now"},
     )
 
     def __init__(self, client: Callable[[], DavClient], received: Received, mail: InvitationMailPort) -> None:

@@ -21,7 +21,9 @@ from agent_core.tools.dav.events import (
     apply_fields,
     as_time,
     attendees_of,
+    find_occurrence,
     in_words,
+    read_moment,
     serialise,
     span_in_words,
     text_of,
@@ -84,7 +86,7 @@ def answer_invitation(
             for another time; of no account for a cancellation.
         mine: The addresses of who answers, the usual one first.
         sent_by: The address that the reply comes from.
-        times: ``start`` and perhaps ``end`` of the other time, as in `events.read_moment`.
+        times: ``start``, perhaps ``end``, and of a series the start of the ``occurrence`` to be moved.
 
     Returns:
         ``data`` as it is to be stored (empty: nothing is to be), ``same``: it is so already, ``before`` and
@@ -109,13 +111,13 @@ def answer_invitation(
     if method == "DECLINECOUNTER":
         raise Unusable(_KEPT.format(there=told["before"] or _NOT_THERE))
     state = _STATES[answer]
+    about = came if answer != "propose" else _moved(came, (times or {}).get("occurrence", ""), zone)
     if method == "REQUEST" and attendee and told["organizer"]:
-        told["reply"] = _reply(came, attendee, state, sent_by=sent_by, now=now)
+        told["reply"] = _reply(about, attendee, state, sent_by=sent_by, now=now)
     if answer == "propose":
-        if not told["reply"]:
-            raise Unusable(_NO_COUNTER.format(why="nobody asks the owner for an answer"))
-        counter, span = _counter(told["reply"], events, times or {}, zone=zone, now=now)
-        told |= {"reply": counter, "proposed": span}
+        parts = about.walk("VEVENT")
+        told["reply"], told["proposed"] = _counter(told["reply"], parts, times or {}, zone=zone, now=now)
+        state = "ACCEPTED" if about is not came and _has_accepted(there, attendee) else state
     if there is None and (method == "CANCEL" or state == "DECLINED"):
         return told | {"data": "", "after": in_words(events[0], zone), "same": True}
     if there is not None and method == "CANCEL":
@@ -300,14 +302,37 @@ def _reply(came: Calendar, attendee: str, state: str, *, sent_by: str, now: date
     return text
 
 
+def _moved(came: Calendar, occurrence: str, zone: ZoneInfo) -> Calendar:
+    """Return what another time is proposed for: what came, or one of a series. Raises Unusable."""
+    if not any(name in event for event in came.walk("VEVENT") for name in ("RRULE", "RDATE")):
+        return came
+    if not occurrence:
+        raise Unusable(
+            _NO_COUNTER.format(why="this is a series; say which of its times in 'occurrence', by its start")
+        )
+    found = find_occurrence(came, read_moment(occurrence, zone), zone)
+    if found is None:
+        raise Unusable(_NO_COUNTER.format(why="the series has nothing at that time"))
+    return _new(_zones(came), [found])
+
+
+def _has_accepted(calendar: Calendar | None, attendee: str) -> bool:
+    whole = [] if calendar is None else [each for each in calendar.walk("VEVENT") if not _at(each)]
+    return any(
+        _who(who) == attendee and who.params.get("PARTSTAT") == "ACCEPTED"
+        for each in whole
+        for who in attendees_of(each)
+    )
+
+
 def _counter(
     reply: str, events: Sequence[Component], times: Mapping[str, str], *, zone: ZoneInfo, now: datetime
 ) -> tuple[str, str]:
     """Return a reply as a proposal of another time, and that time in words. Raises Unusable."""
-    if len(events) > 1 or any(name in events[0] for name in ("RRULE", "RDATE")):
-        raise Unusable(
-            _NO_COUNTER.format(why="this is a series, and programs take one for a single time only")
-        )
+    if not reply:
+        raise Unusable(_NO_COUNTER.format(why="nobody asks the owner for an answer"))
+    if len(events) > 1:
+        raise Unusable(_NO_COUNTER.format(why="this file is about several times"))
     if text_of(events[0], "X-MICROSOFT-DISALLOW-COUNTER", 5).upper() == "TRUE":
         raise Unusable(_NO_COUNTER.format(why="the organizer wants no proposals"))
     if not times.get("start"):
@@ -324,4 +349,7 @@ def _counter(
         asked["LOCATION"] = events[0]["LOCATION"]
     calendar["METHOD"] = "COUNTER"
     calendar.add_missing_timezones()
-    return calendar.to_ical().decode(), span_in_words(asked.start, asked.end, zone)
+    span = span_in_words(asked.start, asked.end, zone)
+    if "RECURRENCE-ID" in asked:
+        span = f"{span_in_words(*was, zone)} → {span}"
+    return calendar.to_ical().decode(), span

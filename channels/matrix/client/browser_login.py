@@ -161,6 +161,7 @@ async def _tokens_by_oauth(
         token_endpoint=_address(metadata, "token_endpoint"),
         device_endpoint=_address(metadata, "device_authorization_endpoint"),
         authorization_endpoint=_address(metadata, "authorization_endpoint"),
+        issuer=_address(metadata, "issuer"),
     )
     if by_code:
         given = await run_device_flow(client, post, clock, show)

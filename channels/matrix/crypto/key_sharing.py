@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import structlog
 
+from agent_core.bounded import Bounded
 from channels.base import ChannelClock
 from channels.matrix.crypto.devices import AT_ONCE, RETRY_S, DeviceLists, KeyRequests, group_by_server
 from channels.matrix.crypto.key_types import Device, server_of
@@ -68,7 +69,7 @@ class KeySharing:
         """Servers that were late, and until when nobody waits for them."""
         self._owed: dict[tuple[str, str], dict[str, dict[str, Any]]] = {}
         """By room and person, room keys by their session."""
-        self._refused: dict[str, tuple[str, set[Device]]] = {}
+        self._refused = Bounded[str, tuple[str, set[Device]]](1000)
         """By room, a session and the devices that were told that they do not get its key."""
 
     @property

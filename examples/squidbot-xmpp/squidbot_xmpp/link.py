@@ -13,6 +13,7 @@ import logging
 import ssl
 import uuid
 from collections import deque
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -47,6 +48,12 @@ def _no_proof(domain: str, error: ssl.SSLError) -> str:
         f"the certificate of the server is not trusted for {domain}, so no password was sent "
         f"({error.verify_message.rstrip('.')}); if its authority is your own, name its file in ca_file"
     )
+
+
+def _no_connection(domain: str, failures: Sequence[Any]) -> str:
+    """The sentence about tries to connect that have failed; one without proof says more than the others."""
+    unproven = next((each for each in failures if isinstance(each, ssl.SSLError)), None)
+    return _no_proof(domain, unproven) if unproven else f"no connection: {failures[-1] if failures else ''}"
 
 
 class Refused(Exception):
@@ -137,9 +144,12 @@ class Link:
         )
         on("stream_error", lambda error: self.end(f"the server ends the connection: {error['condition']}"))
         on("disconnected", lambda reason: self.end(str(reason or "the connection is lost")))
-        if self._config.server:
-            on("connection_failed", lambda error: end(ChannelUnavailable(f"no connection: {error}")))
-            self._client.connect(self._config.server, self._config.port)
+        failures = list[Any]()
+        on("connection_failed", failures.append)
+        # It would begin anew: each place that the SRV records name was tried.
+        on("reconnect_delay", lambda _: end(ChannelUnavailable(_no_connection(config.domain, failures))))
+        if config.server:
+            self._client.connect(config.server, config.port)
         else:
             self._client.connect()
         await self._wait(started)

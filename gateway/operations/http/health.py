@@ -201,7 +201,7 @@ def _server_log() -> logging.Logger:
 
 def _is_no_bad_request(record: logging.LogRecord) -> bool:
     kind = record.exc_info[0] if record.exc_info else None
-    return kind is None or not issubclass(kind, HttpProcessingError)
+    return kind is None or not issubclass(kind, (HttpProcessingError, web.RequestPayloadError))
 
 
 @web.middleware

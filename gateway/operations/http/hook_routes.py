@@ -13,6 +13,7 @@ import json
 import re
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -21,7 +22,7 @@ import structlog
 from aiohttp import web
 
 from agent_core.text import field_at
-from gateway.operations.http.health import json_answer
+from gateway.operations.http.health import MAX_CONNECTIONS, json_answer
 from gateway.settings.settings import HookSettings
 from gateway.store.stores import StoreUnavailable
 
@@ -32,7 +33,9 @@ _ACCEPT_LIMIT_S = 20.0
 _TEXT_CHARS = 4_000
 _MINUTE_S = 60.0
 _FIELD = re.compile(r"\{([\w.-]{1,100})\}")
-_DELIVERY = ("Idempotency-Key", "X-GitHub-Delivery", "X-Gitlab-Event-UUID", "X-Delivery-Id")
+_DELIVERY = ("Idempotency-Key", "X-GitHub-Delivery", "webhook-id", "X-Delivery-Id")
+_CHAIN = "X-Gitlab-Event-UUID"
+"""Older versions of GitLab send it alone; all events that one event has led to share it."""
 _log = structlog.get_logger(__name__)
 
 Deliver = Callable[[str, str, str], Awaitable[int]]
@@ -60,6 +63,7 @@ class Hooks:
         self._not_here = standby_notice
         self._monotonic = monotonic
         self._minute: dict[str, tuple[float, int]] = {}
+        self._reading: list[anyio.CancelScope] = []
 
     def routes(self) -> list[web.AbstractRouteDef]:
         """The route."""
@@ -70,13 +74,12 @@ class Hooks:
         settings = self._settings.get(name)
         if settings is None:
             return json_answer({"error": "there is no such hook"}, status=404)
-        try:
-            with anyio.fail_after(_BODY_LIMIT_S):
-                body = await _body_of(request)
-        except TimeoutError:
-            return json_answer({"error": "the body did not come in time"}, status=408)
-        if body is None:
-            return json_answer({"error": f"the body is longer than {_BODY_BYTES} bytes"}, status=413)
+        body: bytes | web.Response = b""
+        # Where the secret is no key of the body, nobody waits for one that somebody else sends.
+        if settings.signs_body or is_authentic(settings, request.headers, b""):
+            body = await self._body_of(request)
+        if isinstance(body, web.Response):
+            return body
         if not is_authentic(settings, request.headers, body):
             _log.warning("hook.refused", hook=name)
             return json_answer({"error": "the secret or the signature is wrong"}, status=401)
@@ -84,16 +87,38 @@ class Hooks:
             return _later(429, "too many requests", wait_s)
         return await self._stored(name, settings, request, body)
 
+    async def _body_of(self, request: web.Request) -> bytes | web.Response:
+        """Return the body, or why it is refused. Of many that are slow, the oldest have to go."""
+        body = bytearray()
+        try:
+            with anyio.fail_after(_BODY_LIMIT_S) as limit:
+                self._reading.append(limit)
+                if len(self._reading) > MAX_CONNECTIONS // 2:
+                    self._reading[0].deadline = anyio.current_time()
+                try:
+                    async for piece in request.content.iter_any():
+                        body += piece
+                        if len(body) > _BODY_BYTES:
+                            text = f"the body is longer than {_BODY_BYTES} bytes"
+                            return json_answer({"error": text}, status=413)
+                finally:
+                    self._reading.remove(limit)
+        except TimeoutError:
+            return json_answer({"error": "the body did not come in time"}, status=408)
+        except web.RequestPayloadError:
+            return json_answer({"error": "the body cannot be unpacked"}, status=400)
+        return bytes(body)
+
     async def _stored(
         self, name: str, settings: HookSettings, request: web.Request, body: bytes
     ) -> web.Response:
-        delivery = next((value for key in _DELIVERY if (value := request.headers.get(key))), "")
+        delivery = delivery_of(request.headers, body)
         text = text_of(body, request.content_type, settings.text)
         try:
             with anyio.fail_after(_ACCEPT_LIMIT_S):
                 if why := await self._not_here():
                     return _later(503, why, _MINUTE_S)
-                jobs = await self._deliver(name, delivery or secrets.token_urlsafe(16), text)
+                jobs = await self._deliver(name, delivery, text)
         except (StoreUnavailable, TimeoutError):
             return _later(503, "it cannot be stored now", _MINUTE_S)
         if jobs == 0:
@@ -110,6 +135,14 @@ class Hooks:
             began, count = now, 0
         self._minute[name] = began, count + 1
         return _MINUTE_S - (now - began) if count >= most else 0.0
+
+
+def delivery_of(headers: Mapping[str, str], body: bytes) -> str:
+    """Return the name of a delivery, the same for each repetition of it; a new one if it has none."""
+    given = next((value for key in _DELIVERY if (value := headers.get(key))), "")
+    if not given and (chain := headers.get(_CHAIN)):
+        given = f"{chain} {hashlib.sha256(body).hexdigest()}"
+    return given.encode("utf-8", "backslashreplace").decode() or secrets.token_urlsafe(16)
 
 
 def is_authentic(settings: HookSettings, headers: Mapping[str, str], body: bytes) -> bool:
@@ -138,35 +171,28 @@ def text_of(body: bytes, content_type: str, template: str) -> str:
     """Return what is said of a request: the template with its fields, or all of it if that is nothing."""
     text = body.decode("utf-8", "replace")
     if content_type == "application/x-www-form-urlencoded":
-        text = parse_qs(text, max_num_fields=100).get("payload", [text])[0]  # as GitHub sends forms
+        with suppress(ValueError):  # more fields than any form has
+            text = parse_qs(text, max_num_fields=100).get("payload", [text])[0]  # as GitHub sends forms
     try:
-        data = json.loads(text)
-    except (ValueError, RecursionError):
-        data = None
-    is_readable = data is not None or not _FIELD.search(template)
-    said = _FIELD.sub(lambda match: _shown(field_at(data, match[1])), template) if is_readable else ""
-    if said.strip():
-        text = said
-    elif isinstance(data, (dict, list)):
-        text = json.dumps(data, ensure_ascii=False, indent=1)
+        said = _said_of(json.loads(text), template)
+    except (ValueError, RecursionError):  # no JSON, or nested deeper than it can be written
+        said = "" if _FIELD.search(template) else template
+    text = said if said.strip() else text
     text = "".join(char for char in text if char.isprintable() or char in "\n\t").strip()
     return text if len(text) <= _TEXT_CHARS else f"{text[:_TEXT_CHARS]}…"
+
+
+def _said_of(data: Any, template: str) -> str:
+    said = _FIELD.sub(lambda match: _shown(field_at(data, match[1])), template)
+    if not said.strip() and isinstance(data, (dict, list)):
+        return json.dumps(data, ensure_ascii=False, indent=1)
+    return said
 
 
 def _shown(value: Any) -> str:
     if value is None:
         return ""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-
-
-async def _body_of(request: web.Request) -> bytes | None:
-    """Return the body; None if it is too long."""
-    body = bytearray()
-    async for piece in request.content.iter_any():
-        body += piece
-        if len(body) > _BODY_BYTES:
-            return None
-    return bytes(body)
 
 
 def _later(status: int, why: str, wait_s: float) -> web.Response:

@@ -195,7 +195,8 @@ class _Step:
                 return _row(what, _STAYS, refusal)
             state = _COMES if one == _COMES else state
         size = sum(map(len, files.values()))
-        return _row(what, state, f"{len(files)} files, {size} bytes, to skills/{name}/; read them first")
+        told = f"{len(files)} files, {size} bytes, to skills/{name}/; read them first"
+        return _row(what, state, told, "\n".join(islice(_suspicions(files), _SHOWN)))
 
     async def bring_memory(self, texts: Mapping[str, str]) -> list[dict[str, str]]:
         """Append those lines of documents to the owner's memory that it has not and never had from there."""
@@ -286,6 +287,16 @@ class _Step:
 
 def _key_for(name: str, content: bytes) -> str:
     return f"import.{hashlib.sha256(name.encode() + b'/' + content).hexdigest()}"
+
+
+def _suspicions(files: Mapping[str, bytes]) -> Iterator[str]:
+    """Yield the places in a skill's files that somebody should read before it is used."""
+    from agent_core.skills.suspicious_text import find_suspicious
+    from agent_core.text import decode_text
+
+    for path in sorted(files):
+        for each in find_suspicious(decode_text(files[path])):
+            yield f"{path}, line {each.line}, {each.why}: {each.words}"
 
 
 def _has_items(text: str) -> bool:

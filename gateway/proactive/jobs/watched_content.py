@@ -60,8 +60,9 @@ def read_items(
         lines = read_content(body, content_type, address=address).text.split("\n")
         lines = [line for line in lines if part.casefold() in line.casefold()]
     if entries is not None:
-        wanted = [each for each in entries if part.casefold() in each.text.casefold()]
-        return Content({_key(each.key): each.text for each in wanted[:MAX_ITEMS]}, is_feed=True)
+        told = [(each.key, each.text) for each in entries]
+        wanted = {_key(key): text for key, text in told if part.casefold() in text.casefold()}
+        return Content(wanted, is_feed=True)
     said = [line for each in lines if (line := " ".join(each.split()))]
     if not said and not grows:
         raise ValueError(f"there is nothing with {part!r} in it" if part else "there is no text in it")
@@ -140,6 +141,8 @@ class _FeedReader:
         if self.root not in _ROOTS:
             raise _NoFeed
         if name in _ENTRIES:
+            if len(self.entries) == MAX_ITEMS:
+                raise _Enough
             self.entries.append(_Entry())
         self._path.append(name)
         if self._in_field:
@@ -157,6 +160,10 @@ class _NoFeed(Exception):
     """The document is none of the kinds of feeds."""
 
 
+class _Enough(Exception):
+    """The entries that are compared have been read."""
+
+
 def _refuse(*_: Any) -> None:
     raise ValueError("the feed declares entities of its own")
 
@@ -172,6 +179,8 @@ def _feed_of(body: bytes) -> list[_Entry] | None:
         reader.read(body, None if declared is None else "utf-8")
     except _NoFeed:
         return None
+    except _Enough:
+        pass
     except expat.ExpatError as error:
         if reader.root in _ROOTS:
             raise ValueError(f"the feed is not valid XML in line {error.lineno}") from None
@@ -195,7 +204,7 @@ def _json_of(body: bytes, content_type: str) -> Any:
 def _json_parts(data: Any, part: str) -> tuple[list[_Entry] | None, list[str]]:
     """Return the entries of a JSON feed, else the lines of the document or its part. Raises ValueError."""
     if isinstance(data, dict) and str(data.get("version", "")).startswith("https://jsonfeed.org/"):
-        items = [each for each in _list(data.get("items")) if isinstance(each, dict)]
+        items = [each for each in _list(data.get("items"))[:MAX_ITEMS] if isinstance(each, dict)]
         return [_Entry(_json_fields(each)) for each in items], []
     found = field_at(data, part) if part else data
     if found is None:

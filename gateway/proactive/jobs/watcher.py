@@ -104,9 +104,12 @@ class Watcher:
             said = await self._news_of(timing, state)
             wait, note = timedelta(0), ""
             state.clear_failures()
-        except _NotNow as error:
-            note = str(error)
-            wait, tells = state.fail(now, timing, error.wait)
+        except Exception as error:  # noqa: BLE001 - whatever a library makes of a stranger's page
+            failed = error if isinstance(error, _NotNow) else _NotNow(_("what is there cannot be read"))
+            if failed is not error:
+                _log.exception("watch.unreadable", job=job.id)
+            note = str(failed)
+            wait, tells = state.fail(now, timing, failed.wait)
             said = ""
             if tells:
                 address = timing.shown_address
@@ -223,7 +226,7 @@ class _State:
     def conditions(self) -> Mapping[str, str]:
         """The headers that ask for the content only if it has changed."""
         names = {"If-None-Match": self.kept.get("etag"), "If-Modified-Since": self.kept.get("modified")}
-        return {name: value for name, value in names.items() if value}
+        return {name: value for name, value in names.items() if value and value.isascii()}
 
     def note(self, seen: list[str], validators: tuple[str, str]) -> None:
         """Note what was seen."""

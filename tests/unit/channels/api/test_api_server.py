@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 
 import anyio
@@ -58,6 +59,62 @@ async def test_nothing_is_read_without_a_token(world):
         assert (answer.status, body["error"]["code"]) == (401, "invalid_api_key")
     answer, body = await post(world, b"{")
     assert (answer.status, body["error"]["type"]) == (400, "invalid_request_error")
+
+
+def chat(**more):
+    return json.dumps({**CHAT, **more}).encode()
+
+
+def asked(*content):
+    return chat(messages=[{"role": "user", "content": each} for each in content])
+
+
+HOSTILE = [
+    *(b"", b"null", b"[]", b"{}", b"7", b"NaN", b"\xff\xfe\x00", b'{"model": "squidbot", "messages": ', b"{" * 100_000),
+    *(b"[" * depth + b"]" * depth for depth in (900, 990, 5_000)),
+    *(chat(messages=one) for one in (None, 1, {}, [], [None], [[]], [{}], [{"role": ["user"]}], [{"role": "user"}])),
+    *(asked(one) for one in (7, {}, [], [7], [{}], [[]], [{"type": []}], [{"type": "text"}], [{"type": "text", "text": 7}])),
+    *(
+        asked([{"type": "image_url", "image_url": one}])
+        for one in (None, [], {}, "http://127.0.0.1/", "file:///etc/passwd", "data:image/png;base64,\ud800", "data:image/;base64,=")
+    ),
+    *(chat(metadata=one) for one in ({"conversation": []}, {"conversation": "x" * 200})),
+    *(chat(model=one) for one in (None, [], "\ud800", "gpt-4o")),
+    *(chat(n=one) for one in (0, 2, "1", [], 1e400)),
+    *(chat(response_format={"type": one}) for one in ("json_object", [], None)),
+    chat(messages=[{"role": "user", "content": "a"}, {"type": "function_call_output", "output": "b"}]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses"])
+async def test_whatever_the_body_is_the_answer_has_openais_shape(world, path):
+    """And says what is wrong; none is a defect of ours. The control is a body that only has to wait."""
+    headers = {"Authorization": f"Bearer {world.text}"}
+    for body in (*HOSTILE, *(one.replace(b'"messages"', b'"input"') for one in HOSTILE)):
+        answer = await world.client.post(path, data=body, headers=headers)
+        told = json.loads(await answer.read())["error"]
+        assert (answer.status in (400, 404), bool(told["message"])) == (True, True), (
+            body[:200],
+            answer.status,
+        )
+    answer = await world.client.post("/v1/chat/completions", data=asked("\ud800 \0 x"), headers=headers)
+    assert answer.status == 503
+
+
+async def test_a_body_that_cannot_be_unpacked_is_the_clients_mistake(world):
+    for kind, body in (
+        ("gzip", b"no gzip"),
+        ("gzip", gzip.compress(b'"' + b"x" * 50_000_000)),
+        ("deflate", b"\xff"),
+    ):
+        headers = {
+            "Authorization": f"Bearer {world.text}",
+            "Content-Encoding": kind,
+            "Connection": "close",
+        }
+        answer = await world.client.post("/v1/chat/completions", data=body, headers=headers)
+        told = json.loads(await answer.read())["error"]
+        assert (answer.status, told["type"]) == (413 if len(body) > 100 else 400, "invalid_request_error")
 
 
 async def test_a_body_must_come_in_time(world, monkeypatch):

@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 import itertools
 from collections.abc import Mapping
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, urlencode, urlsplit
 
 import anyio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_core.oauth import OAuthTokens, ProviderRefused, ProviderUnreachable
-from agent_core.oauth_login import MAX_WAIT_S, LoginFailed, run_device_flow, seconds_in
+from agent_core.oauth import OAuthTokens, ProviderRefused, ProviderUnreachable, RotatingToken
+from agent_core.oauth_login import (
+    MAX_WAIT_S,
+    BrowserLogin,
+    LoginFailed,
+    run_browser_flow,
+    run_device_flow,
+    seconds_in,
+)
 from agent_core.state_folder import DiskFolder
 from channels.base import ChannelAuthFailed, ChannelUnavailable
 from channels.email.config import EmailConfig, OAuth
@@ -30,7 +39,7 @@ from channels.email.mail_credentials import (
     token_file,
     token_store,
 )
-from tests.clock import LoopClock
+from tests.clock import LoopClock, ManualClock
 
 pytestmark = pytest.mark.virtual_time
 OAUTH = OAuth(
@@ -101,6 +110,29 @@ async def test_a_token_is_renewed_before_it_ends_and_not_sooner(tmp_path: Path) 
     assert (await source.get()).secret == "access-2"
     assert len(script.asked) == 2
     assert script.asked[1][1]["refresh_token"] == "refresh-1"
+
+
+@pytest.mark.parametrize("years", [-50, 25])
+async def test_a_wrong_clock_costs_a_renewal_and_no_login(tmp_path: Path, years: int) -> None:
+    """A token that was got then is over at once, or seems to last for years: until the server refuses it."""
+    script = Script(GIVEN, GIVEN | {"access_token": "access-2", "refresh_token": "refresh-2"})
+    store = token_store(tmp_path / "oauth.json")
+    store.save(OAuthTokens(refresh="refresh-0"))
+    clock, right = ManualClock(), ManualClock().now()
+
+    async def ask(tokens: OAuthTokens) -> dict[str, Any]:
+        return await script("", {"refresh_token": tokens.refresh})
+
+    source = RotatingToken(store, clock, ask)
+    clock._now = right + timedelta(days=365 * years)
+    assert (await source.get()).access == "access-1"
+    clock._now = right
+    clock.advance(3600)
+    if years > 0:
+        assert (await source.get()).access == "access-1"
+        assert source.note_refused_token("access-1")
+    assert [(await source.get()).access for _ in range(3)] == ["access-2"] * 3
+    assert [form["refresh_token"] for _, form in script.asked] == ["refresh-0", "refresh-1"]
 
 
 async def test_a_provider_that_is_away_is_asked_more_and_more_rarely(tmp_path: Path) -> None:
@@ -215,6 +247,38 @@ async def test_a_person_is_led_the_way_that_the_provider_knows(tmp_path: Path, d
     assert kept.refresh == "refresh-1"
     assert token_file(tmp_path).path.stat().st_mode & 0o777 == 0o600
     assert (await credentials_of(config, tmp_path, LoopClock(), script).get()).secret == "access-1"
+
+
+@pytest.mark.parametrize(
+    ("issuer", "told", "is_taken"),
+    [
+        ("https://id.test", "https://id.test", True),
+        ("https://id.test", "", True),
+        ("", "https://other.test", True),
+        ("https://id.test", "https://other.test", False),
+        ("https://id.test", "https://id.test/", False),
+    ],
+)
+async def test_a_code_of_another_provider_is_shown_to_nobody(issuer: str, told: str, is_taken: bool) -> None:
+    """A hostile server names the login page of an honest provider, and itself for the code (RFC 9207)."""
+    client = dataclasses.replace(
+        client_from_settings(OAUTH), authorization_endpoint="https://id.test/login", issuer=issuer
+    )
+    shown: list[str] = []
+
+    async def pasted() -> str:
+        address = next(word for word in shown[-1].split() if "state=" in word)
+        state = parse_qs(urlsplit(address).query)["state"][0]
+        return f"http://127.0.0.1:8913/callback?{urlencode({'code': 'c', 'state': state, 'iss': told})}"
+
+    script = Script(GIVEN)
+    login = run_browser_flow(client, script, LoopClock(), BrowserLogin(shown.append, pasted))
+    if is_taken:
+        assert (await login).access == "access-1"
+        return
+    with pytest.raises(LoginFailed, match="another provider"):
+        await login
+    assert script.asked == []
 
 
 def test_secrets_are_in_no_text() -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from agent_core.messages import SessionKey
 from agent_core.provenance import Trust, from_json, trust_of, untrusted_origin
-from gateway.operations.http.hook_routes import is_authentic, text_of
+from gateway.operations.http.hook_routes import delivery_of, is_authentic, text_of
 from gateway.proactive.jobs.scheduler import report_message
 from gateway.proactive.jobs.triggers import Hook, TriggerInvalid, newest_due, next_after, parse_timing
 from gateway.settings.settings import HookSettings
@@ -90,6 +90,40 @@ def test_bodies_of_other_kinds():
     assert text_of(b"[" * 100_000, JSON, "x{a}") == f"{'[' * 4000}…"
     assert text_of(b"\xff\xfe", JSON, "") != ""
     assert len(text_of(b"y" * 1_000_000, "text/plain", "")) == 4001
+    assert text_of(b"a=1&" * 1000, "application/x-www-form-urlencoded", "x{a}").startswith("a=1&a=1&")
+
+
+def test_json_at_every_depth_is_said():
+    """Also where it can still be read, and not be written any more."""
+    for depth in (*range(900, 1010), 5_000):
+        for body in ("[" * depth + "]" * depth, '{"a":' * depth + "1" + "}" * depth):
+            for template in ("", "{a}", "{0}"):
+                assert text_of(body.encode(), JSON, template)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "is_same"),
+    [
+        ({"Idempotency-Key": "a"}, {"Idempotency-Key": "a"}, True),
+        ({"Idempotency-Key": "a"}, {"Idempotency-Key": "b"}, False),
+        ({"X-GitHub-Delivery": "a"}, {"X-GitHub-Delivery": "a"}, True),
+        ({"webhook-id": "msg_1"}, {"webhook-id": "msg_1"}, True),
+        ({}, {}, False),
+        # Events of GitLab to which one event has led share it, and its newer versions send a key besides.
+        ({"X-Gitlab-Event-UUID": "a"}, {"X-Gitlab-Event-UUID": "a"}, False),
+        ({"X-Gitlab-Event-UUID": "a", "Idempotency-Key": "b"}, {"Idempotency-Key": "b"}, True),
+        # Bytes that are no UTF-8, as the HTTP server reads them.
+        ({"Idempotency-Key": "\udce4"}, {"Idempotency-Key": "\udce5"}, False),
+        ({"Idempotency-Key": "\udce4"}, {"Idempotency-Key": "\udce4"}, True),
+    ],
+)
+def test_which_deliveries_are_one(one, other, is_same):
+    """By the id that their program repeats; what looks alike and is another event is not dropped."""
+    names = [delivery_of(one, b"{}"), delivery_of(other, b"[]")]
+    assert (names[0] == names[1]) is is_same
+    assert all(name.encode() for name in names)
+    again = {"X-Gitlab-Event-UUID": "a"}
+    assert delivery_of(again, b"{}") == delivery_of(again, b"{}")
 
 
 def test_a_report_without_the_fields_is_not_dropped():

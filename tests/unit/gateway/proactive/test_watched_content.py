@@ -6,8 +6,9 @@ import json
 
 import pytest
 
+from gateway.proactive.jobs import watched_content
 from gateway.proactive.jobs.triggers import AddressWatch, TriggerInvalid, parse_timing
-from gateway.proactive.jobs.watched_content import keys_to_keep, news_of, read_items
+from gateway.proactive.jobs.watched_content import MAX_ITEMS, keys_to_keep, news_of, read_items
 
 URL = "https://club.example/news"
 RSS = """<?xml version="1.0"?><rss version="2.0" xmlns:media="http://search.yahoo.com/mrss/"><channel>
@@ -73,6 +74,21 @@ def test_new_entries_are_told_and_old_ones_that_come_back_are_not():
     seen = keys_to_keep(after, seen)
     assert news_of(before, seen) == news_of(after, seen) == ""
     assert "entry 0" in news_of(before, keys_to_keep(after, []))  # the control: without a memory
+
+
+@pytest.mark.parametrize("kind", ["xml", "json"])
+def test_of_a_feed_without_measure_the_first_entries_count(kind, monkeypatch):
+    """Making text of a hundred thousand took a processor for half a minute, at each look."""
+    made = list[str]()
+    real = watched_content.read_web_page
+    monkeypatch.setattr(watched_content, "read_web_page", lambda text, _: made.append(text) or real(text, ""))
+    numbers = range(100_000)
+    xml = "".join(f"<item><guid>{each}</guid><title>entry {each}</title></item>" for each in numbers)
+    items = [{"id": each, "title": f"entry {each}"} for each in numbers]
+    feed = json.dumps({"version": "https://jsonfeed.org/version/1.1", "items": items})
+    found = read(f"<rss><channel>{xml}</channel></rss>" if kind == "xml" else feed, part="entry")
+    assert list(found.items.values()) == [f"entry {each}" for each in range(MAX_ITEMS)]
+    assert len(made) == MAX_ITEMS
 
 
 def test_pages_and_values():

@@ -95,7 +95,11 @@ def test_a_series_at_another_time_has_no_exceptions_left() -> None:
             {"start": "2026-12-04 9:00", "end": "2026-12-04 11:15"},
             "Fri 2026-12-04 09:00-11:15",
         ),
-        (one_of(), {"start": "2026-12-05T08:00+00:00"}, "Sat 2026-12-05 09:00-10:00"),
+        (
+            one_of(),
+            {"start": "2026-12-05T08:00+00:00"},
+            "Thu 2026-12-03 13:00-14:00 → Sat 2026-12-05 09:00-10:00",
+        ),
         (icloud(BOB, [ME]).replace("RRULE", "X-RRULE"), {"start": "2026-12-12"}, "Sat 2026-12-12, all day"),
     ],
 )
@@ -107,7 +111,7 @@ def test_another_time_is_proposed(data: str, times: dict[str, str], when: str) -
     (said,) = counter.walk("VEVENT")
     assert counter["METHOD"] == "COUNTER"
     assert found["proposed"] == when
-    assert span_in_words(said.start, said.end, ZoneInfo(ZONE)) == when
+    assert span_in_words(said.start, said.end, ZoneInfo(ZONE)) == when.rpartition("→ ")[2]
     for name in ("UID", "SEQUENCE", "ORGANIZER", "SUMMARY", "RECURRENCE-ID"):
         assert said.get(name) == asked.get(name), name
     assert [each.params["PARTSTAT"] for each in said.attendees] == ["TENTATIVE"]
@@ -119,7 +123,7 @@ def test_another_time_is_proposed(data: str, times: dict[str, str], when: str) -
 @pytest.mark.parametrize(
     ("data", "start", "why"),
     [
-        (series(), "2026-12-02 15:00", "a series"),
+        (series(), "2026-12-02 15:00", "which of its times"),
         (
             outlook(BOB, [ME]).replace("COUNTER:FALSE", "COUNTER:TRUE"),
             "2026-12-02 15:00",
@@ -136,6 +140,53 @@ def test_another_time_is_proposed(data: str, times: dict[str, str], when: str) -
 def test_no_other_time_is_proposed(data: str, start: str, why: str) -> None:
     with pytest.raises(Unusable, match=why):
         answered(data, "", "propose", start=start)
+
+
+@pytest.mark.parametrize(
+    ("data", "occurrence", "start", "when"),
+    [
+        (series(), "2026-12-04 10:00", "2026-12-04 15:00", "Fri 2026-12-04 10:00-11:00 → Fri 2026-12-04 15:00-16:00"),
+        (series(), "2026-12-04T09:00Z", "2026-12-05 8:30", "Fri 2026-12-04 10:00-11:00 → Sat 2026-12-05 08:30-09:30"),
+        (icloud(BOB, [ME]), "2026-12-12", "2026-12-13", "Sat 2026-12-12, all day → Sun 2026-12-13, all day"),
+    ],
+)  # fmt: skip
+def test_another_time_is_proposed_for_one_of_a_series(
+    data: str, occurrence: str, start: str, when: str
+) -> None:
+    """The organizer is told which one, and gets no rule; the series stays as it is, and accepted if it was."""
+    found = answered(data, "", "propose", occurrence=occurrence, start=start)
+    (asked,) = events_in(data)
+    counter = Calendar.from_ical(found["reply"])
+    (said,) = counter.walk("VEVENT")
+    assert counter["METHOD"] == "COUNTER"
+    assert found["proposed"] == when
+    assert "RRULE" not in said
+    assert said.get("SEQUENCE") == asked.get("SEQUENCE")
+    assert (
+        span_in_words(said["RECURRENCE-ID"].dt, said["RECURRENCE-ID"].dt, ZoneInfo(ZONE))
+        in when.partition("-11:00")[0]
+    )
+    assert said["RECURRENCE-ID"].params.get("TZID") == asked["DTSTART"].params.get("TZID")
+    (kept,) = events_in(found["data"])
+    assert (kept.start, kept["RRULE"]) == (asked.start, asked["RRULE"])
+    assert [each.params["PARTSTAT"] for each in said.attendees] == ["TENTATIVE"]
+    accepted = answered(data)["data"]
+    assert answered(data, accepted, "propose", occurrence=occurrence, start=start)["same"]
+    assert not answered(data, accepted, "tentative")["same"]  # the control
+
+
+@pytest.mark.parametrize(
+    ("occurrence", "start", "why"),
+    [
+        ("2026-12-04 11:00", "2026-12-04 15:00", "nothing at that time"),
+        ("2026-12-09 10:00", "2026-12-09 15:00", "nothing at that time"),
+        ("2026-12-04 10:00", "2026-12-04 10:00", "has already"),
+        ("friday", "2026-12-04 15:00", "is no time"),
+    ],
+)
+def test_what_of_a_series_cannot_be_moved(occurrence: str, start: str, why: str) -> None:
+    with pytest.raises(Unusable, match=why):
+        answered(series(), "", "propose", occurrence=occurrence, start=start)
 
 
 def test_a_proposal_that_is_declined_changes_nothing() -> None:
