@@ -59,6 +59,17 @@ class SearchContract:
             ["before", "the tea", "after"],
         ]
 
+    async def test_a_hit_comes_with_its_turn_alone(self, house: Harness) -> None:
+        """Without neighbours beside a question stands its answer, beside an answer its question, of other turns none."""
+        await house.say(A, "before", "the tea", "after", "more")
+        await house.say(B, "tea there", turn="t1")
+        await house.say(B, "an answer", turn="t2")
+        hits = (await house.index.search(SearchRequest(OWNER, "tea", neighbours=False))).hits
+        assert [([message.content for message in hit.messages], hit.at) for hit in hits] == [
+            (["tea there"], 0),
+            (["before", "the tea"], 1),
+        ]
+
     async def test_nobody_finds_what_another_one_said(self, house: Harness) -> None:
         """Owner, person and room see their own, neighbours included, also when a conversation changes hands."""
         await house.say(A, "the secret of the owner")
@@ -121,6 +132,8 @@ class SearchContract:
             ("Ünïque Straße", "unique STRASSE", True),
             ("the blue door", '"blue door"', True),
             ("the door is blue", '"blue door"', False),
+            ("international cooperation agreements", '"international cooperation agreements"', True),
+            ("cooperation is international", '"international cooperation"', False),
             ("the door is blue", "blue door", True),
             ("several meetings", "meeting", True),
             ("several meetings", "me", False),
