@@ -215,8 +215,9 @@ class ScopeSearch:
         line = self._line(*own)
         assert line is not None
         beside = self._line(*(before if line.role == "assistant" else after))
-        is_turn = beside is not None and line.is_turn_with(beside)
-        return Candidate(line.ms, line.text, beside.text if is_turn else "")
+        if beside is None or not line.is_turn_with(beside):
+            return Candidate(line.ms, line.text)
+        return Candidate(line.ms, line.text, beside.text)
 
     def _read(self, rows: Sequence[RowId]) -> None:
         """Read lines, each with the one before it and the one after it in the scope."""
