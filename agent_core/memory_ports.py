@@ -150,7 +150,8 @@ class SearchRequest:
         since: Nothing said before is found.
         place: Returns True for a session whose messages are searched; called in the event loop.
         person: Only senders in whose addresses each word of it begins a word.
-        least: Messages worth less than this part of the best one are left out.
+        least: Messages worth less than this part of the best one are left out; twice this part where what
+            means the same counts as well.
         waits: False: a part of the search that would have to start first is left out, as vectors are.
         neighbours: False: beside a message stands only the answer to it, or its question.
         pick: Pure; yields some of the hits, the best first. It is called in another thread, and a hit is read

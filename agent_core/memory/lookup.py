@@ -22,7 +22,7 @@ from agent_core.text import asks, excerpt, one_line, word_count
 SHARE = 16
 """Passages take this part of a prompt at most."""
 _MOST = 8
-_LEAST = 0.5  # of the best one's worth: others make a prompt long and are rarely what was meant
+_LEAST = 0.25  # of the best one's worth: others make a prompt long and are rarely what was meant
 _HITS = 20  # of which some say the same
 _SAME = 0.4  # of their letters three in a row: “tell me more about the cat” in twenty turns is one thing
 _CHARS = 140  # of the sentence that was found
@@ -83,25 +83,12 @@ class QuestionLookup:
 
         answer = await self._search.search(
             SearchRequest(
-                scope,
-                words,
-                since,
-                least=least,
-                max_results=_MOST,
-                waits=False,
-                neighbours=False,
-                pick=pick,
+                scope, words, since, least=least, max_results=_MOST, waits=False, neighbours=False, pick=pick
             )
         )
         turns = [turn_of(hit) for hit in answer.hits]
         found = [
-            _passage(
-                hit,
-                turn,
-                words,
-                "here" if hit.session_id == session_id else hit.session_id,
-                beside=_CHARS_WITH_NEIGHBOURS if number < _WITH_NEIGHBOURS else 0,
-            )
+            _passage(hit, turn, words, "here" if hit.session_id == session_id else hit.session_id, number)
             for number, (hit, turn) in enumerate(zip(answer.hits, turns, strict=True))
         ]
         while found and estimate.text(text := remembered_text(found)) > max_tokens:
@@ -138,12 +125,13 @@ def _have_same(one: set[str], other: set[str]) -> bool:
     return both > _SAME * (len(one) + len(other) - both)
 
 
-def _passage(hit: SearchHit, turn: Sequence[Message], words: str, place: str, *, beside: int) -> Passage:
+def _passage(hit: SearchHit, turn: Sequence[Message], words: str, place: str, number: int) -> Passage:
     """
     Return the sentence found in a turn, with its question or answer if found; its answer also to one.
 
-    What stands beside a sentence is shown if it fits with it into ``beside`` characters.
+    Of the first ones is shown also what stands beside a sentence, if it fits with it into some characters.
     """
+    beside = _CHARS_WITH_NEIGHBOURS if number < _WITH_NEIGHBOURS else 0
     line = hit.messages[hit.at]
     numbers = {id(one): number for number, one in enumerate(hit.messages)}
     said = []

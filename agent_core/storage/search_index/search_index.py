@@ -147,19 +147,14 @@ class SearchIndex:
                 statistics=statistics,
                 undone=undone,
             )
-
-        def weight(each: tuple[list[Term], Found]) -> tuple[float, int]:
-            terms, (_, near, at) = each
-            return sum(map(statistics.rarity, terms)), near[at].ms
-
-        scanned = [found for _, found in nlargest(MAX_CANDIDATES, read, key=weight)]
-        rated |= {-1 - number: found for number, found in enumerate(scanned)}
+        rated |= {-1 - number: found for number, found in enumerate(_heaviest(read, statistics))}
         candidates = {
             number: candidate_of(found, undone)
             for number, found in rated.items()
             if not (undone and found[1][found[2]].is_in(undone))
         }
-        ranked = rank(rater := Rater(query, statistics), candidates, alike=similar, least=asked.least)
+        least = asked.least * (2 if alike else 1)
+        ranked = rank(rater := Rater(query, statistics), candidates, alike=similar, least=least)
         sentences = BestSentences(rater, similar.values())
 
         lines = {number: rated[number] for number in rated if number < 0 or not asked.neighbours}
@@ -449,6 +444,16 @@ class SearchIndex:
             self.vectors.forget_progress()
         for suffix in ("", "-wal", "-shm", "-journal"):
             self._path.with_name(self._path.name + suffix).unlink(missing_ok=True)
+
+
+def _heaviest(read: list[tuple[list[Term], Found]], statistics: Statistics) -> list[Found]:
+    """Return those of the lines read whose terms weigh most."""
+
+    def weight(each: tuple[list[Term], Found]) -> tuple[float, int]:
+        terms, (_, near, at) = each
+        return sum(map(statistics.rarity, terms)), near[at].ms
+
+    return [found for _, found in nlargest(MAX_CANDIDATES, read, key=weight)]
 
 
 def _still(mark: Mark, handle: int, inode: int, size: int) -> bool:

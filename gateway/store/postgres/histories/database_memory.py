@@ -293,7 +293,7 @@ class PostgresSearch(_Tables):
             found, statistics = searched.candidates(query, least=0.0 if alike else asked.least)
             near = searched.rows_of(alike) if alike else {}
             rater = Rater(query, statistics)
-            ranked = rank(rater, found, alike=near, least=asked.least)
+            ranked = rank(rater, found, alike=near, least=asked.least * (2 if alike else 1))
             hits, used = chosen(
                 (searched.around(row, neighbours=asked.neighbours) for row in ranked),
                 asked,
