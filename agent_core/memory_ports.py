@@ -6,12 +6,12 @@ called with the session's id, ``str(SessionKey)``, or with a scope.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
 
-from agent_core.models import HistoryTail, MemoryDocument, MemoryScope, Message, SearchAnswer
+from agent_core.models import HistoryTail, MemoryDocument, MemoryScope, Message, SearchAnswer, SearchHit
 from agent_core.provenance import Origins
 
 
@@ -150,8 +150,12 @@ class SearchRequest:
         since: Nothing said before is found.
         place: Returns True for a session whose messages are searched; called in the event loop.
         person: Only senders in whose addresses each word of it begins a word.
-        least: Messages worth less than this part of the best one are left out.
+        least: Messages worth less than this part of the best one are left out; twice this part where what
+            means the same counts as well.
         waits: False: a part of the search that would have to start first is left out, as vectors are.
+        neighbours: False: beside a message stands only the answer to it, or its question.
+        pick: Pure; yields some of the hits, the best first. It is called in another thread, and a hit is read
+            when it is asked for.
     """
 
     scope: MemoryScope
@@ -162,6 +166,8 @@ class SearchRequest:
     least: float = 0.0
     max_results: int = 10
     waits: bool = True
+    neighbours: bool = True
+    pick: Callable[[Iterator[SearchHit]], Iterator[SearchHit]] = lambda hits: hits
 
 
 class SearchPort(Protocol):

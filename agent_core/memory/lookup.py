@@ -8,8 +8,9 @@ to be approved because of a lookup. ``search_history`` finds them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
+from itertools import islice
 
 from agent_core.memory_ports import SearchPort, SearchRequest
 from agent_core.models import MemoryScope, Message, SearchHit
@@ -21,8 +22,8 @@ from agent_core.text import asks, excerpt, one_line, word_count
 SHARE = 16
 """Passages take this part of a prompt at most."""
 _MOST = 8
-_LEAST = 0.5  # of the best one's worth: others make a prompt long and are rarely what was meant
-_HITS = 30  # of which some say the same
+_LEAST = 0.25  # of the best one's worth: others make a prompt long and are rarely what was meant
+_HITS = 20  # of which some say the same
 _SAME = 0.4  # of their letters three in a row: “tell me more about the cat” in twenty turns is one thing
 _CHARS = 140  # of the sentence that was found
 _CHARS_WITH_NEIGHBOURS = 100  # of it with those beside it: more of them hide other turns
@@ -67,34 +68,36 @@ class QuestionLookup:
         if word_count(words) <= _FEW_WORDS:
             words = f"{words} {_question_before(shown)}"
             least /= 2  # the best hit is that question
-        answer = await self._search.search(
-            SearchRequest(scope, words, since, least=least, max_results=_HITS, waits=False)
-        )
         known = {(each.kind, each.where) for each in origins}
-        found: list[Passage] = []
-        sources: list[Origins] = []
-        for hit in _repeated_last(answer.hits):
-            turn = [line for line in _turn_of(hit) if since is None or _is_from(line, since)]
-            of_turn = join_origins(*(line.sources for line in turn))
-            if (
-                not turn
-                or _is_shown(hit, session_id, shown, words)
-                or any((each.kind, each.where) not in known for each in of_turn)
-            ):
-                continue
-            place = "here" if hit.session_id == session_id else hit.session_id
-            beside = _CHARS_WITH_NEIGHBOURS if len(found) < _WITH_NEIGHBOURS else 0
-            passage = _passage(hit, turn, words, place, beside=beside)
-            if estimate.text(remembered_text([*found, passage])) > max_tokens:
-                break
-            found.append(passage)
-            sources.append(of_turn)
-            if len(found) == _MOST:
-                break
+
+        def turn_of(hit: SearchHit) -> list[Message]:
+            return [line for line in hit.messages if since is None or _is_from(line, since)]
+
+        def pick(hits: Iterator[SearchHit]) -> Iterator[SearchHit]:
+            for hit in _repeated_last(islice(hits, _HITS)):
+                turn = turn_of(hit)
+                sources = join_origins(*(line.sources for line in turn))
+                is_known = all((each.kind, each.where) in known for each in sources)
+                if turn and is_known and not _is_shown(hit, session_id, shown, words):
+                    yield hit
+
+        answer = await self._search.search(
+            SearchRequest(
+                scope, words, since, least=least, max_results=_MOST, waits=False, neighbours=False, pick=pick
+            )
+        )
+        turns = [turn_of(hit) for hit in answer.hits]
+        found = [
+            _passage(hit, turn, words, "here" if hit.session_id == session_id else hit.session_id, number)
+            for number, (hit, turn) in enumerate(zip(answer.hits, turns, strict=True))
+        ]
+        while found and estimate.text(text := remembered_text(found)) > max_tokens:
+            found.pop()
         if not found:
             return None
+        sources = join_origins(*(line.sources for turn in turns[: len(found)] for line in turn))
         # As a message of a person it would count as words in which that person names what a tool may reach.
-        return Message(role="system", content=remembered_text(found), origins=join_origins(*sources))
+        return Message(role="system", content=text, origins=sources)
 
 
 def _question_before(shown: Sequence[Message]) -> str:
@@ -102,31 +105,19 @@ def _question_before(shown: Sequence[Message]) -> str:
     return one_line(searched_words(asked), 200)
 
 
-def _turn_of(hit: SearchHit) -> Sequence[Message]:
-    """The hit with its question or its answer, where that is beside it."""
-    line = hit.messages[hit.at]
-    start, end = hit.at, hit.at + 1
-    if line.role == "assistant" and start > 0 and hit.messages[start - 1].role == "user":
-        start -= 1
-    elif line.role == "user" and end < len(hit.messages) and hit.messages[end].role == "assistant":
-        end += 1
-    return hit.messages[start:end]
-
-
-def _repeated_last(hits: Sequence[SearchHit]) -> list[SearchHit]:
-    """Return hits with those last of which the sentence found says mostly what that of a better one says."""
-    new: list[SearchHit] = []
+def _repeated_last(hits: Iterable[SearchHit]) -> Iterator[SearchHit]:
+    """Yield hits with those last of which the sentence found says mostly what that of a better one says."""
     repeated: list[SearchHit] = []
-    seen: list[set[str]] = []
+    seen: dict[str, set[str]] = {}
     for hit in hits:
         said = hit.part(hit.at).lower()
-        parts = {said[at : at + 3] for at in range(len(said) - 2)}
-        if any(_have_same(parts, other) for other in seen):
+        parts = {said[at : at + 3] for at in range(len(said) - 2)} if said not in seen else seen[said]
+        if any(_have_same(parts, other) for other in seen.values()):
             repeated.append(hit)
         else:
-            new.append(hit)
-            seen.append(parts)
-    return new + repeated
+            seen[said] = parts
+            yield hit
+    yield from repeated
 
 
 def _have_same(one: set[str], other: set[str]) -> bool:
@@ -134,12 +125,13 @@ def _have_same(one: set[str], other: set[str]) -> bool:
     return both > _SAME * (len(one) + len(other) - both)
 
 
-def _passage(hit: SearchHit, turn: Sequence[Message], words: str, place: str, *, beside: int) -> Passage:
+def _passage(hit: SearchHit, turn: Sequence[Message], words: str, place: str, number: int) -> Passage:
     """
     Return the sentence found in a turn, with its question or answer if found; its answer also to one.
 
-    What stands beside a sentence is shown if it fits with it into ``beside`` characters.
+    Of the first ones is shown also what stands beside a sentence, if it fits with it into some characters.
     """
+    beside = _CHARS_WITH_NEIGHBOURS if number < _WITH_NEIGHBOURS else 0
     line = hit.messages[hit.at]
     numbers = {id(one): number for number, one in enumerate(hit.messages)}
     said = []

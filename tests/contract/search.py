@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import timedelta
 
 import pytest
 
 from agent_core.memory_ports import SearchRequest
-from agent_core.models import Attachment, MemoryScope, Message, ScopeKind
+from agent_core.models import Attachment, MemoryScope, Message, ScopeKind, SearchHit
 from agent_core.prompt import attachment_lines, transcript_line
 from tests.search_house import BOB, OWNER, A, B, Harness, R
 
@@ -57,6 +58,34 @@ class SearchContract:
         assert [[message.content for message in hit.messages] for hit in hits] == [
             ["tea again", "tea still"],
             ["before", "the tea", "after"],
+        ]
+
+    async def test_only_what_is_picked_is_read(self, house: Harness) -> None:
+        """The best first, and no more of them than are asked for."""
+        await house.say(A, "tea one", "x", "x", "tea two", "x", "x", "tea three")
+        read: list[str] = []
+
+        def pick(hits: Iterator[SearchHit]) -> Iterator[SearchHit]:
+            for hit in hits:
+                read.append(hit.messages[hit.at].content)
+                if read[-1] != "tea two":
+                    yield hit
+
+        answer = await house.index.search(SearchRequest(OWNER, "tea", max_results=1, pick=pick))
+        assert (read, answer.more) == (["tea three"], 2)
+        read.clear()
+        assert await house.found("tea", max_results=2, pick=pick) == ["tea three", "tea one"]
+        assert read == ["tea three", "tea two", "tea one"]
+
+    async def test_a_hit_comes_with_its_turn_alone(self, house: Harness) -> None:
+        """Without neighbours beside a question stands its answer, beside an answer its question, of other turns none."""
+        await house.say(A, "before", "the tea", "after", "more")
+        await house.say(B, "tea there", turn="t1")
+        await house.say(B, "an answer", turn="t2")
+        hits = (await house.index.search(SearchRequest(OWNER, "tea", neighbours=False))).hits
+        assert [([message.content for message in hit.messages], hit.at) for hit in hits] == [
+            (["tea there"], 0),
+            (["before", "the tea"], 1),
         ]
 
     async def test_nobody_finds_what_another_one_said(self, house: Harness) -> None:
@@ -121,6 +150,8 @@ class SearchContract:
             ("Ünïque Straße", "unique STRASSE", True),
             ("the blue door", '"blue door"', True),
             ("the door is blue", '"blue door"', False),
+            ("international cooperation agreements", '"international cooperation agreements"', True),
+            ("cooperation is international", '"international cooperation"', False),
             ("the door is blue", "blue door", True),
             ("several meetings", "meeting", True),
             ("several meetings", "me", False),

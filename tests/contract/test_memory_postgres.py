@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from tests.contract.vectors import VectorsContract
 from tests.doubles.encoder import BeginningsEncoder, use_encoder
 from tests.postgres_server import PostgresServer
 from tests.recall.histories import history
-from tests.search_house import OWNER, A, B, Harness
+from tests.search_house import BOB, OWNER, A, B, Harness
 
 pytestmark = [pytest.mark.integration]
 
@@ -134,6 +135,31 @@ async def test_a_search_uses_the_index(postgres: PostgresServer, tables: str) ->
         await queue.database.writer.call("analyze", lambda db: db.execute("ANALYZE all_history"), locks=())
         await queue.database.reader.call("explain", explained)
         assert any("history_words" in line for line in asked), asked
+
+
+async def test_words_weigh_by_all_lines_of_the_scope(
+    postgres: PostgresServer, tables: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in the files, also where more lines are there than are counted; those of another scope do not count."""
+    monkeypatch.setattr(search_module, "_COUNTED", 20)
+    url = postgres.url(postgres.new_database(template=tables))
+    async with await PostgresQueue.open(url, clock=ManualClock()) as queue:
+        memory = PostgresMemory(queue.database, HOME)
+        for scope, count in (("owner", 400), (str(BOB), 1200)):
+            told = [Message(role="user", content="tea", id=f"{scope}{n}", scope=scope) for n in range(count)]
+            await memory.append_message(A if scope == "owner" else B, *told)
+        await queue.database.writer.call("analyze", lambda db: db.execute("ANALYZE all_history"), locks=())
+
+        def total_of(db: ConnectionPort, scope: str) -> int:
+            return ScopeSearch(db, HOME, scope, Filters()).candidates(parse_query("tea"))[1].total
+
+        totals = {
+            scope: await queue.database.reader.call("search", partial(total_of, scope=scope))
+            for scope in ("owner", str(BOB), "nobody")
+        }
+        assert 300 < totals["owner"] < 500
+        assert 1000 < totals[str(BOB)] < 1400
+        assert totals["nobody"] == 0
 
 
 async def test_the_newest_lines_are_looked_through_first(

@@ -77,7 +77,7 @@ def measure_speed(count: int) -> str:
         def search(query: str) -> None:
             asked = parse_query(query)
             found, statistics = rows.candidates(asked, "owner", Filters())
-            rank(Rater(asked, statistics), {row: candidate_of(*each) for row, each in found.items()})
+            rank(Rater(asked, statistics), {row: candidate_of(each) for row, each in found.items()})
 
         def search_plain(query: str) -> None:
             words = " OR ".join(f'"{word}"' for word in fold(query).split())

@@ -22,7 +22,7 @@ from agent_core.provenance import from_json
 from agent_core.storage.search_index.ranking import MAX_POSTINGS, Statistics, choose_candidates
 from agent_core.storage.search_index.word_splitting import TAIL, Filters, Query, Term, fold, index_words
 
-_VERSION = 7
+_VERSION = 8
 _IN_A_SECOND = 16  # rows; further ones take the numbers of the next seconds
 _SCOPE_BITS = 42  # of a row number stand below its scope: enough for the year 9999
 _MAX_TEXT = 20_000
@@ -62,7 +62,8 @@ _WITH_NEIGHBOURS = (
     f" LEFT JOIN lines b ON b.id = {_BEFORE} LEFT JOIN lines a ON a.id = {_AFTER}{_OF_A_SCOPE}"
 )
 _WITH_ANSWER = (
-    f"SELECT l.id, {', '.join(f'{line}.{name}' for line in 'lo' for name in _COLUMNS)} FROM lines l"  # noqa: S608 - as above
+    f"SELECT l.id, s.name, {', '.join(f'{line}.{name}' for line in 'lo' for name in _COLUMNS)} FROM lines l"  # noqa: S608 - as above
+    " JOIN sessions s ON s.id = l.session"
     f" LEFT JOIN lines o ON o.id = CASE WHEN l.answers THEN {_BEFORE} ELSE {_AFTER} END{_OF_A_SCOPE}"
 )
 
@@ -112,8 +113,6 @@ class SearchLine(NamedTuple):
 
 Found = tuple[str, list[SearchLine], int]
 """The session of a hit, the lines to show, and which of them it is."""
-Rated = tuple[SearchLine, SearchLine | None]
-"""A line and the answer to it or its question."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,8 +323,10 @@ class Rows:
         finally:
             self._db.execute("COMMIT")
 
-    def candidates(self, query: Query, scope: str, filters: Filters) -> tuple[dict[int, Rated], Statistics]:
-        """Return the possible hits of a scope by row, and statistics."""
+    def candidates(
+        self, query: Query, scope: str, filters: Filters, *, least: float = 0.0
+    ) -> tuple[dict[int, Found], Statistics]:
+        """Return the possible hits of a scope by row, each with its question or answer, and statistics."""
         number = self._scope_or_none(scope)
         places = "" if filters.sessions is None else self._session_labels(filters)
         if number is None or places is None:
@@ -348,8 +349,12 @@ class Rows:
                 found[term] = matching(forms)
         (total,) = self._db.execute("SELECT lines FROM scopes WHERE id = ?", (number,)).fetchone()
         statistics = Statistics.from_matches(found, total)
-        weighed = [(statistics.rarity(term), ids) for term, ids in found.items()]
-        weighed += [(statistics.rarity(term), ids) for term, ids in as_said.items()]
+        weighed = [
+            (statistics.rarity(term) * (1 + (ids is as_said[term])), ids) for term, ids in found.items()
+        ]
+        weighed += [
+            (statistics.rarity(term), as_said[term]) for term in found if found[term] is not as_said[term]
+        ]
         weighed += [
             (statistics.rarity(term), matching(_alike(*term.alike)))
             for term, ids in found.items()
@@ -358,8 +363,9 @@ class Rows:
         if all(len(ids) == MAX_POSTINGS for ids in found.values()):  # else those of the rarest have them all
             every = " AND ".join(f'"{term.words}"' for term in found)
             weighed.append((sum(weight for weight, _ in weighed), matching(every)))
-        lines = self._rated(choose_candidates(weighed), scope)
-        return {row: each for row, each in lines.items() if each[0].ms >= since_ms}, statistics
+            least /= 2  # those lines count twice
+        lines = self._with_answers(choose_candidates(weighed, least=least), scope)
+        return {row: each for row, each in lines.items() if each[1][each[2]].ms >= since_ms}, statistics
 
     def _session_labels(self, filters: Filters) -> str | None:
         """Return the expression for the rows of the accepted sessions; None if there are none."""
@@ -374,14 +380,18 @@ class Rows:
         )
         return list(chain.from_iterable(found.fetchall()))
 
-    def _rated(self, numbers: Sequence[int], scope: str) -> dict[int, Rated]:
-        """Return of rows of a scope the line with the answer to it, or its question."""
+    def _with_answers(self, numbers: Sequence[int], scope: str) -> dict[int, Found]:
+        """Return the same of rows, but beside a line only what may be the answer to it, or its question."""
         found = {}
         width = len(_COLUMNS)
-        for number, *columns in self._db.execute(_WITH_ANSWER, (json.dumps(numbers), scope)).fetchall():
-            line = _line(columns[:width], scope)
-            beside = None if columns[width] is None else _line(columns[width:], scope)
-            found[number] = line, beside if beside is not None and line.is_turn_with(beside) else None
+        for number, session, *columns in self._db.execute(
+            _WITH_ANSWER, (json.dumps(numbers), scope)
+        ).fetchall():
+            lines = [_line(columns[:width], scope)]
+            if columns[width] is not None:
+                lines.append(_line(columns[width:], scope))
+            at = len(lines) - 1 if lines[0].role == "assistant" else 0
+            found[number] = session, lines[::-1] if at else lines, at
         return found
 
     def around(self, numbers: Sequence[int], scope: str) -> dict[int, Found]:

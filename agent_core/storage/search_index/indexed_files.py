@@ -8,16 +8,18 @@ from __future__ import annotations
 import json
 import sqlite3
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import cache
+from itertools import islice
 from os import O_CLOEXEC, O_NOFOLLOW, O_NONBLOCK, O_RDONLY, close, fstat, pread
 from os import open as open_file
 from pathlib import Path
 from shutil import copyfile
 from typing import Any
 
+from agent_core.memory_ports import SearchRequest
 from agent_core.models import SearchHit
 from agent_core.provenance import to_json
 from agent_core.storage import history_lines
@@ -159,40 +161,47 @@ def scan_unread(
     return found
 
 
-def candidate_of(line: SearchLine, beside: SearchLine | None) -> Candidate:
-    """Return a line with its question or answer as they are rated."""
-    return Candidate(line.ms, line.text, "" if beside is None else beside.text)
+def turn_of(found: Found) -> Found:
+    """Return a hit with nothing beside it but the answer to it, or its question."""
+    session, lines, at = found
+    first = at - 1 if lines[at].role == "assistant" else at
+    turn = lines[max(first, 0) : first + 2]
+    if len(turn) == 1 or not turn[0].is_turn_with(turn[1]):
+        return session, [lines[at]], 0
+    return session, turn, at - first
 
 
-def answer_in(lines: Sequence[SearchLine], at: int) -> SearchLine | None:
-    """Return the answer to a line, or its question, where that is the next or the one before."""
-    other = at - 1 if lines[at].role == "assistant" else at + 1
-    found = lines[other] if 0 <= other < len(lines) else None
-    return found if found is not None and lines[at].is_turn_with(found) else None
+def candidate_of(found: Found, undone: Collection[str] = ()) -> Candidate:
+    """Return a line with its question or answer as they are rated, if that was not taken back."""
+    _, turn, at = turn_of(found)
+    beside = "".join(line.text for line in turn if line is not turn[at] and not line.is_in(undone))
+    return Candidate(turn[at].ms, turn[at].text, beside)
 
 
 def chosen(
-    found: Iterable[Found | None], limit: int, sentences: BestSentences
+    found: Iterable[Found | None], asked: SearchRequest, sentences: BestSentences
 ) -> tuple[tuple[SearchHit, ...], int]:
-    """Return the first hits and the number of lines in them, without neighbours of better ones."""
+    """Return the picked hits and the number of lines read for them, without neighbours of better ones."""
     shown: set[tuple[str, int]] = set()
-    hits: list[SearchHit] = []
     used = 0
-    for each in found:
-        used += 1
-        if each is None:
-            continue
-        session, lines, at = each
-        if (session, lines[at].position) in shown:
-            continue
-        shown.update((session, line.position) for line in lines)
-        shown_lines = tuple(line.message() for line in lines)
-        part = _sentences_of(sentences, session, lines)
-        part(at)  # in the thread of the search; few ask for those of the neighbours
-        hits.append(SearchHit(session, shown_lines, at, lines[at].position, part))
-        if len(hits) >= limit:
-            break
-    return tuple(hits), used
+
+    def read() -> Iterator[SearchHit]:
+        nonlocal used
+        for each in found:
+            used += 1
+            if each is None:
+                continue
+            session, lines, at = each
+            if (session, lines[at].position) in shown:
+                continue
+            shown.update((session, line.position) for line in lines)
+            shown_lines = tuple(line.message() for line in lines)
+            part = _sentences_of(sentences, session, lines)
+            part(at)  # in the thread of the search; few ask for those of the neighbours
+            yield SearchHit(session, shown_lines, at, lines[at].position, part)
+
+    hits = tuple(islice(asked.pick(read()), asked.max_results))
+    return hits, used
 
 
 def _sentences_of(

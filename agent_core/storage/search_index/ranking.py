@@ -23,6 +23,8 @@ MAX_POSTINGS = 1_000
 """The number of newest lines with a word that are counted; a word of more lines is a common one."""
 MAX_CANDIDATES = 100
 """The number of lines that are read and ranked."""
+MAX_OF_THE_BEST = 60
+"""The same of a search for what is worth a part of the best one at least."""
 
 _SATURATION = 1.2
 _LENGTH_SHARE = 0.4
@@ -61,21 +63,29 @@ class Statistics:
         return math.log(1 + (self.total - count + 0.5) / (count + 0.5))
 
 
-def choose_candidates(postings: Sequence[tuple[float, Iterable[_Id]]]) -> list[_Id]:
-    """Return the lines whose terms weigh most, from each term's weight and lines (the newest first)."""
+def choose_candidates(postings: Sequence[tuple[float, Iterable[_Id]]], *, least: float = 0.0) -> list[_Id]:
+    """
+    Return the lines whose terms weigh most, from each term's weight and lines (the newest first).
+
+    With ``least`` those are fewer, and none weighs less than half of that part of the heaviest: the other
+    half may be beside it.
+    """
+    most, least = (MAX_OF_THE_BEST, least / 2) if least else (MAX_CANDIDATES, 0.0)
     weights: dict[_Id, float] = {}
     heaviest = sorted(postings, key=lambda each: each[0], reverse=True)
     enough = False
     for number, (weight, ids) in enumerate(heaviest):
         # Lines with nothing but words that are left cannot be among the best if enough others have more.
         left = float(sum(lighter for lighter, _ in heaviest[number:]))
-        enough = enough or sum(map(left.__lt__, weights.values())) >= MAX_CANDIDATES
+        enough = enough or left < least * max(weights.values(), default=0.0)
+        enough = enough or sum(map(left.__lt__, weights.values())) >= most
         for each in weights.keys() & ids if enough else ids:
             weights[each] = weights.get(each, 0.0) + weight
-    if len(weights) > MAX_CANDIDATES:
-        least = sorted(weights.values())[-MAX_CANDIDATES]
-        weights = {each: weight for each, weight in weights.items() if weight >= least}
-    return [each for _, each in nlargest(MAX_CANDIDATES, zip(weights.values(), weights, strict=True))]
+    if len(weights) > most or least:
+        weigh = sorted(weights.values())[-most:] or [0.0]
+        enough_weight = max(weigh[0], least * weigh[-1])
+        weights = {each: weight for each, weight in weights.items() if weight >= enough_weight}
+    return [each for _, each in nlargest(most, zip(weights.values(), weights, strict=True))]
 
 
 @dataclass(frozen=True, slots=True)

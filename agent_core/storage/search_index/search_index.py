@@ -26,15 +26,15 @@ from agent_core.memory_ports import SearchRequest
 from agent_core.messages import SessionKey
 from agent_core.models import SearchAnswer
 from agent_core.storage.layout import Layout
-from agent_core.storage.search_index.index_rows import Found, Mark, Rated, Rows, SearchLine, line_time
+from agent_core.storage.search_index.index_rows import Found, Mark, Rows, SearchLine, line_time
 from agent_core.storage.search_index.indexed_files import (
     Budget,
     Unread,
-    answer_in,
     candidate_of,
     chosen,
     read_lines_from,
     scan_unread,
+    turn_of,
 )
 from agent_core.storage.search_index.ranking import (
     MAX_CANDIDATES,
@@ -123,11 +123,11 @@ class SearchIndex:
     ) -> SearchAnswer:
         """Search in ``rows`` and in what is not indexed of the histories that are ``behind`` (None: all)."""
         scope = str(asked.scope)
-        rated: dict[int, Rated] = {}
+        rated: dict[int, Found] = {}
         similar: dict[int, Similarity] = {}
         statistics = Statistics()
         if rows is not None:
-            rated, statistics = rows.candidates(query, scope, filters)
+            rated, statistics = rows.candidates(query, scope, filters, least=0.0 if alike else asked.least)
             similar = similar_lines(rows.connection, alike, scope, filters) if alike else {}
         budget = Budget()
         read: list[tuple[list[Term], Found]] = []
@@ -147,30 +147,27 @@ class SearchIndex:
                 statistics=statistics,
                 undone=undone,
             )
-
-        def weight(each: tuple[list[Term], Found]) -> tuple[float, int]:
-            terms, (_, near, at) = each
-            return sum(map(statistics.rarity, terms)), near[at].ms
-
-        scanned = [found for _, found in nlargest(MAX_CANDIDATES, read, key=weight)]
-        lines = {-1 - number: found for number, found in enumerate(scanned)}
-        rated |= {number: (near[at], answer_in(near, at)) for number, (_, near, at) in lines.items()}
+        rated |= {-1 - number: found for number, found in enumerate(_heaviest(read, statistics))}
         candidates = {
-            number: candidate_of(line, None if beside is None or beside.is_in(undone) else beside)
-            for number, (line, beside) in rated.items()
-            if not line.is_in(undone)
+            number: candidate_of(found, undone)
+            for number, found in rated.items()
+            if not (undone and found[1][found[2]].is_in(undone))
         }
-        ranked = rank(rater := Rater(query, statistics), candidates, alike=similar, least=asked.least)
+        least = asked.least * (2 if alike else 1)
+        ranked = rank(rater := Rater(query, statistics), candidates, alike=similar, least=least)
         sentences = BestSentences(rater, similar.values())
+
+        lines = {number: rated[number] for number in rated if number < 0 or not asked.neighbours}
 
         def around(number: int) -> Found | None:
             if number not in lines and rows is not None:
                 next_ones = ranked[ranked.index(number) :][: asked.max_results]
                 lines.update(rows.around(next_ones, scope))
-            return lines.get(number)
+            found = lines.get(number)
+            return found if asked.neighbours or found is None else turn_of(found)
 
         sound: dict[str, bool] = {}
-        hits, used = chosen(self._sound(ranked, around, undone, sound), asked.max_results, sentences)
+        hits, used = chosen(self._sound(ranked, around, undone, sound), asked, sentences)
         return SearchAnswer(hits, complete=not budget.cut and all(sound.values()), more=len(ranked) - used)
 
     def _sound(
@@ -203,8 +200,12 @@ class SearchIndex:
         mark = None if self._reader is None else self._reader.mark(session)
         if mark is None:
             return None
+        path = self._layout.history(SessionKey.parse(session))
         try:
-            handle = open_file(self._layout.history(SessionKey.parse(session)), _READ_ONLY)
+            state = path.lstat()
+            if (state.st_ino, state.st_size) == (mark.inode, mark.byte):
+                return set()
+            handle = open_file(path, _READ_ONLY)
         except FileNotFoundError:
             return None
         except OSError:
@@ -443,6 +444,16 @@ class SearchIndex:
             self.vectors.forget_progress()
         for suffix in ("", "-wal", "-shm", "-journal"):
             self._path.with_name(self._path.name + suffix).unlink(missing_ok=True)
+
+
+def _heaviest(read: list[tuple[list[Term], Found]], statistics: Statistics) -> list[Found]:
+    """Return those of the lines read whose terms weigh most."""
+
+    def weight(each: tuple[list[Term], Found]) -> tuple[float, int]:
+        terms, (_, near, at) = each
+        return sum(map(statistics.rarity, terms)), near[at].ms
+
+    return [found for _, found in nlargest(MAX_CANDIDATES, read, key=weight)]
 
 
 def _still(mark: Mark, handle: int, inode: int, size: int) -> bool:

@@ -71,11 +71,14 @@ _STOP = tuple(frozenset(fold(word) for word in words) for words in STOP_WORDS)
 
 
 def index_words(text: str) -> Iterator[str]:
-    """Yield the words of a folded text and, of each that may be a compound, the mark of its end."""
-    for word in text.split():
-        yield word
-        if len(word) in _COMPOUND:
-            yield TAIL + word[::-1]
+    """
+    Yield the words of a folded text, and then the mark of the end of each that may be a compound.
+
+    Between the words the marks would keep a phrase from being found.
+    """
+    words = text.split()
+    yield from words
+    yield from (TAIL + word[::-1] for word in words if len(word) in _COMPOUND)
 
 
 def sentences(text: str) -> list[str]:

@@ -290,13 +290,13 @@ class PostgresSearch(_Tables):
 
         def read(db: ConnectionPort) -> SearchAnswer:
             searched = search.ScopeSearch(db, self._home, str(asked.scope), filters)
-            found, statistics = searched.candidates(query)
+            found, statistics = searched.candidates(query, least=0.0 if alike else asked.least)
             near = searched.rows_of(alike) if alike else {}
             rater = Rater(query, statistics)
-            ranked = rank(rater, found, alike=near, least=asked.least)
+            ranked = rank(rater, found, alike=near, least=asked.least * (2 if alike else 1))
             hits, used = chosen(
-                map(searched.around, ranked),
-                asked.max_results,
+                (searched.around(row, neighbours=asked.neighbours) for row in ranked),
+                asked,
                 BestSentences(rater, near.values()),
             )
             return SearchAnswer(hits, more=len(ranked) - used)

@@ -10,6 +10,7 @@ looked for among the newest lines first: else all lines with it would be read.
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -19,8 +20,8 @@ from typing import Any, TypeAlias
 from agent_core.storage.history_lines import as_object, storable
 from agent_core.storage.search_index.index_rows import Found, SearchLine
 from agent_core.storage.search_index.indexed_files import (
-    candidate_of,
     searched_line,
+    turn_of,
     withdrawn_turn,
 )
 from agent_core.storage.search_index.ranking import (
@@ -43,6 +44,8 @@ _MAX_WORD = 2000
 _AT_ONCE = 500
 _LOOKED_AT_FIRST = 1_000
 """The number of newest lines in which the newest ones with a word are looked for first."""
+_COUNTED = 4_000
+"""The number of lines of a scope that are counted; of more the server's statistics say how many there are."""
 _TIMES = 26
 """The most such periods that are searched: of a word in fewer of the lines all are read, which are few."""
 _SENDER = "@@"
@@ -151,16 +154,18 @@ class ScopeSearch:
     _line: Callable[[str | None, int], SearchLine | None] = field(default_factory=lambda: cache(_searched))
     """Few of the neighbours are rated or shown, and many are hits themselves."""
 
-    def candidates(self, query: Query) -> tuple[dict[RowId, Candidate], Statistics]:
+    def candidates(self, query: Query, *, least: float = 0.0) -> tuple[dict[RowId, Candidate], Statistics]:
         """Return the lines that may be hits, by their row, and what rates them."""
         must = [term for term in query.terms if term.quoted]
-        limits = (self.scope, 4 * MAX_POSTINGS, self.scope, self.scope, _LOOKED_AT_FIRST)
+        limits = (self.scope, _COUNTED, self.scope, self.scope, _LOOKED_AT_FIRST)
         *_, total, newest, first = self.db.execute(_BEGIN, limits).fetchone()
         self._newest_ms, self._first_ms = newest or 0, first or 0
         asked = [self._wanted([*must, term], exact=_as_said(term)) for term in query.terms]
         rows = dict(zip(query.terms, self._matching(asked), strict=True))
         found = {term: [row for row, _ in each] for term, each in rows.items()}
         as_said = {term: [row for row, is_exact in each if is_exact] for term, each in rows.items()}
+        if total == _COUNTED:
+            total = max(total, self._estimated_total())
         statistics = Statistics.from_matches(found, total)
         are_common = all(len(ids) == MAX_POSTINGS for ids in found.values())
         more = {
@@ -173,25 +178,36 @@ class ScopeSearch:
             for term, ids in found.items()
             if not ids and term.alike
         }
-        every = [self._wanted(query.terms)] * are_common  # else those of the rarest have them all
+        every = [
+            self._wanted(query.terms, forms=_words)
+        ] * are_common  # else those of the rarest have them all
         *others, last = [*self._matching([*more.values(), *every]), []][: len(more) + 1]
         as_said |= {term: [row for row, _ in each] for term, each in zip(more, others, strict=True)}
         weighed = [(statistics.rarity(term), ids) for term, ids in found.items()]
         weighed += [(statistics.rarity(term), ids) for term, ids in as_said.items()]
         weighed.append((sum(weight for weight, _ in weighed), [row for row, _ in last]))
-        chosen = choose_candidates(weighed)
+        # Lines with all words count twice.
+        chosen = choose_candidates(weighed, least=least / 2 if last else least)
         self._read(chosen)
         return {row: self._candidate(row) for row in chosen if row in self._raw}, statistics
 
-    def around(self, row: RowId) -> Found | None:
-        """Return the session of a line, the line with its neighbours, and which of them it is."""
+    def _estimated_total(self) -> int:
+        """Return the number of lines of the scope as the planner estimates it, without reading them."""
+        ((plan,),) = self.db.execute(
+            "EXPLAIN (FORMAT JSON) SELECT 1 FROM history WHERE scope = ?", (self.scope,)
+        ).fetchall()
+        return int((json.loads(plan) if isinstance(plan, str) else plan)[0]["Plan"]["Plan Rows"])
+
+    def around(self, row: RowId, *, neighbours: bool = True) -> Found | None:
+        """Return the session of a line, the line with its neighbours or its turn, and which of them it is."""
         if row not in self._raw:
             self._read([row])
         if row not in self._raw:
             return None
         before, line, after = (self._line(*each) for each in self._raw[row])
         lines = [each for each in (before, line, after) if each is not None]
-        return row[1], lines, int(before is not None)
+        found = row[1], lines, int(before is not None)
+        return found if neighbours else turn_of(found)
 
     def _candidate(self, row: RowId) -> Candidate:
         """Return a line with its answer or its question."""
@@ -199,7 +215,9 @@ class ScopeSearch:
         line = self._line(*own)
         assert line is not None
         beside = self._line(*(before if line.role == "assistant" else after))
-        return candidate_of(line, beside if beside is not None and line.is_turn_with(beside) else None)
+        if beside is None or not line.is_turn_with(beside):
+            return Candidate(line.ms, line.text)
+        return Candidate(line.ms, line.text, beside.text)
 
     def _read(self, rows: Sequence[RowId]) -> None:
         """Read lines, each with the one before it and the one after it in the scope."""
@@ -219,10 +237,16 @@ class ScopeSearch:
             if self._line(raw, seq) is not None:
                 self._raw[int(at), session, seq] = [(before, before_seq), (raw, seq), (after, after_seq)]
 
-    def _wanted(self, terms: Sequence[Term], *more: str, exact: str = "") -> _Wanted:
+    def _wanted(
+        self,
+        terms: Sequence[Term],
+        *more: str,
+        exact: str = "",
+        forms: Callable[[Term], str] = _expression,
+    ) -> _Wanted:
         """Return the rows with all of the terms, and with ``more``, expressions."""
         said_by = (f"{_lexeme(_cut(_SENDER + word))}:*" for word in self.filters.person)
-        words = [_lexeme(label(self.home, self.scope)), *said_by, *map(_expression, terms), *more]
+        words = [_lexeme(label(self.home, self.scope)), *said_by, *map(forms, terms), *more]
         phrases = [phrase for term in terms for phrase in _in_order(term)]
         return _Wanted(" & ".join(words), phrases, exact, self._first_ms)
 

@@ -84,7 +84,9 @@ class Reference:
         count = min(len(lines), len(self.lines))
         return math.log(1 + (len(self.lines) - count + 0.5) / (count + 0.5))
 
-    def candidates(self, query: Query, since: datetime | None) -> tuple[list[Line], list[float]]:
+    def candidates(
+        self, query: Query, since: datetime | None, least: float
+    ) -> tuple[list[Line], list[float]]:
         """Return the lines that are rated, and the weights of the terms."""
         searched = [line for line in self.lines if since is None or line.at >= since]
         must = [term for term in query.terms if term.quoted]
@@ -100,8 +102,10 @@ class Reference:
                 more = [line for line, is_near in zip(searched, near, strict=True) if is_near]
             for line in (*lines, *more):
                 weights[line] = weights.get(line, 0.0) + weight
+        heavy = least / 2 * max(weights.values(), default=0.0)
+        weights = {line: weight for line, weight in weights.items() if weight >= heavy - 1e-9}
         by_weight = sorted(weights, key=lambda line: (round(weights[line], 9), line.at), reverse=True)
-        return by_weight[: ranking.MAX_CANDIDATES], rarities
+        return by_weight[: ranking.MAX_OF_THE_BEST if least else ranking.MAX_CANDIDATES], rarities
 
     def rate(self, line: Line, query: Query, rarities: Sequence[float]) -> tuple[bool, float] | None:
         """Return (all words found, points) before the age counts."""
@@ -137,7 +141,7 @@ class Reference:
     def hits(self, text: str, *, since: datetime | None, least: float, limit: int) -> list[tuple[Line, Any]]:
         """Return the best lines with what they were ordered by."""
         query = parse_query(text)
-        lines, rarities = self.candidates(query, since)
+        lines, rarities = self.candidates(query, since, least)
         newest = max((line.at for line in lines), default=None)
         rated = []
         for line in lines:

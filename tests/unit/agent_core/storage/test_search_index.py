@@ -402,5 +402,7 @@ async def test_many_lines_of_one_time_are_indexed_as_quickly_as_others(tmp_path:
         again = add(first, 100, 60_000 + first // 1000 * 2000)
     assert again < 3 * once
     found, _ = rows.candidates(parse_query("tea"), "owner", Filters())
-    assert sorted((line.position for line, _ in found.values()), reverse=True) == list(range(3999, 3899, -1))
+    assert sorted((lines[at].position for _, lines, at in found.values()), reverse=True) == list(
+        range(3999, 3899, -1)
+    )
     rows.close()
