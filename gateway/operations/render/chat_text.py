@@ -233,7 +233,7 @@ def watches_text(answer: Row, _who: Who) -> str:
 def _watched(row: Row) -> str:
     from gateway.turns.questions.question_text import safe_line
 
-    return safe_line(row["when"])
+    return safe_line(row["when"], 300)
 
 
 def console_text(answer: Row, _who: Who) -> str:
