@@ -191,7 +191,8 @@ ModelChunk = str | ToolCall | Usage | AnswerEnd
 class ModelAnswer:
     """
     A model's answer. ``usage`` is None if the server did not report it; ``is_cut``: the output limit ended
-    the text; ``reasoning`` goes back to the model within the turn.
+    the text; ``reasoning`` goes back to the model within the turn; ``loaded`` are the deferred tools that it
+    could call.
     """
 
     text: str
@@ -199,6 +200,7 @@ class ModelAnswer:
     usage: Usage | None = None
     is_cut: bool = False
     reasoning: Reasoning | None = None
+    loaded: tuple[str, ...] = ()
 
 
 class Purpose(StrEnum):

@@ -192,10 +192,13 @@ class AgentRun:
             guess = self._memory.estimate.request([*self._prompt, *self._tail], self._definitions)
             last = last or await self._calls.refusal_after(guess, begun=self.steps > 0)
             answer, origins = await self._ask(last, None if last else guess), self.words.origins
+            answer = replace(answer, loaded=self._deferred.found)
             if self._journal is not None:
                 await self._journal.record_model_answer(number, digest, answer, origins=origins)
         else:
             answer, origins = found
+            # The line that had loaded a tool may have left the prompt: by a summary, or by ``!new``.
+            self._deferred.load(answer.loaded)
         # A restarted turn may have a prompt with less in it than the one that was answered.
         self.words.note_origins(origins)
         self.steps += 1

@@ -163,16 +163,20 @@ def for_operator(error: Exception) -> str:
         or isinstance(error, CreditSpent)
     ):
         return ""
+    return _(
+        "{what}. Please mend that at the machine, test it with `squidbot check` and restart me; then ask me "
+        "again.",
+        what=refusal_text(error),
+    )
+
+
+def refusal_text(error: ModelError) -> str:
+    """Say which model refuses what, without an end of the sentence."""
     model, status = error.fields.get("model"), error.fields.get("status")
     kind = 404 if isinstance(error, ModelRefused) else status or 0
     what = _REFUSES.get(kind, gettext_noop("does not accept my key"))
-    return _(
-        "The model {model} {problem}{status}. Please mend that at the machine, test it with `squidbot "
-        "check` and restart me; then ask me again.",
-        model=model,
-        problem=_(what),
-        status=f" ({status})" if status else "",
-    )
+    told = f" ({status})" if status else ""
+    return _("The model {model} {problem}{status}", model=model, problem=_(what), status=told)
 
 
 def _detail(failure: Failure) -> str:

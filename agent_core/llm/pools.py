@@ -170,6 +170,8 @@ class ModelPool:
         self._clock = clock
         self.on_credit_spent: Callable[[ModelError], None] = lambda _: None
         """Called each time that a member refuses because its account has nothing left."""
+        self.on_substitute: Callable[[ModelError], None] = lambda _: None
+        """Called when another member answers for one that only the operator can mend, with its error."""
         self.on_recovery: Callable[[ModelError], None] = lambda _: None
         """Called when a member answers again, with the error that it had before."""
 
@@ -221,6 +223,9 @@ class ModelPool:
             member.note_answer()
             if ended is not None:
                 self.on_recovery(ended)
+            for lost in errors.values():
+                if needs_operator(lost) and not isinstance(lost, CreditSpent):
+                    self.on_substitute(lost)
             return
         raise self._all_failed(errors)
 

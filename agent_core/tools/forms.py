@@ -95,6 +95,13 @@ class Form:
         """Return True if few words are valid answers, so that other messages are rarely mistaken for one."""
         return not self.fields or (len(self.fields) == 1 and self.fields[0].kind != "text")
 
+    def is_named_in(self, text: str) -> bool:
+        """Return True if a text names each required field with a value: hardly anything else is meant."""
+        parts = [each.partition(":") for each in text.replace(";", "\n").split("\n")]
+        named = [name for name, _colon, value in parts if value.strip()]
+        wanted = [field for field in self.fields if field.required]
+        return bool(wanted) and all(any(_is_called(one, name) for name in named) for one in wanted)
+
     def as_json(self) -> dict[str, Any]:
         """The form for storing."""
         return asdict(self)

@@ -254,7 +254,10 @@ async def give_access(
     """Lead a person through the login by ``show`` and ``pasted``; store the tokens. Raises ChannelError."""
     oauth = config.oauth
     if oauth is None:
-        raise ChannelMisconfigured("there is no oauth in the settings")
+        raise ChannelMisconfigured(
+            "this account has no oauth in the settings: it uses its password and needs no login here; "
+            "docs/email.md says which providers want one"
+        )
     client, post = client_from_settings(oauth), post or _provider(config)
     by_browser = oauth.flow == "browser" or (oauth.flow == "auto" and not client.device_endpoint)
     if by_browser and not client.authorization_endpoint:

@@ -183,9 +183,7 @@ class TerminalChannel:
                 typed.over.set()
             await typed.over.wait()
         if not typed.accepted:
-            raise ChannelUnavailable(
-                "it is not known whether this was accepted; send it again with the same id"
-            )
+            raise ChannelUnavailable("it is not stored yet; perhaps the disk is full")
 
     def note_confirmation(self, answer_id: str) -> None:
         """Note that an answer need not be shown again."""

@@ -42,7 +42,13 @@ from gateway.app.state_folders import folders_of
 from gateway.budget.metering import Metering
 from gateway.operations.home_files import LazyHomeFiles, open_skills
 from gateway.proactive.jobs.trigger_parsing import zone_name
-from gateway.proactive.owner_alerts import credit_alert, history_set_aside, memory_unusable, prompt_cut
+from gateway.proactive.owner_alerts import (
+    credit_alert,
+    history_set_aside,
+    memory_unusable,
+    prompt_cut,
+    substitute_alert,
+)
 from gateway.routing.access import Access, Role, normalise
 from gateway.settings import Settings
 from gateway.store.opening import memory_in_database
@@ -189,6 +195,7 @@ def _build_models(env: Environment, attachments: AttachmentStore) -> Models:
     )
     for pool in built.pools.values():
         pool.on_credit_spent = lambda error: wakeups.alert.fire(credit_alert(error, clock.now()))
+        pool.on_substitute = lambda error: wakeups.alert.fire(substitute_alert(error, clock.now()))
         pool.on_recovery = wakeups.recovery.fire
         for model in pool.models:
             if isinstance(model, ModelClient):

@@ -145,7 +145,7 @@ def _spent_text(spent: Amount, limits: BudgetLimits, opens: str) -> str:
     return _(
         "Today's budget is spent: {spent}. I go on {when}; what you write until then waits "
         "for that. Commands such as `!status` work all the same. To go on sooner, raise `llm.budget` in the "
-        "configuration and restart me.",
+        "settings, by the console or in the file, and reload me (`systemctl --user reload squidbot`).",
         spent=_of(spent, limits),
         when=opens,
     )

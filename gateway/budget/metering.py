@@ -200,6 +200,8 @@ class UsageMeter:
         """All calls of the run."""
         self.refused: BudgetSpent | None = None
         """Why its last call was refused."""
+        self.took_tools = False
+        """The budget has left the run a last call without tools."""
         self.ended = False
         self._closing = False
         self._closed = False
@@ -217,6 +219,7 @@ class UsageMeter:
         if not self.spending.limits.any:
             return ""
         decision = await self.spending.reserve(self, tokens)
+        self.took_tools = decision.last if decision.go else begun
         if not decision.go and begun:
             self._closing = True
             return "the budget of the day is spent"

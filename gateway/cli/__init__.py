@@ -12,8 +12,12 @@ import io
 import os
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gateway.cli.fast_path import read
+
+if TYPE_CHECKING:
+    from cyclopts import App
 
 __all__ = ["main"]
 
@@ -51,7 +55,7 @@ def main() -> None:
                 from gateway.cli.manual import add_examples  # noqa: PLC0415
 
                 add_examples(app)
-            code = app() if sys.argv[1] in app else _print_unknown(sys.argv[1])
+            code = _call(app) if sys.argv[1] in app else _print_unknown(sys.argv[1])
         sys.stdout.flush()
     except KeyboardInterrupt:
         code = 130
@@ -70,6 +74,20 @@ def _read_help_of_a_command() -> None:
     """Read ``help WORD …`` as ``WORD … --help``."""
     if sys.argv[1:2] == ["help"] and len(sys.argv) > 2:
         sys.argv[1:] = [*sys.argv[2:], "--help"]
+
+
+def _call(app: App) -> object:
+    """Run a command; one that is mistyped is told in one sentence on stderr."""
+    from cyclopts import CycloptsError  # noqa: PLC0415 - the daemon does without
+
+    try:
+        return app(print_error=False, exit_on_error=False)
+    except CycloptsError as error:
+        from gateway.cli.usage_errors import usage_sentence  # noqa: PLC0415
+        from gateway.system.terminal_text import plain_text  # noqa: PLC0415
+
+        sys.stderr.write(f"squidbot: {plain_text(usage_sentence(error))}\n")
+        return 2
 
 
 def _print_unknown(word: str) -> int:

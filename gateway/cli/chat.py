@@ -181,7 +181,9 @@ class _Screen:
                 if not left:
                     with contextlib.suppress(ValueError):  # its answer has come after all
                         self._open.remove(native_id)
-                    self._write(f"(not accepted: {error}; nothing was lost but this line)\n")
+                    self._write("(given up; if it is stored after all, its answer comes here)\n")
+                elif left > 1:
+                    self._write(f"(not accepted yet: {error}; I try it again)\n")
             await anyio.sleep(1)
         return False
 

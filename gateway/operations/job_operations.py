@@ -11,6 +11,7 @@ from datetime import datetime, tzinfo
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 from urllib.parse import urlsplit
 
+from agent_core.errors import ToolError
 from agent_core.language import _
 from agent_core.operation import InChat, Option, Who, operation
 from gateway.errors import NeedsDaemon, NotFound
@@ -214,6 +215,11 @@ async def add_watch(
         address = address.strip("<>`'\" ")
     said = text or f"New at {urlsplit(address).hostname or address}:"
     watched = address if kind == "web" else f"{kind}:{address}"
+    if kind == "file" and context.files is not None:
+        try:
+            context.files().roots.place(address)
+        except ToolError as error:
+            raise RequestInvalid(f"this cannot be watched: {error}") from error
     request = TriggerRequest(at=f"every {every}", watch=watched, part=part, check_in=check_in)
     return await _added(context, request, said, ask=ask, session=session)
 
@@ -240,6 +246,12 @@ async def list_watches(context: OperationContext) -> dict[str, Any]:
 )
 async def remove_watch(context: OperationContext, id: JobId) -> dict[str, Any]:
     """Stop watching something."""
+    from gateway.proactive.jobs.job_service import is_watch
+
+    job = await _plan(context).plans.job(id.strip().lower())
+    if job is None or not is_watch(job):
+        shown = "!watch" if context.caller is not None else "squidbot watch list"
+        raise NotFound(f"nothing is watched under the name {id!r}; `{shown}` lists what is")
     return await remove_job(context, id)
 
 

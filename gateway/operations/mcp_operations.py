@@ -127,7 +127,8 @@ async def call_tool(
     try:
         given = json.loads(arguments)
     except ValueError as error:
-        raise RequestInvalid(f"the arguments are not JSON: {error}") from error
+        told = """the arguments are not JSON; write an object, such as '{"room": "hall"}'"""
+        raise RequestInvalid(told) from error
     if not isinstance(given, dict):
         raise RequestInvalid('the arguments are not a JSON object, such as {"path": "/tmp"}')
     known = _server(context, server)

@@ -172,7 +172,7 @@ async def _in_thread(work: Callable[[], _Result]) -> _Result:
     try:
         return await anyio.to_thread.run_sync(work)
     except SkillInvalid as error:
-        raise SkillRefused(f"the skill {error}") from error
+        raise SkillRefused(f"the skill cannot be used: {error}") from error
     except ValueError as error:  # a path that is none
         raise SkillRefused(str(error)) from error
     except OSError as error:

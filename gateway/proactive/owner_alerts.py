@@ -23,6 +23,7 @@ import structlog
 from agent_core.backoff import BackoffPolicy
 from agent_core.errors import ModelError
 from agent_core.language import _, for_owner, gettext_noop, ngettext, show_time
+from agent_core.llm.model_errors import refusal_text
 from agent_core.messages import OutboundKind
 from agent_core.ports import Clock
 from agent_core.text import one_line
@@ -137,6 +138,20 @@ def credit_alert(error: ModelError, now: datetime) -> Alert:
             "questions wait; I look again every half hour, or at `!retry`.",
             model=model,
             told=told,
+        ),
+        once=f"{now:%Y-%m-%d}",
+    )
+
+
+@for_owner
+def substitute_alert(error: ModelError, now: datetime) -> Alert:
+    """Alert: another model answers in the place of one that refuses the key, or does not exist."""
+    return Alert(
+        f"model {error.fields.get('model')}",
+        _(
+            "{what}, so the next one of its pool answers. Mend that at the machine, test it with `squidbot "
+            "check`, and reload me.",
+            what=refusal_text(error),
         ),
         once=f"{now:%Y-%m-%d}",
     )

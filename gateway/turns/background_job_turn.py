@@ -244,10 +244,11 @@ class BackgroundTurns:
 
     async def commit(self, turn: Turn, plan: BackgroundPlan, result: TurnResult, meter: UsageMeter) -> None:
         """Send the answer, and record it in the conversation that asked and in the job's own history."""
+        answer = "\n\n".join(filter(None, (result.reply, self.deferral.last_call_note(meter))))
         completion = await self._message(
             turn,
             plan.order,
-            _("Background job {name} is done:\n\n{answer}", name=plan.order.label, answer=result.reply),
+            _("Background job {name} is done:\n\n{answer}", name=plan.order.label, answer=answer),
             origins=join_origins(*(line.sources for line in result.history)),
             attachments=result.attachments,
             hold=plan.hold,

@@ -58,7 +58,8 @@ class ChatTurns:
     async def commit(self, turn: Turn, plan: Plan, result: TurnResult, meter: UsageMeter) -> None:
         """Reply, or be silent where that is allowed, and note where the owner has written."""
         reply = "" if _is_silence(turn, result) else result.reply
-        text = "\n\n".join(filter(None, (reply, plan.note)))
+        budget = self.deferral.last_call_note(meter) if reply else ""
+        text = "\n\n".join(filter(None, (reply, budget, plan.note)))
         if not text and not result.attachments:
             await self.turn_commit.complete(turn, Completion(history=result.history), meter)
             await self._learn(turn.rows[-1].message)

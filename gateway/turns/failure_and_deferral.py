@@ -91,6 +91,15 @@ class Deferral:
             opens=self.reopening_text(),
         )
 
+    def last_call_note(self, meter: UsageMeter) -> str:
+        """The note below an answer whose last call had no tools because of the budget; else nothing."""
+        if not meter.took_tools:
+            return ""
+        return _(
+            "(With this my budget for today is used up, so I had no more tools. A new one begins {opens}.)",
+            opens=self.reopening_text(),
+        )
+
     def owners_notice(self, error: BudgetSpent) -> tuple[str, tuple[str, str] | None]:
         """The notice for the owner, and the name under which a spent credit is told once, as by its alert."""
         if not isinstance(error, CreditSpent):

@@ -82,6 +82,7 @@ class StoreStepJournal:
             calls,
             Usage.model_validate(step.result["usage"]),
             reasoning=None if reasoning is None else Reasoning.model_validate(reasoning),
+            loaded=tuple(step.result.get("loaded", ())),
         )
         return answer, from_json(step.result.get("origins"))
 
@@ -96,6 +97,7 @@ class StoreStepJournal:
             "calls": [call.model_dump(mode="json") for call in answer.calls],
             "usage": (answer.usage or Usage()).model_dump(mode="json"),
             "origins": to_json(origins),
+            "loaded": answer.loaded,
         }
         if answer.reasoning is not None:
             result["reasoning"] = answer.reasoning.model_dump(mode="json")

@@ -364,6 +364,10 @@ async def test_a_call_is_changed_and_approved_by_keyboard_alone(tmp_path: Path) 
         with anyio.fail_after(60):
             while not tool.written:
                 await anyio.sleep(0.02)
+        await page.value("document.querySelector('main').append(document.createElement('hr'))")
+        await page.value("document.dispatchEvent(new Event('visibilitychange'))")
+        await page.until("document.querySelector('hr') === null")
+        assert await page.value("document.querySelector('.said') !== null")  # also once the page was renewed
         assert page.refused == []
     assert tool.written[0] in ("it and that", " and thatit")
 

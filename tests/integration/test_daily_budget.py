@@ -186,6 +186,11 @@ class TestWithinATurn:
                 one.server.say(person, "use tools")
             for person in people:
                 await until(lambda person=person: _has(one, person, reply=1))
+                (reply,) = [
+                    each.text for each in one.server.seen(f"dm-{person}") if each.kind.value == "reply"
+                ]
+                assert "my budget for today is used up" in reply
+                assert "A new one begins on Friday at 00:00" in reply
             total = sum(row.usage.prompt_tokens + row.usage.completion_tokens for row in await _by_day(one))
             assert total >= 0.9 * 6_000 - CALL
             assert total <= 6_000 + turns * CALL
@@ -202,7 +207,7 @@ class TestWithinATurn:
             settings=settings(usd_per_day=0.02),
         ) as one:
             for _ in range(2):
-                await one.asked("hello", person=ANN)
+                assert "used up" not in (await one.asked("hello", person=ANN)).text  # it had its tools
             one.server.say(ANN, "more")
             await settled_or_waiting(one, 1)
             assert model.calls == 2

@@ -146,6 +146,26 @@ async def test_a_word_answers_a_closed_question(
         assert said.replace("\\", "") in (await reply(one)).replace("\\", "")
 
 
+async def test_lines_that_name_all_that_is_wanted_need_no_reply(tmp_path: Path) -> None:
+    """What does not fit is told, and the question stays. The control is a text that names a part of it."""
+    wanted = form(city={"type": "string"}, nights={"type": "integer", "maximum": 30})
+    async with house(tmp_path / "home", Caller(), bad=asking(tmp_path, "elicits", wanted)) as one:
+        one.server.say(ANN, "please bad__echo")
+        await question(one)
+        assert "nights" in (await one.asked("city: Berlin\nnights: 99", person=ANN)).text
+        one.server.say(ANN, "City: Berlin; nights: 3")
+        said = await reply(one)
+        assert '"city": "Berlin"' in said
+        assert '"nights": 3' in said
+
+        one.server.say(ANN, "please bad__echo")
+        await question(one, count=2)
+        one.server.say(ANN, "city: Berlin")
+        with anyio.fail_after(60):
+            while not [each for each in one.server.seen(PLACE) if "wrote something else" in each.text]:
+                await anyio.sleep(0.02)
+
+
 async def test_a_signal_that_is_lost_costs_some_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(OpenQuestions, "_wake", lambda *_: None)
     monkeypatch.setattr(server_questions, "_CHECK_EVERY_S", 0.2)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 
+import anyio
 import pytest
 
 from agent_core.tools.person_port import FormReply, person_of_turn
@@ -51,6 +52,57 @@ async def test_an_answer_gets_to_a_real_server(tmp_path):
         alone = (await tool.execute()).content
         assert "declined: there is nobody to ask" in alone
         assert "decline None half-way" in alone
+
+
+_OLDER = """
+import asyncio
+from pydantic import BaseModel
+from mcp.server.mcpserver import Context, MCPServer
+server = MCPServer("real")
+class Where(BaseModel):
+    city: str
+@server.tool()
+async def book(ctx: Context) -> str:
+    "Books."
+    got = await ctx.elicit("Where to?", Where)
+    return f"{got.action} {getattr(got, 'data', None)}"
+@server.tool()
+async def wait() -> str:
+    "Takes a while."
+    await asyncio.sleep(2)
+    return "waited"
+server.run()
+"""
+
+
+async def test_a_server_that_asks_by_a_request_of_its_own_can_from_its_second_call_on(tmp_path):
+    """
+    Most servers are written so; the newer form of the protocol, tried first, has no way for it.
+
+    The first call is not repeated by itself, and what else is in flight is not lost.
+    """
+    pytest.importorskip("mcp")
+    person = Person()
+    async with servers(tmp_path, real={"command": sys.executable, "args": ["-c", _OLDER]}) as found:
+        tools = {tool.name.rpartition("__")[2]: tool for tool in found.tools(OWNER, keep)}
+        slow = []
+
+        async def wait():
+            slow.append(await tools["wait"].execute())
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(wait)
+            with person_of_turn(person):
+                first = await tools["book"].execute()
+        assert first.is_error
+        assert not first.is_unknown
+        assert "wanted to ask the person something" in first.content
+        assert "waited" in slow[0].content
+        with person_of_turn(person):
+            assert "accept city='Berlin'" in (await tools["book"].execute()).content
+        assert [asker for asker, *_ in person.asked] == ["real"]
+        alone = (await tools["book"].execute()).content
+        assert "declined: there is nobody to ask" in alone
 
 
 _LEAVES = """

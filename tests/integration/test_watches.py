@@ -277,6 +277,8 @@ async def test_in_the_chat(tmp_path):
         assert f"`{job.id}` looks at {url} every 2 hours" in answer, answer
         assert isinstance(parse_timing(job.timing), AddressWatch)
         assert f"- `{job.id}` looks at {url}" in await home.asked(ANN, "!watch")
+        await home.built.proactive.jobs.set_paused(job, paused=True)
+        assert f"- `{job.id}` paused, looks at {url}" in await home.asked(ANN, "!watch")
         assert "Nothing was done" in await home.asked(ANN, "!watch ftp://x.example/")
         assert "must begin with https" in await home.asked(ANN, "!watch somewhere")
         assert "do not look" in await home.asked(ANN, f"!watch remove {job.id}")

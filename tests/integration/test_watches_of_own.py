@@ -134,7 +134,7 @@ async def test_what_is_out_of_reach_is_not_read(tmp_path, path):
 
 
 async def test_the_command(tmp_path):
-    """Names with blanks, how often, the list and its end; only the owner may, the address of a page anybody."""
+    """Names with blanks, how often, the list, its end, what never can be read; only the owner may, a page anybody."""
     async with scheduled(tmp_path, ManualClock(START)) as home:
         answer = await home.asked(ANN, "!watch file notes/my todo.md every 2 hours")
         assert "looks at file:notes/my todo.md every 2 hours" in answer, answer
@@ -143,6 +143,11 @@ async def test_the_command(tmp_path):
         assert "I watch that already" in await home.asked(ANN, f"!watch mail `{FOLDER}` every 2h")
         assert "mail:Archive/Bills" in await home.asked(ANN, "!watch")
         assert "Nothing was done" in await home.asked(ANN, "!watch file notes every so often")
+        assert len(await home.plans.jobs()) == 2
+        for path in ("/etc/passwd", "../x"):
+            assert "cannot be watched" in await home.asked(ANN, f"!watch file {path}")
+        told = await home.asked(ANN, "!watch remove zz")
+        assert told == "Nothing is watched under the name 'zz'; `!watch` lists what is."
         assert len(await home.plans.jobs()) == 2
         for place in ("file:notes", "mail:Bills"):
             with pytest.raises(TriggerInvalid, match="only the owner"):

@@ -13,7 +13,13 @@ from agent_core.provenance import Origins
 from agent_core.tools.effects import Effect, Review
 from agent_core.tools.mcp.definitions import Definition, model_name
 from agent_core.tools.mcp.elicitation import Elicitation
-from agent_core.tools.mcp.server_connection import ServerAnswer, ServerError, ServerLost, ServerUnavailable
+from agent_core.tools.mcp.server_connection import (
+    ServerAnswer,
+    ServerCouldNotAsk,
+    ServerError,
+    ServerLost,
+    ServerUnavailable,
+)
 from agent_core.tools.person_port import asker
 from agent_core.tools.policy import HARMLESS
 from agent_core.tools.tool_registry import fit_arguments
@@ -105,6 +111,12 @@ class McpTool:
             _log.warning("mcp.call_lost", server=self._server, tool=self.name, reason=str(error))
             text = f"The outcome is unknown ({error}): it may or may not have been done. Do not repeat it."
             return ToolResult(content=text, is_error=True, is_unknown=True, origins=self._origins())
+        except ServerCouldNotAsk:
+            text = (
+                f"The server {self._server} wanted to ask the person something during this call and could "
+                "not, so it gave the call up. It can from now on: call it again if that does no harm."
+            )
+            return ToolResult(content=text, is_error=True, origins=self._origins())
         except ServerError as error:
             return self._result(ServerAnswer(str(error), failed=True), ())
         notes, pictures = await self._kept(answer)

@@ -56,9 +56,11 @@ from agent_core.tools.mcp.offers import (
 from agent_core.tools.mcp.server_calls import Calls, McpCall
 from agent_core.tools.mcp.server_connection import (
     Ask,
+    Era,
     Link,
     Offer,
     ServerAnswer,
+    ServerCouldNotAsk,
     ServerError,
     ServerLost,
     ServerUnavailable,
@@ -69,6 +71,7 @@ _PIECE = 65536
 _CONNECT_LIMIT_S = 10.0
 _SAID_CHARS = 500
 _HANDED_ON = ("HOME", "LANG", "LC_ALL", "PATH", "TZ", "USER")
+_ELICITATION = "elicitation/create"
 _NOT_AN_ANSWER = "the server's answer is not one"
 # What a server sends wrong is said once, by us; the SDK would log each message of it with a traceback.
 for _name in ("mcp", "client"):
@@ -77,7 +80,7 @@ for _name in ("mcp", "client"):
 
 @asynccontextmanager
 async def connect(
-    settings: McpServerSettings, stderr: Stderr, bearer: Bearer | None = None
+    settings: McpServerSettings, stderr: Stderr, bearer: Bearer | None = None, era: Era | None = None
 ) -> AsyncIterator[Link]:
     """Connect to a server, entered and left by one task. Raises ServerUnavailable with a text."""
     end = End()
@@ -87,7 +90,7 @@ async def connect(
                 reading,
                 writing,
             ),
-            _session(_FitMessages(reading), writing, end) as link,
+            _session(_FitMessages(reading), writing, end, era or Era()) as link,
         ):
             yield link
     except Exception as error:
@@ -118,11 +121,11 @@ def _alone(error: BaseException) -> BaseException:
 
 
 @asynccontextmanager
-async def _session(reading: Any, writing: Any, end: End) -> AsyncIterator[Link]:
+async def _session(reading: Any, writing: Any, end: End, era: Era) -> AsyncIterator[Link]:
     calls = Calls()
     async with ClientSession(reading, writing, elicitation_callback=calls.elicit) as session:
-        await _begin(session)
-        yield _SdkLink(session, end, calls, reading.left_out)
+        await _begin(session, era)
+        yield _SdkLink(session, end, calls, reading.left_out, era)
 
 
 class _FitMessages:
@@ -150,13 +153,17 @@ class _FitMessages:
         return item
 
 
-async def _begin(session: ClientSession) -> None:
+async def _begin(session: ClientSession, era: Era) -> None:
     """
     Agree on a version: the newer era is tried first, and servers of the older one know nothing of it.
 
     No answer within the SDK's own limit says neither: then both are tried in turns. Whoever connects has a
     limit for all of it.
     """
+    if era.is_older:
+        with suppress(MCPError):
+            await session.initialize()
+            return
     while True:
         try:
             await session.discover()
@@ -176,7 +183,9 @@ async def _begin(session: ClientSession) -> None:
 
 
 class _SdkLink:
-    def __init__(self, session: ClientSession, end: End, calls: Calls, left_out: list[str]) -> None:
+    def __init__(self, session: ClientSession, end: End, calls: Calls, left_out: list[str], era: Era) -> None:
+        self.is_outdated = False
+        self._era = era
         self._left_out = left_out
         self._session = session
         self._end = end
@@ -208,6 +217,30 @@ class _SdkLink:
 
     async def call(
         self, tool: str, arguments: Mapping[str, Any], ask: Ask | None = None, kind: Kind = "tool"
+    ) -> ServerAnswer:
+        try:
+            answer = await self._call(tool, arguments, ask, kind)
+        except ServerError as error:
+            if self._cannot_ask(str(error)):
+                raise ServerCouldNotAsk from error
+            raise
+        if answer.failed and self._cannot_ask(answer.text):
+            raise ServerCouldNotAsk
+        return answer
+
+    def _cannot_ask(self, said: str) -> bool:
+        """
+        Return True if the server wanted to ask a person, and the newer era has no way for a request of its.
+
+        The next connection is then one of the older era.
+        """
+        if self._era.is_older or _ELICITATION not in said:
+            return False
+        self._era.is_older = self.is_outdated = True
+        return True
+
+    async def _call(
+        self, tool: str, arguments: Mapping[str, Any], ask: Ask | None, kind: Kind
     ) -> ServerAnswer:
         with self._calls.track_call(ask) as call:
             if kind == "resources":

@@ -31,6 +31,13 @@ class ElicitedQuestion:
     address: str | None = None
 
 
+@dataclass(slots=True)
+class Era:
+    """The era of the protocol that a server is spoken to in; the newer one has no requests of servers."""
+
+    is_older: bool = False
+
+
 Ask = Callable[[ElicitedQuestion], Awaitable[FormReply]]
 """Asks the person for whom a call is made."""
 
@@ -49,6 +56,10 @@ class ServerLost(AgentError):
 
 class ServerError(AgentError):
     """The server answered that it does not do this."""
+
+
+class ServerCouldNotAsk(ServerError):
+    """The server wanted to ask a person, and gave the call up because this connection has no way for that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +99,9 @@ class Offer:
 
 class Link(Protocol):
     """An open connection. Calls may block for ever: the caller sets a limit."""
+
+    is_outdated: bool
+    """A new connection is to be made as soon as no call is in flight on this one."""
 
     @property
     def why(self) -> str:
@@ -259,12 +273,13 @@ class McpConnection:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._watch, link, tasks.cancel_scope)
             while True:
-                while self._waiting and len(self._running) < _MAX_AT_ONCE:
+                while self._waiting and len(self._running) < _MAX_AT_ONCE and not link.is_outdated:
                     request = self._waiting.pop(0)
                     self._running.add(request)
                     tasks.start_soon(self._carry_out, request, link)
-                idle_s = math.inf if self._running else self._idle_s
-                if not await self._sleep(idle_s) and not self._running and not self._waiting:
+                idle_s = math.inf if self._running else 0.0 if link.is_outdated else self._idle_s
+                is_over = not await self._sleep(idle_s) and not self._running
+                if is_over and (link.is_outdated or not self._waiting):
                     tasks.cancel_scope.cancel()
                     return
 

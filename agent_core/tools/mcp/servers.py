@@ -39,6 +39,7 @@ from agent_core.tools.mcp.elicitation import Elicitation
 from agent_core.tools.mcp.mcp_logins import Bearer, Login, LoginFile, LoginNeeded
 from agent_core.tools.mcp.mcp_tool import KeepFile, McpTool
 from agent_core.tools.mcp.server_connection import (
+    Era,
     Link,
     McpConnection,
     ServerAnswer,
@@ -53,7 +54,7 @@ from agent_core.tools.policy import is_available
 if TYPE_CHECKING:
     from agent_core.tools.files.read_tools import PictureViewer
 
-Connect = Callable[[McpServerSettings, Stderr, Bearer | None], AbstractAsyncContextManager[Link]]
+Connect = Callable[[McpServerSettings, Stderr, Bearer | None, Era], AbstractAsyncContextManager[Link]]
 _LISTING_S = 30.0
 _LIST_AGAIN_S = 300.0
 """A call first asks for a list that is older than this: what differs by then is off."""
@@ -61,11 +62,13 @@ _log = structlog.get_logger(__name__)
 
 
 @asynccontextmanager
-async def _by_sdk(settings: McpServerSettings, stderr: Stderr, bearer: Bearer | None) -> AsyncIterator[Link]:
+async def _by_sdk(
+    settings: McpServerSettings, stderr: Stderr, bearer: Bearer | None, era: Era
+) -> AsyncIterator[Link]:
     if find_spec("mcp") is None:
         raise ServerUnavailable("squidbot is installed without its extra 'mcp' (pip install '.[mcp]')")
     sdk = await anyio.to_thread.run_sync(import_module, "agent_core.tools.mcp.sdk_client")  # a second
-    async with sdk.connect(settings, stderr, bearer) as link:
+    async with sdk.connect(settings, stderr, bearer, era) as link:
         yield link
 
 
@@ -97,6 +100,7 @@ class McpServer:
         self.name = name
         self.settings = settings
         self.stderr = Stderr()
+        self._era = Era()
         self._state = state_in(folder)
         self.login = LoginFile(self._state.local / f"{name}.login", str(settings.url), self._state)
         self._on_login = on_login
@@ -210,7 +214,7 @@ class McpServer:
     @asynccontextmanager
     async def _connected(self, connect: Connect, bearer: Bearer | None) -> AsyncIterator[Link]:
         try:
-            async with connect(self.settings, self.stderr, bearer) as link:
+            async with connect(self.settings, self.stderr, bearer, self._era) as link:
                 yield link
         except LoginNeeded:
             await self._notify_login()

@@ -23,7 +23,14 @@ from channels.plugin import API_VERSION
 from gateway.cli.check import machine_checks
 from gateway.cli.check.attachment_checks import storage_answers
 from gateway.cli.check.check_report import CheckReport, Finding, FindingLevel, IntegrityFinding
-from gateway.cli.check.login_checks import check_channel, check_parts, is_up, report_findings, report_running
+from gateway.cli.check.login_checks import (
+    ask_failing,
+    check_channel,
+    check_parts,
+    is_up,
+    report_findings,
+    report_running,
+)
 from gateway.cli.check.network_checks import ProbeResult, clock_finding, configured_servers, probe_server
 from gateway.cli.check.stored_data_checks import Repaired, examine_state, repair_state
 from gateway.errors import AlreadyRunning, ChatOpen, ConfigInvalid, GatewayError, StateUnusable
@@ -240,7 +247,7 @@ async def _check_live(report: CheckReport, settings: Settings, home: Home) -> No
         try:
             refuse_chat(home)
             status = await anyio.to_thread.run_sync(client.call, "status")
-            report_running(report, status)
+            report_running(report, status, await ask_failing(settings, status))
             _report_mcp(report, status.get("mcp") or {})
             for name in settings.channels.enabled():
                 kind = settings.channels.kinds()[name]

@@ -23,9 +23,11 @@ from gateway.settings import Settings
 from gateway.system.home import Home
 
 if TYPE_CHECKING:
+    from agent_core.ports import LLMPort
     from gateway.supervision.gateway import Gateway
 
 _MODEL_LIMIT_S = 60.0
+_AFTER_MENDING = "if you have changed its key or its settings, reload squidbot, which uses the old ones"
 OWN_CHANNELS = ("terminal", "heartbeat")
 _QUESTION = Message(role="user", content="Say OK.")
 
@@ -120,8 +122,41 @@ def is_up(status: Mapping[str, Any], name: str) -> bool:
     return bool(status.get("channels", {}).get(name, {}).get("state") == LinkState.UP.value)
 
 
-def report_running(report: CheckReport, status: Mapping[str, Any]) -> None:
-    """Report what the daemon says about its channels and models."""
+async def ask_failing(settings: Settings, status: Mapping[str, Any]) -> dict[str, str]:
+    """
+    Ask each model whose last call by the daemon failed; return their errors, "" of those that answer now.
+
+    The daemon would know only after the next message that an error is mended.
+    """
+    members = [one for pool in status.get("models", {}).values() for one in pool]
+    known = {name for pool in settings.llm.pools.values() for name in pool}
+    failing = {one["name"] for one in members if one["error"]} & known
+    if not failing:
+        return {}
+    from agent_core.llm.factory import build_models  # noqa: PLC0415 - rarely wanted
+    from gateway.system.clock import SystemClock  # noqa: PLC0415 - as above
+
+    alone = {"default_pool": min(failing), "pools": {name: (name,) for name in failing}}
+    models = build_models(settings.llm.model_copy(update=alone), SystemClock())
+    said: dict[str, str] = {}
+
+    async def ask(name: str) -> None:
+        said[name] = (await _error_of(models.pool(name)))[0]
+
+    try:
+        async with anyio.create_task_group() as tasks:
+            for name in failing:
+                tasks.start_soon(ask, name)
+    finally:
+        with anyio.CancelScope(shield=True), anyio.move_on_after(10):
+            await models.aclose()
+    return said
+
+
+def report_running(
+    report: CheckReport, status: Mapping[str, Any], answering: Mapping[str, str] | None = None
+) -> None:
+    """Report what the daemon says about its channels and models; ``answering`` is what `ask_failing` gave."""
     report.ok("daemon", f"runs as process {status.get('pid')}; this is what it reports")
     for name, channel in status.get("channels", {}).items():
         if name in OWN_CHANNELS:
@@ -137,8 +172,13 @@ def report_running(report: CheckReport, status: Mapping[str, Any]) -> None:
     if shell := status.get("shell"):
         (report.ok if shell["ready"] else report.warn)("shell", shell["told"])
     for name, members in status.get("models", {}).items():
-        failing = [f"{one['name']}: {one['error']}" for one in members if one["error"]]
-        if failing:
+        before = {one["name"]: one["error"] for one in members if one["error"]}
+        now = {model: (answering or {}).get(model, error) for model, error in before.items()}
+        failing = [f"{model}: {error}" for model, error in now.items() if error]
+        if before and not failing:
+            told = "\n".join(f"{model}: {error}" for model, error in before.items())
+            report.warn(f"model pool {name}", f"answers now; before\n{told}", _AFTER_MENDING)
+        elif failing:
             note = report.fail if len(failing) == len(members) else report.warn
             note(f"model pool {name}", "\n".join(failing))
         else:
@@ -218,18 +258,26 @@ async def _check_one(report: CheckReport, built: Gateway, channel: Channel) -> N
             report.skip(f"{channel.name} account", f"the server does not say: {error}")
 
 
-async def _check_pool(report: CheckReport, built: Gateway, name: str) -> None:
-    part = f"model pool {name}"
-    started = anyio.current_time()
+async def _error_of(pool: LLMPort) -> tuple[str, float]:
+    """Ask a pool one tiny question; return its error or "", and the seconds that it took."""
+    started, error = anyio.current_time(), ""
     try:
         with anyio.fail_after(_MODEL_LIMIT_S):
-            async for _chunk in await built.models.pool(name).chat([_QUESTION], [], stream=False):
+            async for _chunk in await pool.chat([_QUESTION], [], stream=False):
                 pass
     except TimeoutError:
-        report.fail(part, f"no answer within {_MODEL_LIMIT_S:.0f} s")
-    except Exception as error:  # noqa: BLE001 - whatever it is, it is the answer
-        report.fail(part, str(error) or type(error).__name__)
+        error = f"no answer within {_MODEL_LIMIT_S:.0f} s"
+    except Exception as raised:  # noqa: BLE001 - whatever it is, it is the answer
+        error = str(raised) or type(raised).__name__
+    return error, anyio.current_time() - started
+
+
+async def _check_pool(report: CheckReport, built: Gateway, name: str) -> None:
+    part = f"model pool {name}"
+    error, took_s = await _error_of(built.models.pool(name))
+    if error:
+        report.fail(part, error)
     else:
-        report.ok(part, f"answered within {anyio.current_time() - started:.1f} s")
+        report.ok(part, f"answered within {took_s:.1f} s")
     for note in built.models.notes(name):
         report.warn(part, note)

@@ -224,7 +224,8 @@ def watches_text(answer: Row, _who: Who) -> str:
     lines = []
     for row in answer["jobs"]:
         failed = _(" (the last look failed: {why})", why=one_line(row["note"], 120)) if row["note"] else ""
-        lines.append(f"- `{row['id']}` {_watched(row)}{failed}")
+        paused = _("paused, ") if row["state"] == "paused" else ""
+        lines.append(f"- `{row['id']}` {paused}{_watched(row)}{failed}")
     return "\n".join(
         lines or [_("I watch nothing. `!watch https://… every 2h` tells you what is new there.")]
     )
@@ -233,7 +234,7 @@ def watches_text(answer: Row, _who: Who) -> str:
 def _watched(row: Row) -> str:
     from gateway.turns.questions.question_text import safe_line
 
-    return safe_line(row["when"])
+    return safe_line(row["when"], 300)
 
 
 def console_text(answer: Row, _who: Who) -> str:

@@ -126,7 +126,7 @@ def parse_request(request: TriggerRequest, now: datetime, *, zone: str, min_inte
     gap = shortest_gap(timing, now)
     if gap is not None and gap < min_interval:
         raise TriggerInvalid(
-            _("that is too often: {min_interval} is the shortest interval", min_interval=spoken(min_interval))
+            _("that is too often; every {min_interval} is the shortest", min_interval=spoken(min_interval))
         )
     return _watch(timing, request, now) if request.watch else timing
 

@@ -100,7 +100,7 @@ class CommandHandlers:
         waits = ngettext("1 message waits", "{n} messages wait", before)
         open_here = await self.questions.call_lines(asked.message, everywhere=False)
         told = _(
-            "A new conversation starts with your next message. {waits} from before; I answer that as "
+            "A new conversation starts with your next message. {waits} from before; the answer is still "
             "part of the old conversation, unless you say `!stop`. My notes stay.",
             waits=waits,
         )

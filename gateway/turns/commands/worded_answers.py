@@ -316,7 +316,7 @@ class _WordedAnswer:
         if self.here[0].form.is_closed and len(text) <= 300:
             answer = self._as_form(question, text)
             return None if answer.message.notes.misread and yes_or_no(text) is None else answer
-        return self._as_form(question, text) if is_no else None
+        return self._as_form(question, text) if is_no or self.here[0].form.is_named_in(text) else None
 
     def _as_form(self, question: Question, text: str) -> Pending:
         """A text as the answer to a server's question; a plain no that fills in nothing declines it."""

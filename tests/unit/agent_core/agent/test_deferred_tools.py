@@ -144,6 +144,30 @@ async def test_a_history_that_changed_meanwhile_repeats_nothing():
     assert journey.model.requests == []
 
 
+async def test_a_call_that_waited_is_made_although_its_tool_left_the_prompt():
+    """A summary, or `!new`, between a question and its answer: the approved call is not looked up anew."""
+    kit, journal = tools(), FakeJournal()
+
+    async def prompt(*_, **__):
+        told = Message(role="assistant", content="a", found=("far_away",))
+        return [told, Message(role="user", content="question")]
+
+    def wish(messages):
+        return ["done"] if messages[-1].role == "tool" else [call("far_away", n=1)]
+
+    journal.crash_at = 2  # at the start of the tool, as a question stops a run there
+    journey = Journey(*[wish] * 5, tools=kit)
+    journey.memory.build_messages = prompt
+    with pytest.raises(SystemExit):
+        await journey.run(journal=journal)
+    assert kit[1].runs == []
+    journey = Journey(*[wish] * 5, tools=kit)
+    await journey.run(journal=journal)
+    assert kit[1].runs == [{"n": 1}]
+    assert "not loaded" not in journey.results()[0]
+    assert journey.model.tools == [["look", "find_tools", "far_away"]]
+
+
 async def test_negative_control_of_the_deaths():
     """A journal that forgets is found out: the tool runs twice."""
     kit, journal = tools(), FakeJournal()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from contextlib import suppress
 
 import anyio
 import pytest
@@ -187,6 +188,22 @@ class TestCoolDown:
         assert first.asked == 1
         clock.advance(301)
         assert await ask(pool) == ["a"]
+
+    async def test_a_refused_key_is_reported_where_another_answers(self, clock):
+        """Else nobody hears that the dearer one answers. The controls: nobody else answers, or it only failed."""
+        error, told = ModelAuthFailed("401", operator=True), []
+        for members, reported in (
+            ([ScriptedModel("a", error), ScriptedModel("b")], [error]),
+            ([ScriptedModel("a", error)], []),
+            ([ScriptedModel("a", ModelUnavailable("503")), ScriptedModel("b")], []),
+            ([ScriptedModel("a", CreditSpent("402", operator=True)), ScriptedModel("b")], []),
+        ):
+            told.clear()
+            pool = pool_of(clock, *members)
+            pool.on_substitute = told.append
+            with suppress(ModelAuthFailed):
+                await ask(pool)
+            assert told == reported
 
     async def test_a_spent_credit_is_reported_and_the_next_one_asked(self, clock):
         """Also where another answers, the operator wants to know."""

@@ -26,7 +26,7 @@ from agent_core.oauth_login import (
     seconds_in,
 )
 from agent_core.state_folder import DiskFolder
-from channels.base import ChannelAuthFailed, ChannelUnavailable
+from channels.base import ChannelAuthFailed, ChannelMisconfigured, ChannelUnavailable
 from channels.email.config import EmailConfig, OAuth
 from channels.email.imap.folders import SENT, WantedFolder
 from channels.email.imap.imap_syntax import Folder, folder_name, folder_wire
@@ -40,6 +40,7 @@ from channels.email.mail_credentials import (
     token_store,
 )
 from tests.clock import LoopClock, ManualClock
+from tests.mail_config import email_config
 
 pytestmark = pytest.mark.virtual_time
 OAUTH = OAuth(
@@ -199,6 +200,21 @@ async def test_a_login_that_came_or_went_during_a_renewal_counts(
         else:
             assert (await source.get()).secret == "access-9"
         assert file.load() == new
+
+
+async def test_a_mailbox_with_a_password_needs_no_login(tmp_path: Path) -> None:
+    """It is said what that means, and where to read on; nothing is shown or stored."""
+    shown: list[str] = []
+
+    async def pasted() -> str:
+        raise AssertionError
+
+    with pytest.raises(
+        ChannelMisconfigured, match=r"uses its password and needs no login here; docs/email\.md"
+    ):
+        await give_access(email_config(), tmp_path, LoopClock(), show=shown.append, pasted=pasted)
+    assert shown == []
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(

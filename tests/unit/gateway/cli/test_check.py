@@ -11,10 +11,17 @@ from channels.base import Capabilities, ChannelAuthFailed, ChannelUnavailable, L
 from channels.matrix.crypto.account_check import encryption_findings
 from gateway.cli.check.all_checks import _check_search, check
 from gateway.cli.check.check_report import CheckReport, FindingLevel
-from gateway.cli.check.login_checks import _check_one, check_channel, report_findings, report_running
+from gateway.cli.check.login_checks import (
+    _check_one,
+    ask_failing,
+    check_channel,
+    report_findings,
+    report_running,
+)
 from gateway.settings import Settings
 from gateway.system.home import Home
 from tests.doubles.loopback import LoopbackChannel, LoopbackServer
+from tests.doubles.openai_server import FakeOpenAI, Say, Status
 from tests.web_world import http, server
 
 
@@ -167,6 +174,39 @@ class TestWhole:
             ("model pool gone", "fail"),
         ]
         assert report.exit_code == 1
+
+    async def test_a_model_that_answers_again_is_no_failure(self):
+        """It is asked, because the daemon knows only after its next message; what still fails is told."""
+        async with FakeOpenAI() as fake:
+            provider = {"api_base": fake.api_base, "api_key": "x"}
+            models = {name: {"provider": "p", "model": f"openai/{name}"} for name in ("a", "b", "unasked")}
+            pools = {"main": ["a"], "two": ["b"], "fine": ["unasked"]}
+            llm = {"default_pool": "main", "providers": {"p": provider}, "models": models, "pools": pools}
+            fake.plan(Say("OK"), Status(402, "no credit"))
+            status = {
+                "models": {
+                    "main": [{"name": "a", "error": "old", "answers": 1}],
+                    "fine": [{"name": "unasked", "error": "", "answers": 1}],
+                    "gone": [{"name": "renamed", "error": "old", "answers": 0}],
+                }
+            }
+            said = await ask_failing(Settings.model_validate({"llm": llm}), status)
+            assert said == {"a": ""}
+            status["models"]["two"] = [{"name": "b", "error": "older", "answers": 1}]
+            llm |= {"pools": {"two": ["b"]}, "default_pool": "two"}
+            said = await ask_failing(Settings.model_validate({"llm": llm}), status)
+            assert "no credit" in said["b"]
+            assert len(fake.requests) == 2
+        report = CheckReport()
+        report_running(report, {"pid": 1, "channels": {}, **status}, {"a": "", **said})
+        assert [(one.part, one.verdict.value) for one in report.findings[1:]] == [
+            ("model pool main", "warn"),
+            ("model pool fine", "ok"),
+            ("model pool gone", "fail"),
+            ("model pool two", "fail"),
+        ]
+        assert "answers now; before\na: old" in report.findings[1].text
+        assert "no credit" in report.findings[-1].text
 
     def test_several_lines_stay_together(self):
         """The list of a broken configuration is indented under its part."""

@@ -117,10 +117,28 @@ class TestWords:
 
     def test_a_typing_error_is_told_and_is_exit_code_2_like_anywhere(self, tmp_path):
         """Unknown commands and options end with words, not with a traceback."""
-        for arguments in (("inbx",), ("status", "--hom", "x"), ("inbox", "show", "x"), ("run", "--home")):
+        for arguments, told in (
+            (("inbx",), "Did you mean `squidbot inbox`?"),
+            (
+                ("inbox", "lst"),
+                "there is no command `squidbot inbox lst`. Did you mean `squidbot inbox list`?",
+            ),
+            (("inbox", "qqqq"), "There are: approve, "),
+            (("status", "--hom", "x"), "--hom is no option of `squidbot status`; did you mean --home?"),
+            (("files", "undo", "x"), 'is a whole number, not "x". Such as: squidbot files undo 12'),
+            (("run", "--home"), "--home needs a value. Such as: squidbot run"),
+            (("cron", "remove"), "`squidbot cron remove` needs "),
+            (
+                ("cron", "add", "call", "mum"),
+                '"mum" is too much for `squidbot cron add`; a text of several words',
+            ),
+            (("logs", "--level", "loud"), "--level is one of debug, info, warning, error"),
+            (("usage", "--by", "day", "--by", "model"), "--by stands there more than once"),
+            (("version", "x" * 300), "…"),
+        ):
             done = squidbot(tmp_path, *arguments)
-            assert done.returncode not in (0, 70), arguments
-            assert "Traceback" not in done.stdout + done.stderr
+            assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), (arguments, done)
+            assert told in done.stderr, arguments
 
     @pytest.mark.parametrize(
         ("word", "told"),

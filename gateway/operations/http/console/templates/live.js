@@ -13,7 +13,10 @@
       if (!answer.ok) return;
       const page = new DOMParser().parseFromString(await answer.text(), "text/html");
       const fresh = page.querySelector("main[data-live]");
-      if (fresh && fresh.innerHTML !== main.innerHTML) main.replaceChildren(...fresh.childNodes);
+      const said = main.querySelector(".said");
+      if (!fresh || fresh.innerHTML === main.innerHTML) return;
+      if (said) fresh.querySelector("h1").after(said);
+      main.replaceChildren(...fresh.childNodes);
     } catch { /* the next event finds it again */ }
   };
   new EventSource("/console/changes").onmessage = renew;
