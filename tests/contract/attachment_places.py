@@ -10,19 +10,16 @@ import pytest
 
 from channels.attachments import LocalFiles
 
-KINDS = ("home", "folder", "s3")
+KINDS = ("home", "folder")
 
 
 @pytest.fixture(name="make")
-def storage_maker(tmp_path, request):
+def storage_maker(tmp_path):
     """Makes storages: the same place for the same name."""
 
     def made(kind, name="one"):
-        if kind == "s3":
-            server = request.getfixturevalue("object_server")
-            return server.storage(f"{tmp_path.name}/{name}", limit_s=3, again_after_s=0)
         (tmp_path / name / "attachments").mkdir(parents=True, exist_ok=True)
-        return LocalFiles(tmp_path / name, is_shared=kind == "folder")
+        return LocalFiles(tmp_path / name, elsewhere=kind == "folder")
 
     return made
 

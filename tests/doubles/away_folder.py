@@ -1,4 +1,4 @@
-"""A shared folder for attachments that can be away, and a store over it that works on virtual time."""
+"""A folder for attachments outside of the home that can be away, and a store over it that works on virtual time."""
 
 from __future__ import annotations
 
@@ -6,28 +6,25 @@ from pathlib import Path
 
 import anyio.to_thread
 
-from channels.attachments import AttachmentStore, LocalFiles, StorageUnreachable
+from channels.attachments import AttachmentStore, LocalFiles
 
 
 class AwayFolder(LocalFiles):
-    """While it ``is_unreachable`` it says so; ``asked`` counts how often somebody asked whether it is there."""
+    """While it ``is_unreachable``, the folder is not there, as if nothing was mounted."""
 
     def __init__(self, root: Path) -> None:
         (root / "attachments").mkdir(parents=True)
-        super().__init__(root, is_shared=True)
-        self.is_unreachable = False
-        self.asked = 0
+        super().__init__(root, elsewhere=True)
 
-    def prepare(self) -> None:
-        self.asked += 1
-        if self.is_unreachable:
-            raise StorageUnreachable("gone")
-        super().prepare()
+    @property
+    def is_unreachable(self) -> bool:
+        return not self._folder.exists()
 
-    def save(self, handle: int, temporary: Path, path: str, size: int) -> bool:
-        if self.is_unreachable:
-            raise StorageUnreachable("gone")
-        return super().save(handle, temporary, path, size)
+    @is_unreachable.setter
+    def is_unreachable(self, away: bool) -> None:
+        unmounted = self._root / "unmounted"
+        if away != self.is_unreachable:
+            (self._folder if away else unmounted).rename(unmounted if away else self._folder)
 
 
 def store_over(storage: AwayFolder, home: Path) -> AttachmentStore:

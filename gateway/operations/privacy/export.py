@@ -18,8 +18,8 @@ from typing import Any
 from agent_core import files
 from agent_core.models import MemoryScope
 from agent_core.storage.layout import Layout, folder_name
-from channels.attachments import PATH, Damaged, LocalFiles, Storage, StorageUnreachable
-from channels.attachments.attachment_storage import read_pieces
+from channels.attachments import PATH, Damaged, LocalFiles, StorageUnreachable
+from channels.attachments.file_storage import read_pieces
 from gateway.errors import GatewayError
 from gateway.operations.privacy.inventory import Person, PersonFiles, Share, find_files, is_person_data
 from gateway.operations.privacy.personal_histories import StoredHistories, open_histories
@@ -55,7 +55,7 @@ def export_person(
     target: Path,
     *,
     now: datetime,
-    storage: Storage | None = None,
+    storage: LocalFiles | None = None,
 ) -> PersonFiles:
     """
     Write a person's data into a new private folder.
@@ -68,7 +68,12 @@ def export_person(
 
 
 def _export(  # noqa: PLR0917 - what `export_person` was given
-    kept: StoredHistories, database: QueuePlace, person: Person, target: Path, now: datetime, storage: Storage
+    kept: StoredHistories,
+    database: QueuePlace,
+    person: Person,
+    target: Path,
+    now: datetime,
+    storage: LocalFiles,
 ) -> PersonFiles:
     found = find_files(kept, database, person)
     try:
@@ -90,7 +95,7 @@ def _export(  # noqa: PLR0917 - what `export_person` was given
 
 
 def _write_all(
-    kept: StoredHistories, found: PersonFiles, target: Path, now: datetime, storage: Storage
+    kept: StoredHistories, found: PersonFiles, target: Path, now: datetime, storage: LocalFiles
 ) -> None:
     person = found.person
     _write(
@@ -115,7 +120,7 @@ def _write_all(
     _write(target / "queue.json", _json(rows))
 
 
-def _fetch(storage: Storage, path: str, folder: Path) -> None:
+def _fetch(storage: LocalFiles, path: str, folder: Path) -> None:
     """Fetch a file of a message, as it was saved; what is not kept any more, or damaged, is left out."""
     there = storage.find(path)
     if there is None:
