@@ -22,7 +22,7 @@ COPY pyproject.toml uv.lock ./
 RUN --mount=type=secret,id=uv_toml,target=/etc/uv/uv.toml \
     --mount=type=secret,id=ca_bundle,target=/run/secrets/ca_bundle \
     if [ -s /run/secrets/ca_bundle ]; then export SSL_CERT_FILE=/run/secrets/ca_bundle; fi; \
-    /opt/uv/bin/uv sync --frozen --no-dev --extra dav --extra mcp --extra pdf --extra pictures --extra postgres --no-install-project --python "$(command -v python)"
+    /opt/uv/bin/uv sync --frozen --no-dev --extra dav --extra mcp --extra pdf --extra pictures --extra postgres --extra s3 --no-install-project --python "$(command -v python)"
 COPY README.md LICENSE CHANGELOG.md ./
 COPY agent_core agent_core
 COPY squidbot_api squidbot_api
@@ -33,7 +33,7 @@ RUN --mount=type=secret,id=uv_toml,target=/etc/uv/uv.toml \
     --mount=type=secret,id=ca_bundle,target=/run/secrets/ca_bundle \
     --mount=type=secret,id=pip_conf,target=/etc/pip.conf \
     if [ -s /run/secrets/ca_bundle ]; then export SSL_CERT_FILE=/run/secrets/ca_bundle; fi; \
-    /opt/uv/bin/uv sync --frozen --no-dev --extra dav --extra mcp --extra pdf --extra pictures --extra postgres --no-editable --python "$(command -v python)"
+    /opt/uv/bin/uv sync --frozen --no-dev --extra dav --extra mcp --extra pdf --extra pictures --extra postgres --extra s3 --no-editable --python "$(command -v python)"
 # What nobody asks for here: the web pages of litellm's own server, a quicker way to fetch models from Hugging Face, the
 # tests of pycryptodome, and descriptions of Amazon's services but for logging in and models.
 RUN rm -rf /opt/squidbot/lib/python3*/site-packages/litellm/proxy/_experimental/out \

@@ -70,7 +70,7 @@ dist: $(UV)       ## source archive, wheel and bills of materials in dist/; the 
 	$(UV) export -q --frozen --no-dev $(IMAGE_EXTRAS) --format cyclonedx1.5 | $(WITHOUT_NONCE) >$(DIST)/image.cdx.json
 # The time and a number at random, which CycloneDX leaves to whoever writes it.
 WITHOUT_NONCE = grep -v -e '"serialNumber":' -e '"timestamp":'
-IMAGE_EXTRAS = --extra dav --extra mcp --extra pdf --extra pictures --extra postgres
+IMAGE_EXTRAS = --extra dav --extra mcp --extra pdf --extra pictures --extra postgres --extra s3
 
 service-test: setup ## prove image, compose file and systemd unit for real (needs root on Debian; eight minutes)
 	@deploy/service-test-needs

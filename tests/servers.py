@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from devservers import Credentials, MailPeer, MailServer, MatrixPeer, Synapse, ToolsMissing
+from tests.doubles.object_server import Gate, ObjectServer
 
 if TYPE_CHECKING:
     from tests.postgres_server import PostgresServer
@@ -122,3 +123,18 @@ def fresh_mailbox(mail_server: MailServer) -> Callable[[str], MailPeer]:
         return mail_server.peer(user)
 
     return make
+
+
+@pytest.fixture(scope="session")
+def object_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectServer]:
+    """The session's S3-compatible store."""
+    with ObjectServer(tmp_path_factory.mktemp("objects")) as server:
+        yield server
+
+
+@pytest.fixture
+def gate(object_server: ObjectServer) -> Iterator[Gate]:
+    """Stands before the session's store, and can misbehave."""
+    made = Gate(object_server.url)
+    yield made
+    made.close()

@@ -36,6 +36,7 @@ from channels.attachments.attachment_storage import (
     AttachmentsUnavailable,
     AttachmentTooLarge,
     Damaged,
+    Storage,
     StorageUnreachable,
     StoredFile,
 )
@@ -57,6 +58,7 @@ __all__ = [
     "Damaged",
     "LocalFiles",
     "Picture",
+    "Storage",
     "StorageUnreachable",
     "StoredFile",
     "media_type_of",

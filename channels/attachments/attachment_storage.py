@@ -1,4 +1,7 @@
-"""The paths of attachments, which derive from the hashes of their contents, and their storage's errors."""
+"""
+`Storage`: where the bytes of attachments lie, as files (``file_storage.py``) or S3 objects
+(``object_storage.py``), and its errors. Paths derive from the hashes of contents.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,8 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
 
 from channels.base import AttachmentRefused, ChannelUnavailable
 
@@ -19,7 +24,7 @@ class Damaged(Exception):
 
 
 class StorageUnreachable(OSError):
-    """A folder outside of the home is not mounted, or does not answer."""
+    """A storage outside of the home cannot be used now. The text says why and holds no secret."""
 
     def __init__(self, why: str) -> None:
         super().__init__(errno.EAGAIN, why)
@@ -32,6 +37,51 @@ class StoredFile:
     path: str
     saved_at: float
     size_bytes: int
+
+
+class Storage(Protocol):
+    """Stores contents under their paths. Calls block. What fails for now is an `OSError`."""
+
+    name: str
+    """For people: what it is and where, without secrets."""
+    is_elsewhere: bool
+    """It is not in the home folder, so it can be away, or hang."""
+
+    def prepare(self) -> None:
+        """Make the storage ready for use."""
+        ...
+
+    def save(self, handle: int, temporary: Path, path: str, size: int) -> bool:
+        """Store a content durably from a file that may be moved; False if it existed (now as new)."""
+        ...
+
+    def read(self, path: str, size: int, *, offset: int, max_bytes: int) -> bytes:
+        """Read up to ``max_bytes`` from ``offset``. Raises FileNotFoundError, or Damaged (other size)."""
+        ...
+
+    def find(self, path: str) -> StoredFile | None:
+        """Look a content up."""
+        ...
+
+    def list_files(self) -> Iterator[StoredFile]:
+        """List all contents, in no particular order."""
+        ...
+
+    def remove(self, file: StoredFile) -> bool:
+        """Remove a content unless it was saved again after it was listed."""
+        ...
+
+    def erase(self, path: str) -> bool:
+        """Remove a content, whenever it was saved. Returns whether it existed."""
+        ...
+
+    def owner(self, wanted: str) -> str:
+        """Return the squidbot that the storage belongs to: the first that asked."""
+        ...
+
+    def probe(self) -> None:
+        """Write, read and remove something."""
+        ...
 
 
 def check_path(path: str) -> str:
@@ -50,7 +100,7 @@ class AttachmentsFull(AttachmentRefused):
 
 
 class AttachmentsUnavailable(ChannelUnavailable):
-    """My disk accepts no files at the moment; nothing is lost, I will try again."""
+    """I cannot keep files at the moment; nothing is lost, I will try again."""
 
 
 class AttachmentGone(LookupError):

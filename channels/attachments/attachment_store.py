@@ -28,6 +28,7 @@ from channels.attachments.attachment_storage import (
     AttachmentsUnavailable,
     AttachmentTooLarge,
     Damaged,
+    Storage,
     StorageUnreachable,
     StoredFile,
     check_path,
@@ -42,7 +43,7 @@ _MAX_FILES = 500_000
 """There are never more: each counts as one part of so many at least. A disk gives small ones a block, too."""
 _LIMIT_S = 45.0
 _THREADS = 8
-"""For a folder outside of the home, which may hang: twice as many at most hang there."""
+"""For a storage outside of the home, which may hang: twice as many at most hang there."""
 _BYTES_PER_S = 200_000
 _LIST_LIMIT_S = 600.0
 _T = TypeVar("_T")
@@ -68,11 +69,11 @@ class AttachmentStore:
         max_file_bytes: int = 25_000_000,
         max_total_bytes: int = 2_000_000_000,
         is_guest: Callable[[InboundMessage], bool] = lambda _: True,
-        storage: LocalFiles | None = None,
+        storage: Storage | None = None,
     ) -> None:
         self._home = home_root
         self._home_files = LocalFiles(home_root)
-        self._storage = storage or self._home_files
+        self._storage: Storage = storage or self._home_files
         self.max_file_bytes = max_file_bytes
         """The limit for one file: a channel need not begin to fetch what is larger."""
         self._max_total_bytes = max_total_bytes
@@ -82,10 +83,10 @@ class AttachmentStore:
         self._getting_ready = anyio.Lock()
         self._threads = anyio.CapacityLimiter(_THREADS)
         self._working: set[object] = set()
-        """Calls to a folder outside of the home, those that hang for ever included."""
+        """Calls to a storage outside of the home, those that hang for ever included."""
         self._blocked = ""
         self.on_blocked: Callable[[str], None] = lambda _: None
-        """Is told why disk or folder take no files, once until they work again."""
+        """Is told why disk or storage take no files, once until they work again."""
 
     async def ready(self) -> None:
         """Count the stored files, at the first use. Raises `AttachmentsUnavailable`."""
@@ -137,7 +138,7 @@ class AttachmentStore:
 
         Raises:
         AttachmentTooLarge, AttachmentsFull: It is not stored.
-            AttachmentsUnavailable: The disk or the folder fails for now.
+            AttachmentsUnavailable: The disk or the storage fails for now.
         """
         limit = self.max_file_bytes if limit_bytes is None else min(limit_bytes, self.max_file_bytes)
         await self.ready()
@@ -231,8 +232,9 @@ class AttachmentStore:
 
     async def chunks(self, attachment: Attachment) -> AsyncIterator[bytes]:
         """The whole content in pieces. Raises like `read`."""
-        for offset in range(0, attachment.size_bytes, BLOCK_BYTES):
-            yield await self.read(attachment, offset=offset, max_bytes=BLOCK_BYTES)
+        piece = BLOCK_BYTES * (16 if self._storage.is_elsewhere else 1)
+        for offset in range(0, attachment.size_bytes, piece):
+            yield await self.read(attachment, offset=offset, max_bytes=piece)
 
     async def read_picture_header(self, attachment: Attachment) -> Picture | None:
         """Type and size of a picture, None if the file is not one. Raises like `read`."""

@@ -10,10 +10,11 @@ import errno
 import hashlib
 import math
 import os
+import re
 import secrets
 import stat
 import threading
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
@@ -27,6 +28,7 @@ from channels.attachments.attachment_storage import (
     FOLDER,
     PATH,
     Damaged,
+    Storage,
     StorageUnreachable,
     StoredFile,
     check_path,
@@ -188,7 +190,7 @@ class LocalFiles:
             )
 
 
-def read_pieces(storage: LocalFiles, path: str, size: int) -> Iterator[bytes]:
+def read_pieces(storage: Storage, path: str, size: int) -> Iterator[bytes]:
     """Yield a content, verified only after the last piece. Raises FileNotFoundError, Damaged."""
     digest = hashlib.sha256()
     offset = 0
@@ -229,7 +231,7 @@ class Writing:
         self.head += block[: HEAD_BYTES - len(self.head)]
         self.size += len(block)
 
-    def finish(self, storage: LocalFiles, path: str) -> bool:
+    def finish(self, storage: Storage, path: str) -> bool:
         """Put it into the storage, durably. False: the content was there already."""
         with self._closing:
             handle = os.dup(self._open())
@@ -281,14 +283,36 @@ async def from_handle(handle: int) -> AsyncIterator[bytes]:
         offset += len(block)
 
 
+_S3 = "s3://"
+_BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]{1,61}[a-z0-9]")
+_PREFIX = re.compile(r"(?:/[A-Za-z0-9!_.*'()-]+)*/?")
+
+
 def place_problem(place: str) -> str | None:
     """Return what is wrong with a setting, or None."""
+    bucket, slash, prefix = place.removeprefix(_S3).partition("/")
     path = Path(place)
-    if place and (not path.is_absolute() or ".." in path.parts or "://" in place):
-        return "it must be the absolute path of an existing folder"
+    if place.startswith(_S3):
+        if not _BUCKET.fullmatch(bucket):
+            return (
+                "a bucket's name consists of lower-case letters, digits, '-' and '.', as in "
+                "s3://bucket/prefix"
+            )
+        if not _PREFIX.fullmatch(slash + prefix) or {".", ".."} & set(prefix.split("/")):
+            return (
+                "each part of the prefix consists of letters, digits, '-', '_' and '.', as in "
+                "s3://bucket/prefix"
+            )
+    elif place and (not path.is_absolute() or ".." in path.parts or "://" in place):
+        return "it must be s3://bucket/prefix or the absolute path of an existing folder"
     return None
 
 
-def storage_at(home_root: Path, place: str = "") -> LocalFiles:
+def storage_at(home_root: Path, place: str = "", options: Mapping[str, str] | None = None) -> Storage:
     """The storage of a setting; it is not accessed yet."""
-    return LocalFiles(Path(place), elsewhere=True) if place else LocalFiles(home_root)
+    if not place.startswith(_S3):
+        return LocalFiles(Path(place), elsewhere=True) if place else LocalFiles(home_root)
+    from channels.attachments.object_storage import ObjectFiles  # noqa: PLC0415 - not for files on a disk
+
+    bucket, _, prefix = place.removeprefix(_S3).partition("/")
+    return ObjectFiles(bucket, prefix.rstrip("/"), options=options or {})

@@ -26,7 +26,7 @@ _MAX_LINES = 60
 _KEY = re.compile(
     r"(?P<lead>(?P<indent>[\s-]*)(?:.*?[{,\s])??[\"']?)(?P<key>[A-Za-z0-9_-]+)(?P<colon>[\"']?\s*:\s*)"
 )
-_SECRET_KEYS = frozenset({"key", "state_key", "env", "headers"})
+_SECRET_KEYS = frozenset({"key", "state_key", "access_key_id", "secret_access_key", "env", "headers"})
 """Secrets of the settings whose names alone do not say so; ``env`` and ``headers`` with what is below."""
 _ONLY_REFERENCE = re.compile(r"[\"']?\$\{[^}]*\}[\"']?\s*(?:[,}].*)?(?:#.*)?")
 

@@ -10,14 +10,17 @@ import pytest
 
 from channels.attachments import LocalFiles
 
-KINDS = ("home", "folder")
+KINDS = ("home", "folder", "s3")
 
 
 @pytest.fixture(name="make")
-def storage_maker(tmp_path):
+def storage_maker(tmp_path, request):
     """Makes storages: the same place for the same name."""
 
     def made(kind, name="one"):
+        if kind == "s3":
+            server = request.getfixturevalue("object_server")
+            return server.storage(f"{tmp_path.name}/{name}", limit_s=3)
         (tmp_path / name / "attachments").mkdir(parents=True, exist_ok=True)
         return LocalFiles(tmp_path / name, elsewhere=kind == "folder")
 

@@ -1,4 +1,4 @@
-"""What every storage of attachments promises: files of a home, and of a folder elsewhere."""
+"""What every storage of attachments promises: files of a home, of a folder elsewhere, objects."""
 
 from __future__ import annotations
 
@@ -70,6 +70,21 @@ def test_no_other_path_is_taken(storage, tmp_path, path):
         storage.remove(StoredFile(path, 0.0, 1))
     with pytest.raises(ValueError):
         storage.save(0, tmp_path / "x", path, 1)
+
+
+def test_what_was_saved_again_is_not_removed(storage, tmp_path):
+    """A listing from before is no reason; the control is a listing from now. What is not whole is replaced."""
+    put(storage, b"content", tmp_path)
+    [listed] = storage.list_files()
+    before = StoredFile(listed.path, listed.saved_at - 86_400, listed.size_bytes)
+    assert not storage.remove(before)
+    assert read(storage, b"content") == b"content"
+    assert storage.remove(listed)
+    assert not storage.remove(listed)
+    assert storage.find(listed.path) is None
+    put(storage, b"content", tmp_path)
+    assert storage.erase(listed.path)
+    assert list(storage.list_files()) == []
 
 
 def test_a_storage_belongs_to_the_first_one_that_asks(storage):
@@ -181,10 +196,21 @@ async def test_nobody_else_waits_for_a_folder_that_hangs(make, tmp_path, monkeyp
 
 
 def test_a_setting_names_a_storage():
-    """An absolute folder, or the home; anything else is a problem with a sentence."""
-    for good in ("", "/mnt/files"):
+    """A bucket with a prefix, an absolute folder, or the home; anything else is a problem with a sentence."""
+    for good in ("", "s3://bucket", "s3://bucket/", "s3://my-bucket/a/b-c", "/mnt/files"):
         assert place_problem(good) is None
-    for bad in ("s3://bucket", "files", "/a/../b", "http://x/y"):
+    for bad in (
+        "s3://",
+        "s3://B",
+        "s3://bucket/a/../b",
+        "s3://bucket//a",
+        "s3://key:secret@bucket/x",
+        "s3://bucket/a?b=c",
+        "files",
+        "/a/../b",
+        "http://x/y",
+    ):
         assert place_problem(bad), bad
     assert not storage_at(Path("/home")).is_elsewhere
     assert storage_at(Path("/home"), "/mnt").is_elsewhere
+    assert storage_at(Path("/home"), "s3://bucket/x/").name == "the object store s3://bucket/x"

@@ -1,4 +1,4 @@
-"""A folder for files that is away: messages with files wait, and afterwards each comes once."""
+"""A folder or an object store for files that is away: messages with files wait, and afterwards each comes once."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from gateway.store.sqlite.database_integrity import names_in_rows
 from gateway.store.sqlite.sqlite_queue import SqliteQueue
 from gateway.system.clock import SystemClock
 from tests.clock import EPOCH, ManualClock
-from tests.doubles.away_folder import AwayFolder
+from tests.doubles.away_folder import AwayFolder, AwayObjects
 from tests.doubles.inbox import running
 from tests.home_world import ALICE, BOB, fill
 from tests.integration.mail_bot import Marks, answer_to, server_of_bots
@@ -35,6 +35,13 @@ from tests.integration.mail_bot import make_bot as make_mail_bot
 from tests.integration.matrix_bot import Bot, call, joined_room
 
 mail_server = server_of_bots()
+
+
+@pytest.fixture(params=["folder", "s3"])
+def away(request: pytest.FixtureRequest, tmp_path: Path) -> AwayFolder | AwayObjects:
+    if request.param == "folder":
+        return AwayFolder(tmp_path / "mnt")
+    return AwayObjects(request.getfixturevalue("gate"), tmp_path.name)
 
 
 # ── messages ──
@@ -46,12 +53,13 @@ def channel_over(bot, files: AttachmentStore):
     return made
 
 
-async def test_mails_with_files_wait_in_the_mailbox(mail_server: MailServer, tmp_path: Path) -> None:
-    """A mail with a file comes when the folder is back, before what came later, over an end of the channel, each once."""
+async def test_mails_with_files_wait_in_the_mailbox(
+    mail_server: MailServer, away: AwayFolder | AwayObjects, tmp_path: Path
+) -> None:
+    """A mail with a file comes when the place is back, before what came later, over an end of the channel, each once."""
     bot = make_mail_bot(mail_server, tmp_path)
-    folder = AwayFolder(tmp_path / "mnt")
-    files = AttachmentStore(tmp_path / "home", storage=folder)
-    folder.is_unreachable = True
+    files = AttachmentStore(tmp_path / "home", storage=away)
+    away.is_unreachable = True
     async with bot.running(channel_over(bot, files)):
         await bot.send("With a file", "look", attachments=[("a.txt", "text/plain", b"a")])
         await anyio.sleep(1.5)
@@ -61,7 +69,7 @@ async def test_mails_with_files_wait_in_the_mailbox(mail_server: MailServer, tmp
             await run.ended.wait()
     assert isinstance(run.error, ChannelUnavailable)
     assert bot.inbox.accepted == []
-    folder.is_unreachable = False
+    away.is_unreachable = False
     async with bot.running(channel_over(bot, files)):
         with anyio.fail_after(60):
             await bot.inbox.until_accepted(2)
@@ -71,22 +79,23 @@ async def test_mails_with_files_wait_in_the_mailbox(mail_server: MailServer, tmp
     assert await files.read(kept, max_bytes=10) == b"a"
 
 
-async def test_an_answer_with_a_file_waits_and_goes_out_once(mail_server: MailServer, tmp_path: Path) -> None:
-    """Sending is put off while the folder is away; a file that is damaged there is told in its place."""
+async def test_an_answer_with_a_file_waits_and_goes_out_once(
+    mail_server: MailServer, away: AwayFolder | AwayObjects, tmp_path: Path
+) -> None:
+    """Sending is put off while the place is away; a file that is damaged there is told in its place."""
     bot = make_mail_bot(mail_server, tmp_path)
-    folder = AwayFolder(tmp_path / "mnt")
-    files = AttachmentStore(tmp_path / "home", storage=folder)
+    files = AttachmentStore(tmp_path / "home", storage=away)
     async with bot.running(channel_over(bot, files)) as channel:
         await bot.send("Hello", "hello")
         [asked] = await bot.inbox.until_accepted(1)
         kept = await files.save("plan.txt", "text/plain", b"the plan")
         answer = answer_to(asked).model_copy(update={"attachments": (kept,)})
-        folder.is_unreachable = True
+        away.is_unreachable = True
         with pytest.raises(ChannelUnavailable):
             await channel.deliver(answer, uncertain=Marks())
-        folder.is_unreachable = False
+        away.is_unreachable = False
         await channel.deliver(answer, uncertain=Marks())
-        (tmp_path / "mnt" / kept.path).write_bytes(b"the")
+        away.spoil(kept.path, b"the")
         await channel.deliver(
             answer_to(asked, key="row-2").model_copy(update={"attachments": (kept,)}), uncertain=Marks()
         )
@@ -151,14 +160,16 @@ async def test_matrix_messages_with_files_wait_and_others_do_not(
 # ── sweeping ──
 
 
-async def test_what_belongs_to_another_squidbot_is_not_swept(tmp_path: Path) -> None:
+async def test_what_belongs_to_another_squidbot_is_not_swept(
+    away: AwayFolder | AwayObjects, tmp_path: Path
+) -> None:
     """Two databases on one place by mistake: the second one removes nothing, the first one goes on."""
     clock = ManualClock(datetime.now(UTC))
     async with (
         await SqliteQueue.open(tmp_path / "one.db", clock=clock) as first,
         await SqliteQueue.open(tmp_path / "two.db", clock=clock) as second,
     ):
-        store = AttachmentStore(tmp_path, storage=AwayFolder(tmp_path / "mnt"))
+        store = AttachmentStore(tmp_path, storage=away)
         mine, theirs = (
             AttachmentSweeper(
                 store, queue, partial(named_in_files, tmp_path / "sessions"), clock=clock, keep_days=180
@@ -177,19 +188,18 @@ async def test_what_belongs_to_another_squidbot_is_not_swept(tmp_path: Path) -> 
 
 
 @pytest.fixture
-async def elsewhere(tmp_path: Path):
-    """A home with a file of Bob's, and one that both have sent, all in a folder elsewhere."""
+async def elsewhere(away: AwayFolder | AwayObjects, tmp_path: Path):
+    """A home with a file of Bob's, and one that both have sent, all elsewhere."""
     filled = await fill(tmp_path / "home")
     mine, both = filled.attach(b"of bob alone", "bob.txt"), filled.attach(b"of both", "both.txt")
     await filled.say(BOB, "@bob:hs.test", "see", "seen", native_id="$b9", attachments=(mine, both))
     await filled.say(ALICE, "@alice:hs.test", "see", "seen", native_id="$a9", attachments=(both,))
-    storage = AwayFolder(tmp_path / "mnt")
-    storage.prepare()
+    away.prepare()
     for file in (filled.home.root / "attachments").glob("??/*"):
         with file.open("rb") as content:
-            storage.save(content.fileno(), file, str(file.relative_to(filled.home.root)), file.stat().st_size)
+            away.save(content.fileno(), file, str(file.relative_to(filled.home.root)), file.stat().st_size)
         file.unlink()
-    return filled, storage, mine, both
+    return filled, away, mine, both
 
 
 async def test_a_persons_files_are_exported_and_forgotten(elsewhere, tmp_path: Path) -> None:
@@ -210,7 +220,7 @@ async def test_a_persons_files_are_exported_and_forgotten(elsewhere, tmp_path: P
     out = {path.read_bytes() for path in (tmp_path / "out/attachments").iterdir()}
     assert out == {b"of bob alone", b"of both"}
     for kept in (mine, both):
-        (tmp_path / "mnt" / kept.path).write_bytes(b"x" * kept.size_bytes)
+        storage.spoil(kept.path, b"x" * kept.size_bytes)
     export_person(layout, database, bob, tmp_path / "spoiled", now=EPOCH, storage=storage)
     assert [path.name for path in (tmp_path / "spoiled/attachments").iterdir()] == ["damaged.txt"]
     seen = forget_person(layout, database, bob, now=EPOCH, storage=storage)
@@ -219,7 +229,7 @@ async def test_a_persons_files_are_exported_and_forgotten(elsewhere, tmp_path: P
     assert storage.find(both.path) is not None
 
 
-async def test_check_looks_at_the_folder(elsewhere, tmp_path: Path) -> None:
+async def test_check_looks_at_the_files(elsewhere) -> None:
     """It answers, in one line; what is missing, damaged or named by nobody there is found; what is away is said."""
     filled, storage, mine, _ = elsewhere
     home = filled.home
@@ -228,7 +238,7 @@ async def test_check_looks_at_the_folder(elsewhere, tmp_path: Path) -> None:
     named = names_in_rows(home.database, in_use=False)
     assert list(attachment_contents(home, storage)) == []
     assert list(attachment_files(home, storage, {**named, mine.path: True}, SystemClock())) == []
-    (tmp_path / "mnt" / mine.path).write_bytes(b"x" * mine.size_bytes)
+    storage.spoil(mine.path, b"x" * mine.size_bytes)
     assert len(list(attachment_contents(home, storage))) == 1
     storage.erase(mine.path)
     late = ManualClock(datetime.now(UTC) + timedelta(days=3))
@@ -242,13 +252,17 @@ async def test_check_looks_at_the_folder(elsewhere, tmp_path: Path) -> None:
 
 
 def test_a_backup_says_that_the_files_are_not_in_it(tmp_path: Path) -> None:
-    """With a store elsewhere there is a note; the control without one has none."""
+    """With a store elsewhere there is a note, and its keys are secrets; the control without one has none."""
     config = tmp_path / "squidbot.yaml"
     config.touch(mode=0o600)
-    config.write_text("attachments: {store: /mnt/x}\n")
-    assert any(
-        "/mnt/x and not in this backup" in note
-        for note in kept_config(tmp_path, config, with_secrets=False).notes
-    )
+    for place in ("/mnt/x", "s3://bucket/x"):
+        config.write_text(f"attachments: {{store: '{place}'}}\n")
+        notes = kept_config(tmp_path, config, with_secrets=False).notes
+        assert any(f"{place} and not in this backup" in note for note in notes)
+    keys = "{access_key_id: AKIAOFTHETEST, secret_access_key: the-secret-of-the-test}"
+    config.write_text(f"attachments: {{store: 's3://bucket/x', s3: {keys}}}\n")
+    for with_secrets in (False, True):
+        kept = repr(kept_config(tmp_path, config, with_secrets=with_secrets))
+        assert ("the-secret" in kept, "AKIA" in kept) == (with_secrets, with_secrets)
     config.write_text("attachments: {max_file_mb: 1}\n")
     assert not kept_config(tmp_path, config, with_secrets=False).notes

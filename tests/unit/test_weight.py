@@ -21,6 +21,7 @@ _HEAVY = {
     "tiktoken",
     "httpx",
     "cyclopts",
+    "obstore",
     "faster_whisper",
     "av",
     "ctranslate2",
@@ -56,7 +57,7 @@ def _packages(modules: list[str]) -> set[str]:
 
 def test_the_daemon_with_all_channels_loads_none_of_the_heavy_libraries(tmp_path):
     """`squidbot run` with Matrix, mail, heartbeat and a model of the OpenAI kind does without litellm,
-    openai, tiktoken, httpx, the queue in PostgreSQL what listens and what speaks, also after the channels have tried to connect."""
+    openai, tiktoken, httpx, obstore, the queue in PostgreSQL what listens and what speaks, also after the channels have tried to connect."""
     home = tmp_path / "home"
     home.mkdir(mode=0o700)
     nowhere = {"host": "127.0.0.1", "port": 9, "security": "none"}

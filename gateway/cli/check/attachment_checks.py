@@ -7,15 +7,15 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from agent_core.ports import Clock
-from channels.attachments import Damaged, LocalFiles, StorageUnreachable, StoredFile
+from channels.attachments import Damaged, LocalFiles, Storage, StorageUnreachable, StoredFile
 from channels.attachments.file_storage import read_pieces
 from gateway.cli.check.check_report import Finding, FindingLevel, IntegrityFinding
 from gateway.routing.attachment_retention import ORPHAN_AFTER_S
 from gateway.system.home import Home
 
 
-def storage_answers(storage: LocalFiles) -> Finding:
-    """Write a file into a folder outside of the home, read it, and remove it."""
+def storage_answers(storage: Storage) -> Finding:
+    """Write a file into a storage outside of the home, read it, and remove it."""
     began = time.monotonic()
     try:
         storage.probe()
@@ -27,7 +27,7 @@ def storage_answers(storage: LocalFiles) -> Finding:
     return Finding("attachments", FindingLevel.OK, told)
 
 
-def attachment_contents(home: Home, storage: LocalFiles | None = None) -> Iterator[IntegrityFinding]:
+def attachment_contents(home: Home, storage: Storage | None = None) -> Iterator[IntegrityFinding]:
     """Attachments whose content differs from the digest in their names."""
     storage = storage or LocalFiles(home.root)
     try:
@@ -37,7 +37,7 @@ def attachment_contents(home: Home, storage: LocalFiles | None = None) -> Iterat
         yield _away(error)
 
 
-def _content(home: Home, storage: LocalFiles, file: StoredFile) -> Iterator[IntegrityFinding]:
+def _content(home: Home, storage: Storage, file: StoredFile) -> Iterator[IntegrityFinding]:
     path = home.root / file.path
     try:
         for _ in read_pieces(storage, file.path, file.size_bytes):
@@ -64,7 +64,7 @@ def _content(home: Home, storage: LocalFiles, file: StoredFile) -> Iterator[Inte
 
 
 def attachment_files(
-    home: Home, storage: LocalFiles | None, named: Mapping[str, bool], clock: Clock
+    home: Home, storage: Storage | None, named: Mapping[str, bool], clock: Clock
 ) -> Iterator[IntegrityFinding]:
     """Attachments that messages refer to and that are missing, and those that no message refers to."""
     storage = storage or LocalFiles(home.root)

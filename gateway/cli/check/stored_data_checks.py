@@ -27,7 +27,7 @@ from agent_core.storage.layout import Layout
 from agent_core.storage.memory_files import DocumentFile
 from agent_core.storage.search_index.indexed_files import examine_index, index_files
 from agent_core.storage.storage_integrity import documents, last_text, left_in_files
-from channels.attachments import LocalFiles
+from channels.attachments import Storage
 from gateway.cli.check.attachment_checks import attachment_contents, attachment_files, moved_aside
 from gateway.cli.check.check_report import IntegrityFinding
 from gateway.errors import StateUnusable
@@ -58,7 +58,7 @@ def examine_state(
     clock: Clock,
     keep_days: float = 180.0,
     in_use: bool = False,
-    storage: LocalFiles | None = None,
+    storage: Storage | None = None,
     server: ServerDatabase | None = None,
 ) -> Iterator[IntegrityFinding]:
     """

@@ -46,7 +46,7 @@ def kept_config(root: Path, config: Path, *, with_secrets: bool) -> KeptConfig:
         if settings.attachments.store:
             notes.append(
                 f"attachments are in {settings.attachments.store} and not in this backup; back that "
-                "folder up separately"
+                "storage up separately, or turn on versions there"
             )
     except ConfigInvalid:
         notes.append("the configuration has errors; squidbot config check lists them")

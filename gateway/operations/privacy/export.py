@@ -18,7 +18,7 @@ from typing import Any
 from agent_core import files
 from agent_core.models import MemoryScope
 from agent_core.storage.layout import Layout, folder_name
-from channels.attachments import PATH, Damaged, LocalFiles, StorageUnreachable
+from channels.attachments import PATH, Damaged, LocalFiles, Storage, StorageUnreachable
 from channels.attachments.file_storage import read_pieces
 from gateway.errors import GatewayError
 from gateway.operations.privacy.inventory import Person, PersonFiles, Share, find_files, is_person_data
@@ -55,7 +55,7 @@ def export_person(
     target: Path,
     *,
     now: datetime,
-    storage: LocalFiles | None = None,
+    storage: Storage | None = None,
 ) -> PersonFiles:
     """
     Write a person's data into a new private folder.
@@ -73,7 +73,7 @@ def _export(  # noqa: PLR0917 - what `export_person` was given
     person: Person,
     target: Path,
     now: datetime,
-    storage: LocalFiles,
+    storage: Storage,
 ) -> PersonFiles:
     found = find_files(kept, database, person)
     try:
@@ -95,7 +95,7 @@ def _export(  # noqa: PLR0917 - what `export_person` was given
 
 
 def _write_all(
-    kept: StoredHistories, found: PersonFiles, target: Path, now: datetime, storage: LocalFiles
+    kept: StoredHistories, found: PersonFiles, target: Path, now: datetime, storage: Storage
 ) -> None:
     person = found.person
     _write(
@@ -120,7 +120,7 @@ def _write_all(
     _write(target / "queue.json", _json(rows))
 
 
-def _fetch(storage: LocalFiles, path: str, folder: Path) -> None:
+def _fetch(storage: Storage, path: str, folder: Path) -> None:
     """Fetch a file of a message, as it was saved; what is not kept any more, or damaged, is left out."""
     there = storage.find(path)
     if there is None:

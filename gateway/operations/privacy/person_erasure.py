@@ -21,7 +21,7 @@ from typing import Any
 from agent_core.models import ScopeKind
 from agent_core.storage.history_lines import encode_object
 from agent_core.storage.layout import Layout
-from channels.attachments import LocalFiles
+from channels.attachments import LocalFiles, Storage
 from gateway.operations.backup.contents import known_backups
 from gateway.operations.privacy.erasure_journal import begin, finish, merge_journal
 from gateway.operations.privacy.inventory import (
@@ -66,7 +66,7 @@ def forget_person(
     *,
     now: datetime,
     only_look: bool = False,
-    storage: LocalFiles | None = None,
+    storage: Storage | None = None,
 ) -> ErasureResult:
     """
     Erase a person's data, under the home's lock; ``only_look`` changes nothing.
@@ -94,7 +94,7 @@ def _forget(
     *,
     now: datetime,
     only_look: bool,
-    storage: LocalFiles,
+    storage: Storage,
 ) -> ErasureResult:
     found = merge_journal(layout, kept, find_files(kept, database, person))
     in_workspace = files_of_person(layout.home, layout.workspace, found)
@@ -186,7 +186,7 @@ def _left(text: str, gone: Collection[str]) -> str:
 
 
 def _remove_attachments(
-    kept: StoredHistories, database: QueuePlace, found: PersonFiles, storage: LocalFiles
+    kept: StoredHistories, database: QueuePlace, found: PersonFiles, storage: Storage
 ) -> int:
     """Remove files that nobody else's message names; returns how many are kept because of that."""
     files = {path for path in found.attachments if _ATTACHMENT.fullmatch(path)}
