@@ -124,7 +124,7 @@ def sandbox_of(confinement: Confinement, private: str) -> dict[str, Any]:
         # In a network of its own there is nothing but the listener.
         "handled": (rights.files, 0 if connects else rights.network, rights.scopes),
         "handled_size": rights.size,
-        "filter": filter_program(confinement.machine, version, connects=connects),
+        "filter": filter_program(confinement.machine, version, sockets="tcp" if connects else "none"),
         "groups": list(confinement.groups),
         "wrapped": bool(confinement.bubblewrap),
         "connects": connects,

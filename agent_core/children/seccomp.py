@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
+from typing import Literal
 
 _ALLOW, _KILL, _REFUSE, _UNKNOWN = 0x7FFF0000, 0x80000000, 0x00050000 | 1, 0x00050000 | 38
 _PRETEND, _UNSUPPORTED = 0x00050000, 0x00050000 | 95
@@ -158,14 +159,16 @@ _NOT_MADE = (
 _OWNER_ONLY, _SET_ID = 0o700, 0o6000
 
 _Line = tuple[int, int, int, int]
+Sockets = Literal["none", "tcp", "network"]
 
 
-def filter_program(machine: str, landlock: int, *, connects: bool = False) -> bytes:
+def filter_program(machine: str, landlock: int, *, sockets: Sockets = "none") -> bytes:
     """
     Build the seccomp filter for a machine and Landlock version. Raises LookupError.
 
     Before version 6 Landlock restricts no signals, so none can be sent; before 3 no truncation, so calls that
-    truncate by path are refused. ``connects`` allows TCP over IPv4, for a program in its own network.
+    truncate by path are refused. ``sockets``: TCP over IPv4, for a program in its own network, or all but
+    Unix sockets.
     """
     column = ("x86_64", "aarch64").index(machine) if machine in ARCHITECTURES else None
     if column is None:
@@ -184,7 +187,7 @@ def filter_program(machine: str, landlock: int, *, connects: bool = False) -> by
     unknown = [_CLONE3[column], _OPENAT2[column]]  # whose arguments cannot be read here
     if landlock < 3:
         refused.append(_TRUNCATE[column])
-    lines += _when(_SOCKET[column], _only_tcp() if connects else [(_GIVE, 0, 0, _REFUSE)])
+    lines += _when(_SOCKET[column], _SOCKETS[sockets])
     for numbers, argument in _MODES:
         opens = numbers in (_OPEN, _OPENAT)
         before = _not_cut_unwritten(argument - 1) if opens and landlock < 3 else []
@@ -240,6 +243,13 @@ def _only_tcp() -> list[_Line]:
 def _none_of(argument: int, *values: int) -> list[_Line]:
     tests = [line for value in values for line in ((_EQUAL, 0, 1, value), (_GIVE, 0, 0, _REFUSE))]
     return [_low(argument), *tests, (_GIVE, 0, 0, _ALLOW)]
+
+
+_SOCKETS: Mapping[Sockets, list[_Line]] = {
+    "none": [(_GIVE, 0, 0, _REFUSE)],
+    "tcp": _only_tcp(),
+    "network": _none_of(0, _AF_UNIX),
+}
 
 
 def _no_bit(argument: int, bits: int) -> list[_Line]:

@@ -3,7 +3,6 @@
 
     HOME/attachments/<aa>/<sha256><.ext>    one file for each content; <aa> are the first two digits
     HOME/attachments/tmp/                   what is just being written
-    HOME/attachments/shares/                on whose share a file counts
 
 Theory of operation. A file is named by the hash of its content, never by what a sender calls it, so no name
 can reach another place, the same content is kept once, and saving the same thing again after a crash changes
@@ -35,14 +34,13 @@ from channels.attachments.attachment_storage import (
     AttachmentGone,
     AttachmentsFull,
     AttachmentsUnavailable,
-    AttachmentsUnreachable,
     AttachmentTooLarge,
     Damaged,
     Storage,
     StorageUnreachable,
     StoredFile,
 )
-from channels.attachments.attachment_store import AttachmentStore, digest_of
+from channels.attachments.attachment_store import AttachmentStore
 from channels.attachments.file_kinds import media_type_of, safe_extension, safe_name
 from channels.attachments.file_storage import LocalFiles
 from channels.base import AttachmentRefused
@@ -57,14 +55,12 @@ __all__ = [
     "AttachmentTooLarge",
     "AttachmentsFull",
     "AttachmentsUnavailable",
-    "AttachmentsUnreachable",
     "Damaged",
     "LocalFiles",
     "Picture",
     "Storage",
     "StorageUnreachable",
     "StoredFile",
-    "digest_of",
     "media_type_of",
     "picture_in",
     "safe_extension",

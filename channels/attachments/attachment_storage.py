@@ -1,26 +1,22 @@
 """
 `Storage`: where the bytes of attachments lie, as files (``file_storage.py``) or S3 objects
-(``object_storage.py``), and its errors. It knows no limits, kinds or people. Paths derive from content
-hashes, so repeated puts change nothing. Calls block, in worker threads, and end in bounded time unless a
-network file system hangs.
+(``object_storage.py``), and its errors. Paths derive from the hashes of contents.
 """
 
 from __future__ import annotations
 
 import errno
-import hashlib
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Protocol
 
 from channels.base import AttachmentRefused, ChannelUnavailable
 
 FOLDER = "attachments"
 PATH = re.compile(rf"{FOLDER}/([0-9a-f]{{2}})/(\1[0-9a-f]{{62}})\.[a-z0-9]{{1,8}}")
-_BLOCK_BYTES = 4 * 1024 * 1024
 
 
 class Damaged(Exception):
@@ -28,7 +24,7 @@ class Damaged(Exception):
 
 
 class StorageUnreachable(OSError):
-    """A shared storage cannot be used now. The text says why and holds no secret."""
+    """A storage outside of the home cannot be used now. The text says why and holds no secret."""
 
     def __init__(self, why: str) -> None:
         super().__init__(errno.EAGAIN, why)
@@ -44,23 +40,19 @@ class StoredFile:
 
 
 class Storage(Protocol):
-    """
-    Stores contents under their paths. A temporary failure is an `OSError`.
-
-    A *mark* counts a file on a person's share; it holds a digest and no name.
-    """
+    """Stores contents under their paths. Calls block. What fails for now is an `OSError`."""
 
     name: str
     """For people: what it is and where, without secrets."""
-    is_shared: bool
-    """Whether other processes use it, too."""
+    is_elsewhere: bool
+    """It is not in the home folder, so it can be away, or hang."""
 
     def prepare(self) -> None:
         """Make the storage ready for use."""
         ...
 
     def save(self, handle: int, temporary: Path, path: str, size: int) -> bool:
-        """Store a content durably from a local file that may be moved; False if it existed (now as new)."""
+        """Store a content durably from a file that may be moved; False if it existed (now as new)."""
         ...
 
     def read(self, path: str, size: int, *, offset: int, max_bytes: int) -> bytes:
@@ -76,35 +68,19 @@ class Storage(Protocol):
         ...
 
     def remove(self, file: StoredFile) -> bool:
-        """Remove a content unless it was saved again after it was listed. Returns whether it was removed."""
+        """Remove a content unless it was saved again after it was listed."""
         ...
 
     def erase(self, path: str) -> bool:
         """Remove a content, whenever it was saved. Returns whether it existed."""
         ...
 
-    def marks(self) -> Iterator[tuple[str, str, float]]:
-        """List the marks: the person whose share a file counts on, its name, and the time of the mark."""
-        ...
-
-    def mark(self, whose: str, name: str) -> bool:
-        """Note that a file counts on a person's share. False: that was known."""
-        ...
-
-    def unmark(self, whose: str, name: str) -> None:
-        """Remove a mark."""
-        ...
-
-    def forget(self, whose: str) -> None:
-        """Remove all marks of a person."""
-        ...
-
     def owner(self, wanted: str) -> str:
-        """The squidbot that the storage belongs to: the first that asked."""
+        """Return the squidbot that the storage belongs to: the first that asked."""
         ...
 
     def probe(self) -> None:
-        """Write something, read it, and remove it again; raises the failure, if any."""
+        """Write, read and remove something."""
         ...
 
 
@@ -113,19 +89,6 @@ def check_path(path: str) -> str:
     if not PATH.fullmatch(path):
         raise ValueError(f"not the path of an attachment: {path!r}")
     return path
-
-
-def read_pieces(storage: Storage, path: str, size: int) -> Iterator[bytes]:
-    """Yield a content, verified only after the last piece. Raises FileNotFoundError, Damaged."""
-    digest = hashlib.sha256()
-    offset = 0
-    while offset < size or offset == 0:
-        piece = storage.read(path, size, offset=offset, max_bytes=_BLOCK_BYTES)
-        digest.update(piece)
-        yield piece
-        offset += _BLOCK_BYTES
-    if digest.hexdigest() != PurePosixPath(path).stem:
-        raise Damaged(path)
 
 
 class AttachmentTooLarge(AttachmentRefused):
@@ -137,11 +100,7 @@ class AttachmentsFull(AttachmentRefused):
 
 
 class AttachmentsUnavailable(ChannelUnavailable):
-    """My disk accepts no files at the moment; nothing is lost, I will try again."""
-
-
-class AttachmentsUnreachable(AttachmentsUnavailable):
-    """My file storage cannot be reached at the moment; nothing is lost, I will try again."""
+    """I cannot keep files at the moment; nothing is lost, I will try again."""
 
 
 class AttachmentGone(LookupError):
@@ -154,11 +113,11 @@ class AttachmentDamaged(AttachmentGone):
 
 @contextmanager
 def disk_errors() -> Iterator[None]:
-    """Translate an `OSError`: `AttachmentsUnavailable`, or `AttachmentsUnreachable` for a shared storage."""
+    """Translate an `OSError` to `AttachmentsUnavailable`."""
     try:
         yield
     except StorageUnreachable as error:
-        raise AttachmentsUnreachable(f"files cannot be kept: {error.strerror}") from error
+        raise AttachmentsUnavailable(f"files cannot be kept: {error.strerror}") from error
     except OSError as error:
         raise AttachmentsUnavailable(
             f"the attachments folder cannot be used: {error.strerror or type(error).__name__}",

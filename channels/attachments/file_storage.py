@@ -1,24 +1,22 @@
 """
-Attachments as files: below the home folder, or in a folder that several machines share (NFS). No locks:
-content appears by an atomic rename, and concurrent writers write the same. The sweeper renames a file away
-and puts it back if it was saved again; a kill in between is repaired at the next use. The shared folder
-``attachments`` is never created: if it is missing, nothing is mounted.
+Attachments as files: below the home folder, or in a folder elsewhere, which another machine can mount as
+well. Content appears by an atomic rename; one process of a home works, so nobody else writes. The folder
+``attachments`` elsewhere is never created: if it is missing, nothing is mounted.
 """
 
 from __future__ import annotations
 
 import errno
 import hashlib
+import math
 import os
 import re
 import secrets
-import shutil
 import stat
 import threading
-import time
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
-from contextlib import nullcontext, suppress
-from pathlib import Path
+from contextlib import suppress
+from pathlib import Path, PurePosixPath
 
 import anyio.to_thread
 import structlog
@@ -37,66 +35,56 @@ from channels.attachments.attachment_storage import (
 )
 
 TEMPORARY = "tmp"
-_SHARES = "shares"
-_ASIDE = ".removing"
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 _log = structlog.get_logger(__name__)
 
 
 class LocalFiles:
-    """A storage of files below ``root/attachments``; ``is_shared``: by processes, must exist."""
+    """A storage of files below ``root/attachments``; one ``elsewhere`` must be there. Calls block."""
 
-    def __init__(self, root: Path, *, is_shared: bool = False) -> None:
+    def __init__(self, root: Path, *, elsewhere: bool = False) -> None:
         self._root = root
         self._folder = root / FOLDER
-        self._shares = self._folder / _SHARES
-        self._temporary = self._folder / TEMPORARY
-        self.is_shared = is_shared
-        self._alone = nullcontext() if is_shared else threading.Lock()
-        """Of the threads of one process; in a shared folder a removal works without."""
+        self.temporary = self._folder / TEMPORARY
+        """Where files are written before they have a name."""
+        self.is_elsewhere = elsewhere
+        self._lock = threading.Lock()
         self.name = f"the folder {self._folder}"
 
     def prepare(self) -> None:
-        """Make the folders; in a shared one, remove files that any process left half-written in a crash."""
-        self._is_mounted()
-        for folder in (self._folder, self._temporary):
+        """Make the folders, and remove what a crash has left half-written."""
+        self._check_mount()
+        for folder in (self._folder, self.temporary):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for left in self._temporary.iterdir() if self.is_shared else ():
-            with suppress(FileNotFoundError):
-                is_old = time.time() - left.lstat().st_mtime > 86_400.0
-                if is_old and left.suffix != _ASIDE:
-                    left.unlink()
-                    _log.info("attachment.leftover_removed")
+        for left in self.temporary.iterdir():
+            left.unlink(missing_ok=True)
+            _log.info("attachment.leftover_removed")
 
     def save(self, handle: int, temporary: Path, path: str, size: int) -> bool:
-        """Store a content durably under its name."""
+        """Store a content durably from a file that may be moved; False if it existed (now as new)."""
         final = self._root / check_path(path)
-        if not self.is_shared:
+        self._check_mount()
+        if not self.is_elsewhere:
             os.fsync(handle)
-        self._is_mounted()
         final.parent.mkdir(mode=0o700, exist_ok=True)
-        with self._alone:
+        with self._lock:
             with suppress(FileNotFoundError):
                 found = final.lstat()
                 if stat.S_ISREG(found.st_mode) and found.st_size == size:
                     os.utime(final)
-                    _saved_at(final)  # it is still there: a network's file system knows a file by two names
                     return False
-            (self._copied(handle) if self.is_shared else temporary).replace(final)
+            (self._copied(handle) if self.is_elsewhere else temporary).replace(final)
         for folder in (final.parent, self._folder):
             sync(folder)
         return True
 
     def read(self, path: str, size: int, *, offset: int, max_bytes: int) -> bytes:
-        """Read a part of a content; no link is followed."""
-        final = self._root / check_path(path)
+        """Read up to ``max_bytes`` from ``offset``. Raises FileNotFoundError, or Damaged (other size)."""
         try:
-            handle = os.open(final, READ)
+            handle = os.open(self._root / check_path(path), READ)
         except FileNotFoundError:
-            self._is_mounted()
-            if not self._put_back(final):
-                raise
-            handle = os.open(final, READ)
+            self._check_mount()
+            raise
         try:
             if os.fstat(handle).st_size != size:
                 raise Damaged(path)
@@ -106,21 +94,18 @@ class LocalFiles:
 
     def find(self, path: str) -> StoredFile | None:
         """Look a content up."""
-        final = self._root / check_path(path)
         try:
-            found = final.lstat()
+            found = (self._root / check_path(path)).lstat()
         except FileNotFoundError:
-            self._is_mounted()
-            return self.find(path) if self._put_back(final) else None
+            self._check_mount()
+            return None
         return StoredFile(path, found.st_mtime, found.st_size) if stat.S_ISREG(found.st_mode) else None
 
     def list_files(self) -> Iterator[StoredFile]:
-        """List all contents."""
+        """List all contents, in no particular order."""
         if not self._folder.is_dir():
-            self._is_mounted()
+            self._check_mount()
             return
-        for left in self._temporary.glob(f"*{_ASIDE}") if self.is_shared else ():
-            self._put_back(self._folder / left.name[:2] / left.stem)
         for folder in self._folder.iterdir():
             if len(folder.name) != 2 or not folder.is_dir():
                 continue
@@ -132,75 +117,32 @@ class LocalFiles:
                         yield StoredFile(path, found.st_mtime, found.st_size)
 
     def remove(self, file: StoredFile) -> bool:
-        """Remove a content unless it was saved again."""
+        """Remove a content unless it was saved again after it was listed."""
         final = self._root / check_path(file.path)
         try:
-            with self._alone:
+            with self._lock:
                 if final.lstat().st_mtime != file.saved_at:
                     return False
-                if not self.is_shared:
-                    final.unlink()
-                    return True
-            aside = self._aside(final)
-            final.rename(aside)
-            if _saved_at(aside) != file.saved_at:
-                self._put_back(final)
-                return False
-            aside.unlink()
+                final.unlink()
         except FileNotFoundError:
             return False
         return True
 
     def erase(self, path: str) -> bool:
-        """Remove a content, also one that an interrupted removal left aside."""
-        final = self._root / check_path(path)
-        found = False
-        for one in (self._aside(final), final) if self.is_shared else (final,):
-            with suppress(FileNotFoundError):
-                one.unlink()
-                found = True
-        if not found:
-            self._is_mounted()
-        return found
-
-    def marks(self) -> Iterator[tuple[str, str, float]]:
-        """List the files that each person's folder names."""
-        if not self._shares.is_dir():
-            return
-        for folder in self._shares.iterdir():
-            found = False
-            for mark in folder.iterdir():
-                found = True
-                with suppress(FileNotFoundError):
-                    yield folder.name, mark.name, mark.lstat().st_mtime
-            if not found:
-                with suppress(OSError):  # a mark was made meanwhile
-                    folder.rmdir()
-
-    def mark(self, whose: str, name: str) -> bool:
-        """Note in an empty file that a content counts on a person's share."""
-        folder = self._shares / whose
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        """Remove a content, whenever it was saved. Returns whether it existed."""
         try:
-            os.close(os.open(folder / name, _NEW, 0o600))
-        except FileExistsError:
+            (self._root / check_path(path)).unlink()
+        except FileNotFoundError:
+            self._check_mount()
             return False
         return True
 
-    def unmark(self, whose: str, name: str) -> None:
-        """Remove that note."""
-        (self._shares / whose / name).unlink(missing_ok=True)
-
-    def forget(self, whose: str) -> None:
-        """Remove a person's folder of notes."""
-        shutil.rmtree(self._shares / whose, ignore_errors=True)
-
     def owner(self, wanted: str) -> str:
-        """Read the owner's name from a small file, which the first call makes."""
-        self._is_mounted()
-        final, made = self._folder / "owner", self._temporary / secrets.token_hex(16)
+        """Return the squidbot that the storage belongs to: the first that asked."""
+        self._check_mount()
+        final, made = self._folder / "owner", self.temporary / secrets.token_hex(16)
         if not final.exists():
-            self._temporary.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self.temporary.mkdir(mode=0o700, parents=True, exist_ok=True)
             made.write_text(wanted, encoding="ascii")
             with suppress(FileExistsError):
                 os.link(made, final)
@@ -209,10 +151,10 @@ class LocalFiles:
 
     def probe(self) -> None:
         """Write, read and remove a file."""
-        self._is_mounted()
-        self._temporary.mkdir(mode=0o700, exist_ok=True)
+        self._check_mount()
+        self.temporary.mkdir(mode=0o700, exist_ok=True)
         wanted = secrets.token_bytes(32)
-        file, final = self._temporary / secrets.token_hex(16), self._temporary / secrets.token_hex(16)
+        file, final = self.temporary / secrets.token_hex(16), self.temporary / secrets.token_hex(16)
         try:
             handle = os.open(file, _NEW, 0o600)
             try:
@@ -221,7 +163,7 @@ class LocalFiles:
             finally:
                 os.close(handle)
             file.rename(final)
-            sync(self._temporary)
+            sync(self.temporary)
             if final.read_bytes() != wanted:
                 raise StorageUnreachable(f"{self.name} returns something other than what was written")
         finally:
@@ -230,52 +172,35 @@ class LocalFiles:
 
     def _copied(self, handle: int) -> Path:
         """A durable copy beside the files, on their file system."""
-        self._temporary.mkdir(mode=0o700, exist_ok=True)
-        copy = self._temporary / secrets.token_hex(16)
-        out = os.open(copy, _NEW, 0o600)
-        try:
-            offset = 0
-            while block := os.pread(handle, 1 << 20, offset):
-                write_all(out, block)
+        self.temporary.mkdir(mode=0o700, exist_ok=True)
+        copy, offset = self.temporary / secrets.token_hex(16), 0
+        with open(os.open(copy, _NEW, 0o600), "wb") as out:  # noqa: PTH123 - it has a handle
+            while block := os.pread(handle, BLOCK_BYTES, offset):
+                out.write(block)
                 offset += len(block)
-            os.fsync(out)
-        except BaseException:
-            copy.unlink(missing_ok=True)
-            raise
-        finally:
-            os.close(out)
+            out.flush()
+            os.fsync(out.fileno())
         return copy
 
-    def _aside(self, final: Path) -> Path:
-        """Return the path of a file while it is being removed."""
-        return self._temporary / f"{final.name}{_ASIDE}"
-
-    def _put_back(self, final: Path) -> bool:
-        """Take back a removal, also one that was cut off; whether there was one."""
-        aside = self._aside(final)
-        try:
-            with suppress(FileExistsError):  # it was saved again
-                os.link(aside, final)
-            aside.unlink()
-        except FileNotFoundError:
-            return False
-        return True
-
-    def _is_mounted(self) -> None:
-        if self.is_shared and not self._folder.is_dir():
+    def _check_mount(self) -> None:
+        if self.is_elsewhere and not self._folder.is_dir():
             raise StorageUnreachable(
                 f"the folder {self._folder} does not exist: is it mounted? To create it: mkdir -m 700 "
                 f"{self._folder}"
             )
 
 
-def _saved_at(path: Path) -> float:
-    """Return a file's modification time; opening it makes a network file system ask its server."""
-    handle = os.open(path, READ)
-    try:
-        return os.fstat(handle).st_mtime
-    finally:
-        os.close(handle)
+def read_pieces(storage: Storage, path: str, size: int) -> Iterator[bytes]:
+    """Yield a content, verified only after the last piece. Raises FileNotFoundError, Damaged."""
+    digest = hashlib.sha256()
+    offset = 0
+    while offset < size or offset == 0:
+        piece = storage.read(path, size, offset=offset, max_bytes=16 * BLOCK_BYTES)
+        digest.update(piece)
+        yield piece
+        offset += 16 * BLOCK_BYTES
+    if digest.hexdigest() != PurePosixPath(path).stem:
+        raise Damaged(path)
 
 
 BLOCK_BYTES = 256 * 1024
@@ -285,8 +210,7 @@ class Writing:
     """
     One file being written; blocks.
 
-    ``head`` is its beginning, ``claimed`` the bytes counted, on ``person``'s share if any; ``disk_free`` is
-    from the start.
+    ``head`` is its beginning, ``claimed`` the bytes counted, of at most ``most``.
     """
 
     def __init__(self, temporary: Path) -> None:
@@ -298,8 +222,7 @@ class Writing:
         self.head = bytearray()
         self.size = 0
         self.claimed = 0
-        self.person: str | None = None
-        self.disk_free = 0
+        self.most: float = math.inf
 
     def write(self, block: bytes) -> None:
         """Append a block."""
@@ -360,41 +283,35 @@ async def from_handle(handle: int) -> AsyncIterator[bytes]:
         offset += len(block)
 
 
-_BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]{1,61}[a-z0-9]")
-_PREFIX = re.compile(r"[A-Za-z0-9!_.*'()-]+(?:/[A-Za-z0-9!_.*'()-]+)*")
 _S3 = "s3://"
+_BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]{1,61}[a-z0-9]")
+_PREFIX = re.compile(r"(?:/[A-Za-z0-9!_.*'()-]+)*/?")
 
 
 def place_problem(place: str) -> str | None:
     """Return what is wrong with a setting, or None."""
-    if not place:
-        return None
+    bucket, slash, prefix = place.removeprefix(_S3).partition("/")
+    path = Path(place)
     if place.startswith(_S3):
-        bucket, _, prefix = place.removeprefix(_S3).partition("/")
-        prefix = prefix.rstrip("/")
         if not _BUCKET.fullmatch(bucket):
             return (
                 "a bucket's name consists of lower-case letters, digits, '-' and '.', as in "
                 "s3://bucket/prefix"
             )
-        if prefix and (not _PREFIX.fullmatch(prefix) or {".", ".."} & set(prefix.split("/"))):
+        if not _PREFIX.fullmatch(slash + prefix) or {".", ".."} & set(prefix.split("/")):
             return (
                 "each part of the prefix consists of letters, digits, '-', '_' and '.', as in "
                 "s3://bucket/prefix"
             )
-        return None
-    path = Path(place)
-    if not path.is_absolute() or ".." in path.parts or "://" in place:
+    elif place and (not path.is_absolute() or ".." in path.parts or "://" in place):
         return "it must be s3://bucket/prefix or the absolute path of an existing folder"
     return None
 
 
 def storage_at(home_root: Path, place: str = "", options: Mapping[str, str] | None = None) -> Storage:
     """The storage of a setting; it is not accessed yet."""
-    if not place:
-        return LocalFiles(home_root)
     if not place.startswith(_S3):
-        return LocalFiles(Path(place), is_shared=True)
+        return LocalFiles(Path(place), elsewhere=True) if place else LocalFiles(home_root)
     from channels.attachments.object_storage import ObjectFiles  # noqa: PLC0415 - not for files on a disk
 
     bucket, _, prefix = place.removeprefix(_S3).partition("/")

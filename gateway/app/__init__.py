@@ -157,7 +157,6 @@ def _background(
         parts.routing.acknowledgements.run,
         stale.run,
         sweeper.run,
-        agent.attachments.count_until_cancelled,
         parts.turns.approvals.run,
         *parts.proactive.background,
     ]

@@ -18,7 +18,6 @@ from agent_core.llm.factory import Models, build_models
 from agent_core.llm.model_client import ModelClient
 from agent_core.memory.manager import MemoryManager
 from agent_core.memory_ports import MemoryPort, SearchIndexPort, SearchPort
-from agent_core.messages import InboundMessage
 from agent_core.models import Purpose, Session
 from agent_core.persona import Persona
 from agent_core.ports import LLMPort, SkillsPort, ToolPort
@@ -49,7 +48,7 @@ from gateway.proactive.owner_alerts import (
     prompt_cut,
     substitute_alert,
 )
-from gateway.routing.access import Access, Role, normalise
+from gateway.routing.access import Access, Role
 from gateway.settings import Settings
 from gateway.store.opening import memory_in_database
 from gateway.store.stores import MemoryInDatabase, Queue
@@ -59,8 +58,6 @@ if TYPE_CHECKING:
     from agent_core.tools.mcp.servers import McpServers
     from gateway.store.postgres.account_documents import AccountState
 
-_UNPROVEN = "unproven"
-"""One share for all senders who may be somebody else: nobody fills up the share of whom they imitate."""
 _PICTURES = 9
 """The most pictures of one question that a model is shown; the history has a third of it."""
 _log = structlog.get_logger(__name__)
@@ -234,20 +231,11 @@ def turn_limits(settings: Settings) -> TurnLimits:
 
 def open_attachments(settings: Settings, home: Home, access: Access) -> AttachmentStore:
     """The attachment storage of these settings; nothing is touched yet."""
-
-    def share_of(message: InboundMessage) -> str | None:
-        if access.decide(message).role is Role.OWNER:
-            return None
-        if not message.sender.verified:
-            return _UNPROVEN
-        apart = f" {message.channel}" if access.is_apart(message.channel) else ""
-        return f"{normalise(message.sender.address)}{apart}"
-
     return AttachmentStore(
         home.root,
         max_file_bytes=int(settings.attachments.max_file_mb * 1_000_000),
         max_total_bytes=int(settings.attachments.max_total_mb * 1_000_000),
-        share_of=share_of,
+        is_guest=lambda message: access.decide(message).role is not Role.OWNER,
         storage=settings.attachments.storage(home.root),
     )
 

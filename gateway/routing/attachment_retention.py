@@ -3,12 +3,11 @@ Attachments of messages: their storage, their tools, and the removal of old file
 saved again for ``keep_days``, whatever history names it: what was said about it stays. One that nothing names
 goes after `ORPHAN_AFTER_S`: it was fetched just before a crash, or its message was refused after all. What is
 still to be answered or sent keeps its files however old they are. When anything cannot be read, nothing is
-removed. Of several processes on one database, the holder of the lease sweeps.
+removed.
 """
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Awaitable, Callable
 from dataclasses import KW_ONLY, dataclass
 
@@ -25,7 +24,6 @@ ORPHAN_AFTER_S = 2 * 86_400.0
 _FIRST_AFTER_S = 300.0
 _EVERY_S = 6 * 3600.0
 _AGAIN_S = 1800.0
-_LEASE = "attachments"
 _MAX_ROWS = 200_000
 _OVER_IN = frozenset({InboxState.SETTLED, InboxState.IGNORED})
 _NOT_NOW = (StoreUnavailable, StorageUnavailable, AttachmentsUnavailable, OSError)
@@ -45,7 +43,6 @@ class AttachmentSweeper:
 
     def __post_init__(self) -> None:
         self._keep_s = self.keep_days * 86_400.0
-        self._holder = secrets.token_hex(8)
 
     async def run(self) -> None:
         """Sweep now and then until cancelled; nothing that fails comes out of here."""
@@ -54,24 +51,17 @@ class AttachmentSweeper:
             await anyio.sleep(pause_s)
             pause_s = _AGAIN_S
             try:
-                if await self.sweep_alone() is not None:
-                    pause_s = _EVERY_S
+                await self.sweep_own()
+                pause_s = _EVERY_S
             except _NOT_NOW as error:
                 _log.warning("attachments.not_swept", error=f"{type(error).__name__}: {error}")
 
-    async def sweep_alone(self) -> int | None:
-        """Do `sweep` unless another process did (None); the lease lasts until the next one is due."""
-        maintenance = self.store.maintenance
-        if await maintenance.lease(_LEASE, holder=self._holder, ttl_s=_EVERY_S) is None:
-            return None
-        try:
-            if not await self.attachments.belongs_to(maintenance.identity):
-                _log.error("attachments.of_another", remedy="give each squidbot a place of its own")
-                return 0
-            return await self.sweep()
-        except _NOT_NOW:
-            await maintenance.release_lease(_LEASE, holder=self._holder)
-            raise
+    async def sweep_own(self) -> int:
+        """Do `sweep` unless the files are those of another squidbot."""
+        if not await self.attachments.belongs_to(self.store.maintenance.identity):
+            _log.error("attachments.of_another", remedy="give each squidbot a place of its own")
+            return 0
+        return await self.sweep()
 
     async def sweep(self) -> int:
         """Remove what is due; return the number of files. Raises if not everything can be read."""

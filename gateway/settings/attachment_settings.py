@@ -55,9 +55,9 @@ class AttachmentSettings(SettingsSection):
     Files that people send and files that the bot sends.
 
     ``store``: where they are kept: ``s3://bucket/prefix``, or the absolute path of a folder that several
-    machines share (docs/attachments.md). Empty: in the home folder.
+    machines mount (docs/attachments.md). Empty: in the home folder.
     ``max_file_mb``: limit of one file. ``max_total_mb``: limit of all files together (one megabyte is a
-    million bytes); everybody except the owner together may fill half of it, and one person half of that.
+    million bytes); everybody except the owner together may fill half of it.
     squidbot removes a file after ``keep_days``; what was said about it stays.
     """
 

@@ -20,9 +20,9 @@ def storage_maker(tmp_path, request):
     def made(kind, name="one"):
         if kind == "s3":
             server = request.getfixturevalue("object_server")
-            return server.storage(f"{tmp_path.name}/{name}", limit_s=3, again_after_s=0)
+            return server.storage(f"{tmp_path.name}/{name}", limit_s=3)
         (tmp_path / name / "attachments").mkdir(parents=True, exist_ok=True)
-        return LocalFiles(tmp_path / name, is_shared=kind == "folder")
+        return LocalFiles(tmp_path / name, elsewhere=kind == "folder")
 
     return made
 

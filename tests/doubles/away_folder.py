@@ -1,33 +1,57 @@
-"""A shared folder for attachments that can be away, and a store over it that works on virtual time."""
+"""Storages of attachments outside of the home that can be away, and a store over one that works on virtual time."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import anyio.to_thread
+import obstore
 
-from channels.attachments import AttachmentStore, LocalFiles, StorageUnreachable
+from channels.attachments import AttachmentStore, LocalFiles
+from channels.attachments.object_storage import ObjectFiles
+from tests.doubles.object_server import BUCKET, KEYS, Gate
 
 
 class AwayFolder(LocalFiles):
-    """While it ``is_unreachable`` it says so; ``asked`` counts how often somebody asked whether it is there."""
+    """While it ``is_unreachable``, the folder is not there, as if nothing was mounted."""
 
     def __init__(self, root: Path) -> None:
         (root / "attachments").mkdir(parents=True)
-        super().__init__(root, is_shared=True)
-        self.is_unreachable = False
-        self.asked = 0
+        super().__init__(root, elsewhere=True)
 
-    def prepare(self) -> None:
-        self.asked += 1
-        if self.is_unreachable:
-            raise StorageUnreachable("gone")
-        super().prepare()
+    @property
+    def is_unreachable(self) -> bool:
+        return not self._folder.exists()
 
-    def save(self, handle: int, temporary: Path, path: str, size: int) -> bool:
-        if self.is_unreachable:
-            raise StorageUnreachable("gone")
-        return super().save(handle, temporary, path, size)
+    @is_unreachable.setter
+    def is_unreachable(self, away: bool) -> None:
+        unmounted = self._root / "unmounted"
+        if away != self.is_unreachable:
+            (self._folder if away else unmounted).rename(unmounted if away else self._folder)
+
+    def spoil(self, path: str, content: bytes) -> None:
+        """Put something else in the place of a content."""
+        (self._root / path).write_bytes(content)
+
+
+class AwayObjects(ObjectFiles):
+    """While it ``is_unreachable``, the server hangs up."""
+
+    def __init__(self, gate: Gate, prefix: str) -> None:
+        super().__init__(BUCKET, prefix, options={"endpoint": gate.url, **KEYS}, limit_s=3)
+        self._gate = gate
+
+    @property
+    def is_unreachable(self) -> bool:
+        return self._gate.way == "away"
+
+    @is_unreachable.setter
+    def is_unreachable(self, away: bool) -> None:
+        self._gate.way = "away" if away else "open"
+
+    def spoil(self, path: str, content: bytes) -> None:
+        """Put something else in the place of a content."""
+        obstore.put(self._client(), path, content)
 
 
 def store_over(storage: AwayFolder, home: Path) -> AttachmentStore:

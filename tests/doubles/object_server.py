@@ -83,7 +83,8 @@ class Gate:
 
     ``open``; ``away``, it hangs up; ``failing``, status 500; ``busy``, status 503; ``stuck``, no answer until the way changes;
     ``refusing``, status 403; ``broken``, the body ends in the middle; ``short``, it is whole and says that it is shorter;
-    ``wrong``, its first byte is another. The last three only of GET. ``unconditional``, status 501 for a condition.
+    ``wrong``, its first byte is another. The last three only of GET.
+    ``late``, a removal is carried out, but never answered.
     """
 
     def __init__(self, url: str) -> None:
@@ -113,14 +114,6 @@ class Gate:
                     self.send_header("content-length", "0")
                     self.end_headers()
                     return
-                if way == "unconditional" and self.headers.get("if-none-match"):
-                    gate.asked["condition"] += 1
-                    content = b"<Error><Code>NotImplemented</Code></Error>"
-                    self.send_response(501)
-                    self.send_header("content-length", str(len(content)))
-                    self.end_headers()
-                    self.wfile.write(content)
-                    return
                 there = http.client.HTTPConnection(target.hostname, target.port, timeout=120)
                 try:
                     headers = {
@@ -134,6 +127,10 @@ class Gate:
                         gate.aged.discard(name)
                     if self.command == "GET" and "list-type" in self.path:
                         content = _LISTED.sub(gate.listed, content)
+                    if way == "late" and (self.command == "DELETE" or self.path.endswith("?delete")):
+                        gate.asked["removal"] += 1
+                        self.close_connection = True
+                        return
                     self.reply(answer, content, way, name)
                 finally:
                     there.close()

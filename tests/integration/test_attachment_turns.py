@@ -110,7 +110,7 @@ async def test_a_full_disk_is_in_the_status_and_told_to_the_owner(home, monkeypa
                 ):
                     await anyio.sleep(0.02)
         assert "No space left on device" in told[0].text
-        files = (await one.built.status.read())["attachments"]["away"]
+        files = (await one.built.status.read())["attachments"]
         assert (
             files
             == "messages with files wait: the attachments folder cannot be used: No space left on device"

@@ -13,8 +13,7 @@ from agent_core.tools.mcp import definitions as mcp_limits
 from agent_core.tools.shell.proxy import ProxyLimits
 from agent_core.tools.web import pdf, pdf_child, web_fetch
 from agent_core.tools.web.web_client import WebLimits
-from channels.attachments import object_storage
-from channels.email.receive import verification_queue
+from channels.attachments import attachment_store, object_storage
 from gateway.app import daemon
 from gateway.proactive import background_jobs
 from gateway.settings import Settings
@@ -78,8 +77,8 @@ TOLD = [
     ("mcp.md", "waiting | {}, ", server_connection._MAX_AT_ONCE),
     ("mcp.md", ", {} |", server_connection._MAX_WAITING),
     ("attachments.md", "A request takes at most {:g} s", object_storage._REQUEST_LIMIT_S),
-    ("attachments.md", "{:,} in all", verification_queue.MAX_MAILS),
-    ("attachments.md", "Beyond {} waiting mails", verification_queue.MAX_OF_SENDER),
+    ("attachments.md", "for {} minutes a message", IN_WORDS[object_storage._LATE_S / 60]),
+    ("attachments.md", "not answered for {:g} s", attachment_store._LIMIT_S),
     ("postgres-cases.md", "waits for {} minutes", IN_WORDS[daemon._DATABASE_WAIT_S / 60]),
     ("postgres.md", "the server lets go after {} seconds", _LIMITS["idle_in_transaction_session_timeout"].removesuffix("s")),
     ("postgres.md", "if that was its lease, after {}", IN_WORDS[LEASE_IDLE_S]),

@@ -45,33 +45,11 @@ class MailAttachmentKeeper:
         self._max_files = config.max_files
         self._max_bytes = int(config.max_files_mb * 1_000_000)
 
-    def is_slow(self, message: InboundMessage, mail: ParsedMail | None) -> bool:
-        """Return True if storing a mail's files may be slow, so that no other mail should wait for it."""
-        if self._store is None or not self._store.is_shared or mail is None or not mail.attachments:
-            return False
-        return message.addressed and self._knows(message.sender.address)
-
-    @property
-    def is_unreachable(self) -> bool:
-        """Return True if the file storage did not respond to the last request."""
-        return self._store is not None and self._store.is_unreachable
-
-    async def ready(self) -> None:
-        """Check whether the storage responds. Raises `AttachmentsUnavailable`: it does not."""
-        if self._store is not None:
-            await self._store.ready()
-
-    def without_files(self, message: InboundMessage, mail: ParsedMail) -> InboundMessage:
-        """The message without its files, which cannot be waited for."""
-        why = "the file storage does not respond, and too many mails are waiting for it"
-        return _noted(message, [(note, why) for note in mail.attachments])
-
     async def keep(self, message: InboundMessage, mail: ParsedMail | None) -> InboundMessage:
         """
         Return the message with its files, and a note about those not stored.
 
-        Raises AttachmentsUnavailable (do not accept the mail) or AttachmentsUnreachable (others can be
-        accepted).
+        Raises AttachmentsUnavailable: do not accept the mail.
         """
         if mail is None or not mail.attachments or not message.addressed:
             return message

@@ -8,9 +8,7 @@ set aside and retried (`fetching`).
 
 from __future__ import annotations
 
-import random
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
@@ -21,11 +19,9 @@ import anyio.lowlevel
 import anyio.to_thread
 import structlog
 
-from agent_core.backoff import Backoff, BackoffPolicy
 from agent_core.messages import Amendment, InboundMessage
 from agent_core.text import one_line
-from channels.attachments import AttachmentsUnreachable
-from channels.base import ChannelUnavailable, Inbox
+from channels.base import Inbox
 from channels.email.imap.housekeeping import FileCopy, Housekeeping
 from channels.email.imap.mailbox import HEADER_BYTES, Mailbox, MailInfo, Selected
 from channels.email.mail_position import Position
@@ -122,9 +118,6 @@ class MailReceiver:
         self._waiting = VerificationQueue(parts.verify, start=start, news=self._verification_came)
         self._suspects = parts.suspects
         self._looking = False
-        self._asking = anyio.Lock()
-        """Held by the one mail that asks the storage for all whether it answers."""
-        self._keeping = anyio.CapacityLimiter(4)
         self._read_to = 0
         self._ahead: set[int] = set()
         """Mails of the owner behind that, which were read all the same."""
@@ -211,8 +204,7 @@ class MailReceiver:
                 patience_s = max(patience_s - (anyio.current_time() - began), 0.0)
                 await self._take_verified()
                 while self._waiting.full:
-                    with anyio.move_on_after(5.0):  # the storage may have become known as away
-                        await self._waiting.wait_for_change()
+                    await self._waiting.wait_for_change()
                     await self._take_verified()
             if self._read_to < chunk[-1]:
                 # What is older than the first start, or was deleted before we came to it.
@@ -315,68 +307,47 @@ class MailReceiver:
             self._withheld.add(info.uid, self._now())  # once more, when the machine may be less busy
             return
         senders = frozenset(filter(None, [sender_of(arrival.headers)]))
-        mail = ReadMail(info, raw, arrival, senders, is_owners=self._intake.is_owners(senders))
-        self._waiting.add(mail, self._intake.open_question(arrival))
+        self._waiting.add(ReadMail(info, raw, arrival, senders), self._intake.open_question(arrival))
 
     async def _take_verified(self) -> None:
         """Take in what waits for no proof any more; the position goes no further than to what does."""
         if ready := self._waiting.pop_ready():
             await self._take(sorted(ready, key=lambda mail: mail.info.uid not in self._ahead))
-        if self._keeper is not None and self._keeper.is_unreachable:
-            self._waiting.release_idle()
 
     async def _take(self, ready: Sequence[ReadMail]) -> None:
         messages: list[InboundMessage] = []
         copies: list[OwnCopy] = []
         reports: list[tuple[str, BounceReport, bool]] = []
-        behind: set[str] = set()
-        through: list[MailInfo] = []
         for mail in ready:
             await anyio.lowlevel.checkpoint()  # judging a whole batch takes 50 ms
-            if not mail.senders.isdisjoint(behind):
-                self._waiting.return_mail(mail)
-                continue
-            if mail.is_left:
-                behind |= mail.senders  # others have their turn before the next one
-                self._mailbox.nudge()
             taken = await self._message_of(mail)
-            if taken is None:
-                behind |= mail.senders
-                continue
-            through.append(mail.info)
             if isinstance(taken, OwnCopy):
                 copies.append(taken)
             else:
                 messages.append(taken)
                 with self._suspects.in_flight(self._name(mail.info)):
                     reports += await self._reports(taken, mail.raw, mail.arrival)
-        for info in through:
-            self._withheld.discard(info.uid)
+        for mail in ready:
+            self._withheld.discard(mail.info.uid)
         await self._take_in(messages, copies, reports)
-        self._suspects.through(map(self._name, through))
+        self._suspects.through(self._name(mail.info) for mail in ready)
         for _, report, _ in reports:
             self._undelivered(report)
         for copy in copies:
             await self._file(copy)
 
-    async def _message_of(self, mail: ReadMail) -> InboundMessage | OwnCopy | None:
-        """Return the message with its files; None if it waits for those, or is not handed out again."""
-        if mail.is_left and not self._waiting.has_room:
-            self._waiting.return_mail(mail, self._waiting.wait_for_change)
-            return None
-        if mail.is_left and not await self._fetch_again(mail):
-            return None
-        taken: InboundMessage | OwnCopy | None = mail.complete
-        if taken is None and mail.arrival is not None:
-            headers = mail.arrival.headers
-            ours = await self._server_ids.translate_references(self._inbox, headers.references())
-            for given, own in list(ours.items()):
-                if not await self._repeats.has_written_to(own, claimed_senders(headers)):
-                    del ours[given]
-            taken = self._taken(mail.arrival, mail.verification or Verification(), ours)
-            if isinstance(taken, InboundMessage):
-                return await self._completed(mail, taken)
-        return taken
+    async def _message_of(self, mail: ReadMail) -> InboundMessage | OwnCopy:
+        """Return the message with its files. Raises AttachmentsUnavailable."""
+        headers = mail.arrival.headers
+        ours = await self._server_ids.translate_references(self._inbox, headers.references())
+        for given, own in list(ours.items()):
+            if not await self._repeats.has_written_to(own, claimed_senders(headers)):
+                del ours[given]
+        taken = self._taken(mail.arrival, mail.verification or Verification(), ours)
+        if not isinstance(taken, InboundMessage):
+            return taken
+        message = await self._repeats.remove_repeats(taken, mail.arrival)
+        return message if self._keeper is None else await self._keeper.keep(message, mail.arrival.mail)
 
     async def _take_in(
         self,
@@ -406,69 +377,18 @@ class MailReceiver:
         self._server_ids.note_commit(news)
         self.position = position
 
-    async def _completed(self, mail: ReadMail, message: InboundMessage) -> InboundMessage | None:
-        """Return the message with its files; None: it waits for them, so that no other mail has to."""
-        message = await self._repeats.remove_repeats(message, mail.arrival)
-        if mail.arrival is None or self._keeper is None:
-            return message
-        if not self._keeper.is_slow(message, mail.arrival.mail):
-            return await self._keeper.keep(message, mail.arrival.mail)
-        if self._keeper.is_unreachable and mail.gives_up_files and mail.arrival.mail is not None:
-            return self._keeper.without_files(message, mail.arrival.mail)
-        if self._keeper.is_unreachable:
-            mail.leave()
-            self._waiting.return_mail(mail, partial(self._wait_for_storage, self._keeper, mail))
-        else:
-            self._waiting.return_mail(mail, partial(self._keep, self._keeper, mail, message))
-        return None
-
-    async def _fetch_again(self, mail: ReadMail) -> bool:
-        """Fetch a mail whose bytes were released; returns whether it came."""
-        raw = (await self._fetcher.raw_mails([mail.info])).get(mail.info.uid)
-        mail.is_left = False
-        if raw is None:
-            await self._set_aside([mail.info.uid])
-            return False
-        mail.raw, mail.arrival = raw, await self._read(mail.info, raw)
-        return True
-
-    async def _wait_for_storage(self, keeper: MailAttachmentKeeper, mail: ReadMail) -> None:
-        """Wait until it makes sense to fetch a mail again: its files can be kept, or are given up."""
-        backoff = Backoff(BackoffPolicy(first_s=2.0, cap_s=60.0, factor=1.75, jitter=0.2))
-        while keeper.is_unreachable and not self._waiting.is_crowded(mail):
-            await anyio.sleep(backoff.note_failure(random=random.random()))
-            if not self._asking.locked():
-                async with self._asking:
-                    with suppress(ChannelUnavailable):
-                        await keeper.ready()
-        mail.gives_up_files = keeper.is_unreachable
-
-    async def _keep(self, keeper: MailAttachmentKeeper, mail: ReadMail, message: InboundMessage) -> None:
-        """Have the files of a mail kept, beside the loop; if the storage is away, it is fetched again."""
-        assert mail.arrival is not None, "it has files"
-        assert mail.arrival.mail is not None, "it has files"
-        try:
-            async with self._keeping:
-                mail.complete = await keeper.keep(message, mail.arrival.mail)
-        except AttachmentsUnreachable as error:
-            _log.warning("mail.files_wait", uid=mail.info.uid, reason=str(error))
-            mail.leave()
-            await self._wait_for_storage(keeper, mail)
-
     async def _reports(
-        self, message: InboundMessage, raw: bytes, arrival: Arrival | None
+        self, message: InboundMessage, raw: bytes, arrival: Arrival
     ) -> list[tuple[str, BounceReport, bool]]:
         """Return mails of ours that a bounce reports as failed, each with True if there is evidence."""
-        if message.context.refused != BOUNCE or (arrival and arrival.trouble == KILLS):
+        if message.context.refused != BOUNCE or arrival.trouble == KILLS:
             return []
         report = await anyio.to_thread.run_sync(partial(read_report, raw, account=self._intake.account))
         if report is None:
             return []
-        evident: Collection[str] = ()
-        if arrival is not None:
-            verified = message.sender.address if message.sender.verified else ""
-            outside = bool(arrival.headers.all("authentication-results"))
-            evident = self._bounced(report, outside, verified)
+        verified = message.sender.address if message.sender.verified else ""
+        outside = bool(arrival.headers.all("authentication-results"))
+        evident = self._bounced(report, outside, verified)
         found: list[tuple[str, BounceReport, bool]] = []
         for message_id in report.message_ids:
             # Nobody can name an id that has not left us, so whoever reports it says that it did.

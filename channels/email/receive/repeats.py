@@ -25,14 +25,14 @@ class Repeats:
         self._inbox = inbox
         self._intake = intake
 
-    async def remove_repeats(self, message: InboundMessage, arrival: Arrival | None) -> InboundMessage:
+    async def remove_repeats(self, message: InboundMessage, arrival: Arrival) -> InboundMessage:
         """
         With what the store calls the mail that it answers, and without what it repeats of that. Unless we
         have written it to its sender, the subject is somebody else's, and nothing is known of what is quoted:
         anybody can make up an id like ours, or pass a mail of ours on.
         """
         route = route_of(message.context)
-        if not route.answers or arrival is None:
+        if not route.answers:
             return message
         key, sent = await self._sent(route.answers)
         route = replace(route, answers="")

@@ -1,8 +1,7 @@
 """
 The queue of mails that wait for the verification of their sender, beside the receiving loop. A domain chooses
-how slow its DNS is, so a waiting mail delays only later ones of its sender; so does a mail whose files are
-being stored. The queue is bounded per domain and in all, and in memory only: the mailbox position stays
-before it. While the storage for files is away, mails wait without their bytes and are fetched again.
+how slow its DNS is, so a waiting mail delays only later ones of its sender. The queue is bounded per domain
+and in all, and in memory only: the mailbox position stays before it.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ from typing import Any
 import anyio
 import structlog
 
-from agent_core.messages import InboundMessage
 from channels.email.imap.mailbox import MailInfo
 from channels.email.receive.mail_intake import Arrival
 from channels.email.trust.dkim_alignment import Verification
@@ -24,8 +22,6 @@ VERIFICATIONS_AT_ONCE = 8
 MAX_OF_DOMAIN = 100
 MAX_BYTES = 64_000_000
 MAX_MAILS = 2_000
-MAX_OF_SENDER = 200
-"""The most mails that wait for an unreachable file storage; any more go on without files."""
 TOO_MUCH = "too many mails of its domain are waiting for DNS"
 Verify = Callable[[bytes, str], Awaitable[Verification]]
 _log = structlog.get_logger(__name__)
@@ -33,26 +29,13 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(slots=True, eq=False)
 class ReadMail:
-    """
-    A parsed mail, its claimed sender, and the proof; None: still searched.
-
-    ``complete`` is the message with stored files. If ``is_left`` its bytes must be fetched again.
-    """
+    """A parsed mail, its claimed sender, and the proof; None: still searched."""
 
     info: MailInfo
     raw: bytes
-    arrival: Arrival | None
+    arrival: Arrival
     senders: frozenset[str] = frozenset()
     verification: Verification | None = Verification()  # noqa: RUF009 - a frozen value
-    complete: InboundMessage | None = None
-    is_owners: bool = False
-    is_left: bool = False
-    gives_up_files: bool = False
-    """Too many others wait for it to wait for the storage."""
-
-    def leave(self) -> None:
-        """Release the bytes."""
-        self.raw, self.arrival, self.is_left = b"", None, True
 
 
 class VerificationQueue:
@@ -104,13 +87,6 @@ class VerificationQueue:
             self._notify()
         return ready
 
-    def return_mail(self, mail: ReadMail, until: Callable[[], Awaitable[None]] | None = None) -> None:
-        """Put a mail back. It is returned again in its place after ``until`` has ended."""
-        self._mails[mail.info.uid] = mail
-        if until is not None:
-            verification, mail.verification = mail.verification, None
-            self._start(self._later, mail, verification, until)
-
     def __contains__(self, uid: object) -> bool:
         return uid in self._mails
 
@@ -124,24 +100,6 @@ class VerificationQueue:
         size = sum(len(mail.raw) for mail in self._mails.values())
         return size > MAX_BYTES or len(self._mails) > 2 * MAX_MAILS
 
-    @property
-    def has_room(self) -> bool:
-        """Return True if another mail may be fetched again: those at work hold few enough bytes."""
-        return sum(len(mail.raw) for mail in self._mails.values() if mail.verification is None) <= MAX_BYTES
-
-    def release_idle(self) -> None:
-        """Release the bytes of all mails that wait only behind others."""
-        for mail in self._mails.values():
-            if mail.verification is not None and mail.complete is None:
-                mail.leave()
-
-    def is_crowded(self, mail: ReadMail) -> bool:
-        """Return True if too many wait for this mail to wait for its files; the owner's waits longest."""
-        if len(self._mails) > MAX_MAILS and not mail.is_owners:
-            return True
-        others = (other.senders for other in self._mails.values() if other is not mail)
-        return sum(not mail.senders.isdisjoint(senders) for senders in others) >= MAX_OF_SENDER
-
     async def wait_for_proofs(self, uid: int) -> None:
         """Wait until no proof is being looked for, for mails from this UID on."""
         while any(mail.verification is None and mail.info.uid >= uid for mail in self._mails.values()):
@@ -150,13 +108,6 @@ class VerificationQueue:
     async def wait_for_change(self) -> None:
         """Wait until the next search for a proof has ended, or a mail was taken."""
         await self._news.wait()
-
-    async def _later(
-        self, mail: ReadMail, verification: Verification | None, until: Callable[[], Awaitable[None]]
-    ) -> None:
-        await until()
-        mail.verification = verification
-        self._settled()
 
     async def _find(self, verify: Verify, mail: ReadMail, sender: str, domain: str) -> None:
         room = self._rooms.setdefault(domain, anyio.CapacityLimiter(VERIFICATIONS_AT_ONCE))

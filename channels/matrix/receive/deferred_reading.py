@@ -11,7 +11,7 @@ import json
 import random
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, ExitStack, suppress
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 
 import anyio
@@ -54,19 +54,6 @@ class _SenderQueue:
     """Nothing more is fetched."""
     dropped: bool = False
     """The bot has left the room."""
-    places: ExitStack = field(default_factory=ExitStack)
-    """What it takes from others while something is fetched."""
-    has_places: bool = False
-
-    async def take_place(self, share: anyio.CapacityLimiter) -> None:
-        """Wait for a place; it can be left by anybody."""
-        await share.acquire_on_behalf_of(self)
-        self.places.callback(share.release_on_behalf_of, self)
-
-    def leave_places(self) -> None:
-        """Give back all of them."""
-        self.has_places = False
-        self.places.close()
 
 
 class DeferredReading:
@@ -106,8 +93,6 @@ class DeferredReading:
         self._slots = anyio.CapacityLimiter(_AT_ONCE)
         self._shares: dict[str, anyio.CapacityLimiter] = {}
         """Of people, and of the servers that they are at."""
-        self._asking = anyio.Lock()
-        """Held by the one queue that asks the store whether it answers again."""
         self._news = anyio.Event()
 
     def load(self, text: str | None) -> dict[str, str]:
@@ -197,33 +182,23 @@ class DeferredReading:
                 _log.error("matrix.file_blocked", error=str(error), room=room_id)
                 with anyio.CancelScope() as queue.scope:
                     if not queue.hurried:
-                        await self._store_answers(backoff)
+                        await anyio.sleep(backoff.note_failure(random=random.random()))
                 queue.scope = None
 
-    async def _store_answers(self, backoff: Backoff) -> None:
-        """Wait until it seems worth trying again; a queue that becomes too long waits no longer."""
-        await anyio.sleep(backoff.note_failure(random=random.random()))
-        async with self._asking:
-            while True:
-                with suppress(AttachmentsUnavailable):
-                    return await self._downloads.ready()
-                await anyio.sleep(backoff.note_failure(random=random.random()))
-
     async def _work_on(self, room_id: str, sender: str, queue: _SenderQueue) -> None:
-        """Work off a queue until it is empty or has no places. Raises AttachmentsUnavailable."""
+        """Work off a queue until it is empty. Raises AttachmentsUnavailable."""
         server = sender.partition(":")[2]
         try:
-            await queue.take_place(self._share(sender, 2))
-            if not self._is_owner(sender):
-                await queue.take_place(self._share(server, _AT_ONCE_PER_SERVER))
-                await queue.take_place(self._slots)
-            queue.has_places = True
-            while queue.has_places and self._queues.get((room_id, sender)) is queue:
-                item = queue.items[0]
-                read = await self._fetched(queue, item)
-                await self._hand_over(room_id, sender, queue, item, read)
+            async with AsyncExitStack() as places:
+                await places.enter_async_context(self._share(sender, 2))
+                if not self._is_owner(sender):
+                    await places.enter_async_context(self._share(server, _AT_ONCE_PER_SERVER))
+                    await places.enter_async_context(self._slots)
+                while self._queues.get((room_id, sender)) is queue:
+                    item = queue.items[0]
+                    read = await self._fetched(queue, item)
+                    await self._hand_over(room_id, sender, queue, item, read)
         finally:
-            queue.leave_places()
             self._shares = {one: share for one, share in self._shares.items() if _is_used(share)}
 
     def _share(self, of: str, queues: int) -> anyio.CapacityLimiter:
@@ -244,7 +219,7 @@ class DeferredReading:
         brought = None
         if not queue.hurried:  # it may have become so meanwhile
             with anyio.CancelScope() as queue.scope:
-                brought = await self._downloads.fetch_file(message, slow=queue.leave_places)
+                brought = await self._downloads.fetch_file(message)
         queue.scope = None
         if brought is None:
             brought = self._downloads.without_file(message)

@@ -72,32 +72,15 @@ class Downloads:
             for number, message in enumerate(messages)
         ]
 
-    async def fetch_file(
-        self, message: InboundMessage, *, slow: Callable[[], None] = lambda: None
-    ) -> InboundMessage:
-        """Return the message with its file or why not; ``slow`` on a hang. Raises AttachmentsUnavailable."""
+    async def fetch_file(self, message: InboundMessage) -> InboundMessage:
+        """Return the message with its file or the reason why not. Raises AttachmentsUnavailable."""
         found: dict[int, Attachment | str] = {}
         if self._store is not None and self.needs_fetch(message):
-            if self._store.is_unreachable:  # one asks for all, see `ready`
-                raise AttachmentsUnavailable("the file storage does not respond")
-
-            async def watch(store: AttachmentStore) -> None:
-                await store.wait_unavailable()
-                slow()
-
             try:
-                async with anyio.create_task_group() as tasks:
-                    tasks.start_soon(watch, self._store)
-                    await self._round(self._store, [message], [0], found)
-                    tasks.cancel_scope.cancel()
+                await self._round(self._store, [message], [0], found)
             except* AttachmentsUnavailable as group:
                 raise _first(group) from group
         return self._finished(message, found.get(0))
-
-    async def ready(self) -> None:
-        """Check whether the storage responds. Raises `AttachmentsUnavailable`: it does not."""
-        if self._store is not None:
-            await self._store.ready()
 
     def without_file(self, message: InboundMessage) -> InboundMessage:
         """The message without its file, for which there is no time."""

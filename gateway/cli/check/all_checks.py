@@ -274,7 +274,7 @@ async def _check_live(report: CheckReport, settings: Settings, home: Home) -> No
 async def _check_storage(report: CheckReport, settings: Settings, home: Home) -> None:
     """Try the storage for files, if it is not the home's own."""
     storage = settings.attachments.storage(home.root)
-    if storage.is_shared:
+    if storage.is_elsewhere:
         try:
             with anyio.fail_after(_STORAGE_LIMIT_S):
                 answer = await anyio.to_thread.run_sync(storage_answers, storage, abandon_on_cancel=True)

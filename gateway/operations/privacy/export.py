@@ -19,7 +19,7 @@ from agent_core import files
 from agent_core.models import MemoryScope
 from agent_core.storage.layout import Layout, folder_name
 from channels.attachments import PATH, Damaged, LocalFiles, Storage, StorageUnreachable
-from channels.attachments.attachment_storage import read_pieces
+from channels.attachments.file_storage import read_pieces
 from gateway.errors import GatewayError
 from gateway.operations.privacy.inventory import Person, PersonFiles, Share, find_files, is_person_data
 from gateway.operations.privacy.personal_histories import StoredHistories, open_histories
@@ -68,7 +68,12 @@ def export_person(
 
 
 def _export(  # noqa: PLR0917 - what `export_person` was given
-    kept: StoredHistories, database: QueuePlace, person: Person, target: Path, now: datetime, storage: Storage
+    kept: StoredHistories,
+    database: QueuePlace,
+    person: Person,
+    target: Path,
+    now: datetime,
+    storage: Storage,
 ) -> PersonFiles:
     found = find_files(kept, database, person)
     try:

@@ -21,7 +21,7 @@ from typing import Any
 from agent_core.models import ScopeKind
 from agent_core.storage.history_lines import encode_object
 from agent_core.storage.layout import Layout
-from channels.attachments import LocalFiles, Storage, digest_of
+from channels.attachments import LocalFiles, Storage
 from gateway.operations.backup.contents import known_backups
 from gateway.operations.privacy.erasure_journal import begin, finish, merge_journal
 from gateway.operations.privacy.inventory import (
@@ -35,7 +35,6 @@ from gateway.operations.privacy.inventory import (
 from gateway.operations.privacy.personal_histories import KeptDocument, StoredHistories, open_histories
 from gateway.operations.privacy.personal_workspace_files import files_of_person, forget_files
 from gateway.operations.privacy.repetition_report import identifying_words, places_of
-from gateway.routing.access import normalise
 from gateway.store.personal_rows import personal_transaction
 from gateway.store.place import QueuePlace
 from gateway.store.sql.erasure_statements import Gone, anonymise_origins, erase, named_files
@@ -104,7 +103,7 @@ def _forget(
     repeated = tuple(places_of(kept, database, found, identifying_words(kept, found)))
     if only_look:
         return ErasureResult(counts, 0, (), backups, repeated)
-    if storage.is_shared:
+    if storage.is_elsewhere:
         storage.probe()  # before anything is changed
     begin(layout, found)
     if database.exists():
@@ -119,9 +118,6 @@ def _forget(
     _forget_documents(kept, found, turns)
     forget_files(layout.home, layout.workspace, found)
     left = _remove_attachments(kept, database, found, storage)
-    places = ["", *(f" {share.key.channel}" for share in found.shares)]
-    for name in {f"{normalise(address)}{place}" for address in person.addresses for place in places}:
-        storage.forget(digest_of(name))
     kept.finish()
     finish(layout, person)
     counts["attachments"] = total - left

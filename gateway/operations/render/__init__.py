@@ -58,7 +58,7 @@ def status(report: Mapping[str, Any]) -> str:
     lines += _shell(report.get("shell") or {})
     lines += _mcp(report.get("mcp") or {})
     lines += _speech(report.get("speech") or {})
-    lines += _attachments(report.get("attachments") or {})
+    lines += [f"files      {plain_line(report['attachments'])}"] if report.get("attachments") else []
     for head, found in (
         ("not done yet:", report.get("trying") or []),
         ("needs you (squidbot inbox show|retry|drop ID):", report.get("stuck") or []),
@@ -151,13 +151,6 @@ def _speech(one: Mapping[str, Any]) -> list[str]:
         return []
     trouble = f"; the last one was not: {plain_line(one['trouble'])}" if one["trouble"] else ""
     return [f"speech     {one['spoken']} answers spoken, {one['not_spoken']} not{trouble}"]
-
-
-def _attachments(one: Mapping[str, Any]) -> list[str]:
-    if not one:
-        return []
-    answers = "answers" if one["asked"] else "not used yet"
-    return [f"files      {plain_line(one['away'] or one['store'] + ' ' + answers)}"]
 
 
 def inbox_rows(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -84,7 +84,7 @@ def test_there_are_sockets_of_tcp_alone_and_only_where_it_is_said(machine):
     ]
     for arguments in (*tcp, *others):
         without = answer(filter_program(machine, 7), number, *arguments, architecture=architecture)
-        connects = filter_program(machine, 7, connects=True)
+        connects = filter_program(machine, 7, sockets="tcp")
         found = answer(connects, number, *arguments, architecture=architecture)
         assert without == EPERM
         assert found == (ALLOWED if arguments in tcp else EPERM), arguments

@@ -177,7 +177,7 @@ async def test_a_disk_that_takes_no_more_is_temporary_and_leaves_nothing(store, 
     assert refused.value.temporary
     assert len(files_in(tmp_path)) == 1
     assert told == ["the attachments folder cannot be used: File too large"]
-    assert store.state()["attachments"]["away"] == f"messages with files wait: {told[0]}"
+    assert store.state()["attachments"] == f"messages with files wait: {told[0]}"
     await store.save("a", "", content)
     assert store.state() == {}
 
@@ -194,7 +194,7 @@ async def test_a_storage_that_is_away_is_told_once_until_it_is_back(tmp_path):
         for content in (b"two", b"three"):
             with pytest.raises(AttachmentsUnavailable):
                 await store.save("a", "", content)
-        assert told == ["gone"] * times
+        assert len(told) == times
         folder.is_unreachable = False
         await store.save("a", "", b"four")
 

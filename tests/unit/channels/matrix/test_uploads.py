@@ -122,7 +122,7 @@ async def test_a_file_that_cannot_be_read_to_its_end_is_no_broken_link(tmp_path,
                 raise LinkBroken("the body ended", maybe_taken=False) from error
 
     (tmp_path / "shared/attachments").mkdir(parents=True)
-    storage = Spoiled(tmp_path / "shared", is_shared=True)
+    storage = Spoiled(tmp_path / "shared", elsewhere=True)
     it = Setup(tmp_path, server=Breaks(), store=AttachmentStore(tmp_path / "home", storage=storage))
     file = await it.store.save("a.txt", "text/plain", b"content")
     if isinstance(trouble, StorageUnreachable):
