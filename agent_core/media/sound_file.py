@@ -101,7 +101,7 @@ def _last_position(content: bytes, serial: bytes) -> int:
 # ── WAV ──
 
 
-def _wav_chunks(content: bytes) -> Iterator[tuple[bytes, int, int]]:
+def wav_chunks(content: bytes) -> Iterator[tuple[bytes, int, int]]:
     """Yield the name, the place and the told size of each chunk's content. Raises `NotAudio`: endless."""
     at = 12
     for _ in range(_MAX_PARTS):
@@ -115,7 +115,7 @@ def _wav_chunks(content: bytes) -> Iterator[tuple[bytes, int, int]]:
 
 def _wav_seconds(content: bytes) -> float:
     per_second, total = 0.0, 0
-    for name, body, size in _wav_chunks(content):
+    for name, body, size in wav_chunks(content):
         if name == b"fmt " and not per_second:
             hz, per_second = (int.from_bytes(content[at : at + 4], "little") for at in (body + 4, body + 8))
             per_second = per_second or hz * content[body + 2] * content[body + 14] / 8  # some write none

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import array
+import sys
 from dataclasses import dataclass
+from itertools import islice
 from typing import Protocol
 
-from agent_core.media.sound_file import Sound, opus_in
+from agent_core.media.sound_file import Sound, opus_in, wav_chunks, waveform_of
+
+_MAX_LEVELS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +53,32 @@ def spoken_of(content: bytes) -> tuple[str, Sound | None]:
     if content.startswith(b"OggS"):
         return "audio/ogg", opus_in(content)
     if content.startswith(b"RIFF") and content[8:12] == b"WAVE":
-        return "audio/wav", None
+        return "audio/wav", wave_in(content)
     if content.startswith((b"ID3", b"\xff\xfb", b"\xff\xf3", b"\xff\xf2")):
         return "audio/mpeg", None
     raise ValueError("neither Ogg, WAV nor MP3")
+
+
+def wave_in(content: bytes) -> Sound | None:
+    """Return the sound of a WAV of 16 bits, else None. A stream says nothing true of its size."""
+    rate, channels = 0, 0
+    for name, body, size in islice(wav_chunks(content), 1000):
+        if name == b"fmt ":
+            if content[body : body + 2] != b"\x01\0" or content[body + 14 : body + 16] != b"\x10\0":
+                return None
+            channels = int.from_bytes(content[body + 2 : body + 4], "little")
+            rate = int.from_bytes(content[body + 4 : body + 8], "little")
+        elif name == b"data" and rate and channels:
+            return _levels_of(content[body : body + size], rate * channels)
+    return None
+
+
+def _levels_of(pcm: bytes, per_s: int) -> Sound | None:
+    samples = array.array("h", pcm[: len(pcm) // 2 * 2])
+    if sys.byteorder == "big":
+        samples.byteswap()
+    if not 0 < len(samples) / per_s <= 24 * 3600:
+        return None
+    step = max(1, per_s // 50, len(samples) // _MAX_LEVELS)
+    levels = [max(map(abs, samples[first : first + step : 8])) for first in range(0, len(samples), step)]
+    return Sound(len(samples) / per_s, waveform_of(levels))

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from agent_core.media.sound_file import WAVEFORM_MAX, opus_in, waveform_of
 from agent_core.media.speech import spoken_of
-from devservers.speech import opus_of
+from devservers.speech import opus_of, wav_of
 from tests.sounds import ogg_page
 
 
@@ -21,6 +21,15 @@ def test_the_duration_is_that_of_the_samples(seconds):
     assert 1 <= len(sound.waveform) <= 100
     assert max(sound.waveform) == WAVEFORM_MAX
     assert min(sound.waveform) == 0
+
+
+def test_a_wav_of_a_stream_is_read_to_its_end():
+    """Its header says that it is endless; what is there counts."""
+    media_type, sound = spoken_of(wav_of(2.0))
+    assert media_type == "audio/wav"
+    assert sound is not None
+    assert sound.duration_s == pytest.approx(2.0)
+    assert sound.waveform[-1] > sound.waveform[10] > sound.waveform[0]  # the tone swells
 
 
 @pytest.mark.parametrize(
@@ -45,6 +54,8 @@ def test_damaged_sounds_raise_nothing(noise, at):
     """Whatever stands in the middle of a file, it has a sound or none."""
     good = opus_of(1.0)
     opus_in(good[:at] + noise + good[at:])
+    wave = wav_of(0.2)
+    spoken_of(wave[:12] + noise + wave[12 + at % 40 :])
 
 
 @pytest.mark.parametrize(
@@ -52,8 +63,10 @@ def test_damaged_sounds_raise_nothing(noise, at):
     [
         (ogg_page([b"OpusHead" + bytes(11)]), ogg_page([b""] * 255), 20_000),
         (ogg_page([b"OpusHead" + bytes(11)]) + ogg_page([b"x"] * 2), ogg_page([]), 200_000),
+        (wav_of(0.1)[:36], b"junk\0\0\0\0", 500_000),
+        (wav_of(0.1)[:24] + b"\1\0\0\0\2\0\0\0" + wav_of(0.1)[32:44], b"\0", 1_000_000),
     ],
-    ids=["packets", "pages"],
+    ids=["packets", "pages", "chunks", "a sample a second"],
 )
 def test_a_sound_that_is_nothing_but_heads_is_a_file_like_any_other(head, part, times):
     """The event loop waits while a provider's sound is looked at, so what is looked at has a bound."""
