@@ -263,7 +263,7 @@ async def test_handles_are_given_back(desk):
         await desk("write_file", path="none/../x", content="")
         await desk("delete_file", path="none")
     await desk("search_files", glob="*")
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(os.listdir("/proc/self/fd")) <= before
 
 
 async def test_a_move_to_another_disk_that_fails_at_its_end_leaves_no_copy(desk, monkeypatch):
