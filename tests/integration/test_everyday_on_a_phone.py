@@ -6,6 +6,7 @@ the person is asked, whether that rings, and whether it fits a phone.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
@@ -86,6 +87,7 @@ class HonestModel(ProviderServer):
         messages = body["messages"]
         newest = max((at for at, one in enumerate(messages) if one["role"] == "user"), default=0)
         said = json.dumps(messages[newest]["content"], ensure_ascii=False)
+        said = re.sub(r"<remembered>.*?</remembered>", "", said)  # it asks nothing
         calls = next((calls for text, calls in self.plan_of.items() if text in said), [])
         done = sum(one["role"] == "tool" for one in messages[newest:])
         message: dict[str, Any] = {"role": "assistant", "content": self.closing_words(said, len(calls))}
