@@ -10,11 +10,22 @@ import pytest
 import trustme
 
 from agent_core.provenance import Trust, trust_of
+from agent_core.tools.dav.plugin import DavTools
 from devservers.calendars import CalendarServer
 from gateway.cli.check.all_checks import _check_calendars
 from gateway.cli.check.check_report import CheckReport, FindingLevel
 from gateway.settings import Settings
-from tests.calendar_world import Calendars, calendars_at, card, event, ids_in, settings_for, started, task
+from tests.calendar_world import (
+    Calendars,
+    FixedClock,
+    calendars_at,
+    card,
+    event,
+    ids_in,
+    settings_for,
+    started,
+    task,
+)
 from tests.servers import skipped_without_tools
 
 pytestmark = pytest.mark.integration
@@ -146,6 +157,55 @@ async def test_a_change_of_what_somebody_else_changed_is_a_conflict(
     assert not fine.is_error
     assert "Brunch" in server.request("GET", path)[1]
     assert (await calendars.use("calendar", state="of before", **wanted)).content == "It is so already."
+
+
+@pytest.mark.parametrize("action", ["create", "change"])
+async def test_a_yes_is_for_the_moment_that_was_shown(
+    server: CalendarServer, calendars: Calendars, action: str
+) -> None:
+    """After the time zone was set anew the same words are another moment, which is asked about anew."""
+    path = f"{server.home}main/z.ics"
+    server.put(path, event("z", "DTSTART:20261202T120000Z", "DTEND:20261202T130000Z"))
+    wanted = {"action": action, "summary": "Dentist", "start": "2026-12-03 09:30"}
+    wanted |= {"id": "main/z.ics"} if action == "change" else {}
+    shown = await calendars.tools["calendar"].review(**wanted)  # type: ignore[attr-defined]
+    family = DavTools(settings_for(server.url, server.password), FixedClock(), "America/New_York")
+    try:
+        elsewhere = Calendars(family)
+        refused = await elsewhere.use("calendar", state=shown.state, **wanted)
+        assert refused.is_error
+        assert "has changed since" in refused.content
+        assert server.names() == ["z.ics"]
+        assert "Dentist" not in server.request("GET", path)[1]
+        fine = await elsewhere.approve("calendar", **wanted)  # the control
+        assert not fine.is_error
+        again = await elsewhere.use("calendar", step=elsewhere.step, state=shown.state, **wanted)
+        assert not again.is_error  # it was made before a kill
+    finally:
+        await family.process.aclose()
+
+
+async def test_a_question_names_what_stands_there_already(
+    server: CalendarServer, calendars: Calendars
+) -> None:
+    lunch, nothing = "DTSTART:20261202T110000Z", "TRANSP:TRANSPARENT"
+    server.put(f"{server.home}main/l.ics", event("l", lunch, "DTEND:20261202T120000Z", summary="Lunch"))
+    server.put(
+        f"{server.home}main/n.ics", event("n", lunch, "DTEND:20261202T120000Z", nothing, summary="Free")
+    )
+    calendar = calendars.tools["calendar"]
+    for wanted, others in (
+        ({"action": "create", "summary": "Call", "start": "2026-12-02 12:30"}, ["Lunch"]),
+        ({"action": "create", "summary": "Call", "start": "2026-12-02 13:00"}, []),
+        ({"action": "create", "summary": "Trip", "start": "2026-12-02"}, ["Lunch"]),
+        ({"action": "change", "id": "main/l.ics", "start": "2026-12-02 12:30"}, []),
+        ({"action": "change", "id": "main/n.ics", "start": "2026-12-02 12:30"}, ["Lunch"]),
+        ({"action": "change", "id": "main/n.ics", "summary": "Walk"}, []),  # it stays where it was
+        ({"action": "cancel", "id": "main/n.ics"}, []),
+    ):
+        shown = (await calendar.review(**wanted)).text  # type: ignore[attr-defined]
+        told = [line for line in shown.split("\n") if line.startswith("At the same time: ")]
+        assert [line.rpartition(" ")[2] for line in told] == others, (wanted, shown)
 
 
 async def test_free_time(server: CalendarServer, calendars: Calendars) -> None:

@@ -26,6 +26,7 @@ from agent_core.tools.execution import step_of_call
 from agent_core.tools.web.urls import host_of
 
 _MAX_SHOWN = 60
+_MAX_OTHERS = 3
 CHANGED_SINCE = "It has changed since it was approved, so nothing was done. Look at it again."
 
 
@@ -63,17 +64,19 @@ class _DavTool:
         return self._settings.ask and arguments.get("action") in self.writes
 
     async def review(self, **arguments: Any) -> Review | None:
-        """Show what is made or changed; the version on the server is its state."""
+        """Show what is made or changed. Its state is where and what it is now, and the time zone."""
         action = arguments.get("action")
         if action not in self.writes:
             return None
         if not arguments.get("id"):
-            made = await self._made(arguments)
-            return Review(f"{_place(made[1], self._settings)}\n{made[2]}")
+            _, place, made = await self._made(arguments)
+            text = f"{_place(place, self._settings)}\n{made['after']}{await self._others_then(made)}"
+            return Review(text, self._state(place[0]))
         url, found = await self._found(arguments)
         change = await self._change(found, arguments)
-        text = f"{change['before']}\n→\n{change['after'] or '(gone)'}"
-        return Review(text, state_of(url, found), changes_nothing=bool(change["same"]))
+        others = await self._others_then(change, str(arguments["id"]))
+        text = f"{change['before']}\n→\n{change['after'] or '(gone)'}{others}"
+        return Review(text, self._state(state_of(url, found)), changes_nothing=bool(change["same"]))
 
     async def _write(self, arguments: Mapping[str, Any]) -> ToolResult:
         try:
@@ -84,20 +87,36 @@ class _DavTool:
             return ToolResult(content=str(error), is_error=True, is_unknown=True)
 
     async def _store_new(self, arguments: Mapping[str, Any]) -> ToolResult:
-        uid, place, _, data = await self._made(arguments)
-        url = f"{place[0]}{uid}.ics"
-        new = await self._client.create(url, data, uid)
+        uid, place, made = await self._made(arguments)
+        url, approved = f"{place[0]}{uid}.ics", approved_state()
+        if approved and approved != self._state(place[0]) and await self._client.get(url) is None:
+            raise ToolFailed(CHANGED_SINCE)
+        new = await self._client.create(url, made["data"], uid)
         told = "Done" if new else "That was done before"
         identity = f"{place[0].rstrip('/').rpartition('/')[2]}/{uid}.ics"
         return ToolResult(content=f"{told}; its id is {identity}.", undo=f"delete it in {place[1]}")
 
-    async def _made(self, arguments: Mapping[str, Any]) -> tuple[str, tuple[str, str], str, str]:
-        """Uid, address and title of the collection, words and data of what would be made."""
+    async def _made(self, arguments: Mapping[str, Any]) -> tuple[str, tuple[str, str], dict[str, Any]]:
+        """Uid, address and title of the collection, and what would be made, as the child has it."""
         place = await self._client.writable(self.kind, str(arguments.get("calendar") or ""))
         key = json.dumps([self._session.id, self._session.turn, step_of_call(), arguments], sort_keys=True)
         uid = f"squidbot-{hashlib.sha256(key.encode()).hexdigest()[:32]}"
         made = await self._client.read("make", task=self.kind == "VTODO", fields=dict(arguments), uid=uid)
-        return uid, (place.url, place.title), made["after"], made["data"]
+        return uid, (place.url, place.title), made
+
+    async def _others_then(self, made: Mapping[str, Any], own: str = "") -> str:
+        """A line about the appointments at the time of what is made or moved; empty without any."""
+        first, last = made.get("start", ""), made.get("end", "")
+        if first == last:
+            return ""
+        span = {"first": datetime.fromisoformat(first), "last": datetime.fromisoformat(last)}
+        answers = await self._client.query("VEVENT", **span)
+        found = await self._client.read("list", answers=answers, first=first, last=last, words="")
+        others = [
+            f"{each['when']} {each['summary']}" for each in _taking_time(found["events"]) if each["id"] != own
+        ]
+        more = f" (and {len(others) - _MAX_OTHERS} more)" if len(others) > _MAX_OTHERS else ""
+        return f"\nAt the same time: {'; '.join(others[:_MAX_OTHERS])}{more}" if others else ""
 
     async def _store_change(self, arguments: Mapping[str, Any]) -> ToolResult:
         url = await self._client.url_of(str(arguments["id"]), self.kind)
@@ -110,7 +129,7 @@ class _DavTool:
             change = await self._change(found, arguments)
         if found is None or change["same"]:
             return ToolResult(content="It is so already.")
-        if (approved := approved_state()) and approved != state_of(url, found):
+        if (approved := approved_state()) and approved != self._state(state_of(url, found)):
             raise ToolFailed(CHANGED_SINCE)
         if not found.etag:
             raise ToolFailed("The server does not say which version this is, so it cannot be changed safely.")
@@ -122,6 +141,10 @@ class _DavTool:
 
         await self._client.replace(url, change["data"], found.etag, is_done)
         return ToolResult(content="Done.", undo="change it back in the calendar")
+
+    def _state(self, what: str) -> str:
+        """The words of a call name another moment in another zone."""
+        return f"{self._zone.key} {what}"
 
     async def _found(self, arguments: Mapping[str, Any]) -> tuple[str, StoredObject]:
         url = await self._client.url_of(str(arguments["id"]), self.kind)
@@ -305,9 +328,7 @@ def free_times(
 ) -> list[tuple[datetime, datetime]]:
     """The gaps of at least ``minutes`` between what takes time."""
     gaps, at = [], first
-    for each in events:
-        if each["free"] or each["status"] == "CANCELLED":
-            continue
+    for each in _taking_time(events):
         start, end = (
             datetime.fromisoformat(each[name]).astimezone(first.tzinfo) for name in ("start", "end")
         )
@@ -317,6 +338,10 @@ def free_times(
     if last - at >= timedelta(minutes=minutes):
         gaps.append((at, last))
     return gaps
+
+
+def _taking_time(events: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    return [each for each in events if not each["free"] and each["status"] != "CANCELLED"]
 
 
 def _gap(start: datetime, end: datetime) -> str:
