@@ -175,13 +175,14 @@ class PromptBuilder(Consolidation):
     ) -> list[Message]:
         guess = self.estimate
         tail = await self._storage.load_history(session_id, max_chars=guess.chars(limit))
-        question = _dated_question(question, _seen_by(question.scope, tail, since).messages)
+        seen = _seen_by(question.scope, tail, since)
+        question = _dated_question(question, seen.messages)
         # Summary and history must be of one moment: consolidation goes on while prompts are built.
         summary = tail.summary
         if summary is None:
             summary = await self._storage.load_session_summary(session_id)
-        seen = not summary or await self._began(session_id, since)
-        if not seen or hidden_from(question.scope, tail.private):
+        is_hidden = hidden_from(question.scope, tail.private)
+        if is_hidden or (summary and not await self._began(session_id, since)):
             summary = ""
 
         warning = [prompt.consolidation_warning()] if self._warns(tail, tool_names) else []
@@ -201,7 +202,7 @@ class PromptBuilder(Consolidation):
         skills = self._skill_texts(tool_names, limit // 8)
         room = limit - guess.message(system(prompt.CUT_NOTE)) - guess.message(question)
         scope_name = question.scope or ""
-        window = self._fitting(_seen_by(question.scope, tail, since), room, limit // 4, scope_name)
+        window = self._fitting(seen, room, limit // 4, scope_name)
         if not window.messages and not tail.complete:  # the newest message alone filled what was read
             tail = await self._storage.load_history(session_id, max_messages=4)
             window = self._fitting(_seen_by(question.scope, tail, since), room, limit // 8, scope_name)

@@ -116,7 +116,7 @@ class Metering:
 
     def with_current_meter(self, llm: LLMPort) -> LLMPort:
         """Wrap a model so that the meter that is `use_meter` pays each call, if one is."""
-        return with_current_meter(self._current, llm)
+        return _Current(self._current, llm)
 
     @contextmanager
     def use_meter(self, meter: UsageMeter) -> Iterator[None]:
@@ -270,13 +270,8 @@ class UsageMeter:
         metrics.CACHED_TOKENS.labels(self.purpose).inc(usage.cached_tokens)
 
 
-def with_current_meter(current: ContextVar[UsageMeter | None], llm: LLMPort) -> LLMPort:
-    """Wrap a model so that the meter that ``current`` holds pays each call; without one, nobody does."""
-    return _Current(current, llm)
-
-
 class _Current:
-    """A model that looks whose meter pays at the moment of the call."""
+    """A model that looks whose meter pays at the moment of the call; without one, nobody does."""
 
     def __init__(self, current: ContextVar[UsageMeter | None], llm: LLMPort) -> None:
         self._current = current
