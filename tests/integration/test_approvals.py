@@ -233,7 +233,7 @@ async def test_the_owners_own_answers_are_not_held_for_strangers(tmp_path):
 
 
 async def test_a_sign_of_the_owner_decides(tmp_path):
-    """A thumb of the owner on the notice counts; of another person, or another sign, it does nothing."""
+    """A thumb of the owner on the notice counts; another person's does nothing, another sign is told so."""
     async with deciding(tmp_path, "strangers") as one:
         await greeted(one)
         one.server.say(BOB, "may I come?")
@@ -247,10 +247,11 @@ async def test_a_sign_of_the_owner_decides(tmp_path):
             while (await one.inbox()).get("settled", 0) + (await one.inbox()).get("ignored", 0) < 5:
                 await anyio.sleep(0.02)
         assert one.server.seen(BOBS) == []
+        assert one.server.seen(DM)[-1].text == "🎉 is no yes or no, so it still waits: 👍 is yes, 👎 is no."
         await one.hand_over(reaction(notice, "👍🏽", number=4))
         (answer,) = await one.server.answers(1, conversation=BOBS)
         before = len(one.server.seen(DM))
-        await one.hand_over(reaction(notice, "👎", number=5))
+        await one.hand_over(reaction(notice, "❤️", number=6), reaction(notice, "👎", number=5))
         told = (await one.server.answers(before + 1, conversation=DM))[-1]
     assert answer.text == "echo: may I come?"
     assert "is approved" in told.text

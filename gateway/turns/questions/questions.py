@@ -338,8 +338,20 @@ class Questions:
         names, sign = await self._notice(message), sign_of(message.text)
         if not names:
             return None
+        if sign is None and await self._waits_for(message, names):
+            shown = safe_line(message.text, 20)
+            return CommandReply(
+                _("{sign} is no yes or no, so it still waits: 👍 is yes, 👎 is no.", sign=shown)
+            )
         told = None if sign is None else await self._about_notice(message, names, yes=sign is not Sign.NO)
         return told or CommandReply("")
+
+    async def _waits_for(self, message: InboundMessage, names: Container[str]) -> bool:
+        """Return True if something of these names waits for a decision of the sender."""
+        owner = self.access.decide(message).role is Role.OWNER
+        return any(one.name in names and self.may_decide(one, message) for one in await self.calls()) or (
+            owner and any(name in names for name, _item in await self._items())
+        )
 
     async def decide_by_reply(self, message: InboundMessage) -> CommandReply | None:
         """
