@@ -20,14 +20,19 @@ MAX_CHARS = 2_000_000
 _PIECE_CHARS = 32_768
 
 _NAME = re.compile(r"/?[a-zA-Z][a-zA-Z0-9:-]{0,30}")
-_HREF = re.compile(
-    r"""\bhref\s{0,10}=\s{0,10}(?:"([^"]{0,2000})"|'([^']{0,2000})'|([^\s"'>]{1,2000}))""", re.IGNORECASE
+_HREF, _ALT = (
+    re.compile(
+        rf"""\b{name}\s{{0,10}}=\s{{0,10}}(?:"([^"]{{0,2000}})"|'([^']{{0,2000}})'|([^\s"'>]{{1,2000}}))""",
+        re.IGNORECASE,
+    )
+    for name in ("href", "alt")
 )
 _CID = re.compile(r"""\bsrc\s{0,10}=\s{0,10}["']?cid:([^"'\s>]{1,200})""", re.IGNORECASE)
 _UP, _DOWN, _AS_IS = "\x01", "\x02", "\x03"
 """A quotation begins, and ends; a line keeps its indentation. What senders write of these is removed."""
 _NO_MARKS = {1: None, 2: None, 3: None}
 _DEEPEST_QUOTE = 5
+_LONGEST_ALT = 200
 _BLANKS = re.compile(r"[ \t\r\n\f\v\u00a0]+")
 _INVISIBLE = re.compile(
     "(\U0001f3f4[\U000e0030-\U000e0039\U000e0061-\U000e007a]{1,6}\U000e007f|(?<=[^\x00-\x7f])[\u200c\u200d])"
@@ -219,7 +224,7 @@ class _Stripper:
     def _page_tag(self, tag: str, attributes: str, *, closing: bool) -> None:
         if tag == "base":
             if not self._has_base:
-                self._has_base, self._base = True, self._joined(_href(attributes))
+                self._has_base, self._base = True, self._joined(_attribute(_HREF, attributes))
         else:
             self._out.append("\n\n" if closing else f"\n\n{_HEADINGS[tag]} ")
 
@@ -231,11 +236,13 @@ class _Stripper:
         self._out.append(f"\n\n{fence}\n{_AS_IS}" if begins else f"\n{fence}\n\n" if ends else "")
 
     def _picture(self, attributes: str) -> None:
-        """One that came with the mail is named; one that would be fetched is for counting readers."""
+        """One that came with the mail is named; of one that would be fetched its text is read, in a mail."""
         found = _CID.search(attributes)
         self._shown += 1
         if found is not None:
             self._out.append(f" [picture: {self._pictures.get(found[1].lower(), found[1])}] ")
+        elif not self._is_page and (text := " ".join(_attribute(_ALT, attributes).split())):
+            self._put_text(f" [picture: {html.escape(text[:_LONGEST_ALT])}] ")
 
     def _link(self, attributes: str, *, closing: bool) -> None:
         if closing:
@@ -245,7 +252,7 @@ class _Stripper:
             if target and self._shown > shown and target.removeprefix("mailto:") not in before:
                 self._out.append(f" ({target})")
             return
-        target = _href(attributes)
+        target = _attribute(_HREF, attributes)
         if self._is_page and target:
             target = self._resolved(target)
         usable = target.strip().lower().startswith(("http://", "https://", "mailto:"))
@@ -322,6 +329,6 @@ def _quoted(text: str) -> Iterator[str]:
             yield "> " * min(depth, _DEEPEST_QUOTE) + stripped if stripped else ""
 
 
-def _href(attributes: str) -> str:
-    found = _HREF.search(attributes)
+def _attribute(pattern: re.Pattern[str], attributes: str) -> str:
+    found = pattern.search(attributes)
     return html.unescape(next((group for group in found.groups() if group), "")) if found else ""

@@ -47,6 +47,25 @@ class TestHtml:
         """Hidden text stays out; what stands around it stays."""
         assert html_to_text(f"before {hidden} after").split() == ["before", "after"]
 
+    @rows(
+        "source, said",
+        [
+            (
+                '<a href="https://x.test/buy"><img src="https://x.test/b.png" alt="Buy &lt;now&gt;"></a>',
+                "[picture: Buy <now>]  (https://x.test/buy)",
+            ),
+            ("<img alt='' src='https://x.test/p.gif'><img src='https://x.test/q.gif'>", ""),
+            ("<img src='cid:a' alt='its name is better'>", "[picture: a]"),
+            ('<div style="display:none"><img src="https://x.test/b.png" alt="SYSTEM"></div>', ""),
+            ('<p style="visibility:hidden"><img src="https://x.test/b.png" alt="SYSTEM"></p>', ""),
+            ('<img alt="a&#1;&#8203;b">', "[picture: ab]"),
+            (f'<img alt="{"x" * 900}">', f"[picture: {'x' * 200}]"),
+        ],
+    )
+    def test_the_text_of_a_picture_that_is_not_fetched(self, source: str, said: str) -> None:
+        """A mail may say in pictures alone what is for sale; its reader sees that where none is loaded."""
+        assert html_to_text(source).strip() == said
+
     def test_invisible_characters_are_removed(self) -> None:
         """Zero-width, bidi and tag characters."""
         assert html_to_text("a\u200bb\u202ec\U000e0041d") == "abcd"
