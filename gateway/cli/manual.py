@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 OVERVIEW = Path(__file__).with_name("overview.txt")
 EXAMPLES = {
+    "allow": "squidbot allow carol@example.org",
     "backup": "squidbot backup /srv/backups --encrypt --passphrase-file /etc/squidbot/pass --keep 14",
     "chat": "squidbot chat --session ideas",
     "check": "squidbot check --json",
@@ -59,7 +60,6 @@ EXAMPLES = {
     "inbox approve": 'squidbot inbox approve d12 --text "Yes, at ten."',
     "inbox drop": "squidbot inbox drop 12",
     "inbox list": "squidbot inbox list --quarantine",
-    "inbox allow": "squidbot inbox allow carol@example.org",
     "inbox answer": "squidbot inbox answer a3f2c9 Berlin",
     "inbox reject": 'squidbot inbox reject d12 --why "too long"',
     "inbox release": "squidbot inbox release m12",

@@ -9,6 +9,7 @@ from agent_core.operation import Operation, operations_of
 from gateway.operations.operation_arguments import RequestInvalid
 
 _MODULES: Mapping[str, tuple[str, ...]] = {
+    "allow": ("people_operations",),
     "backup": ("backup.snapshot",),
     "calls": ("decision_operations",),
     "channel": ("status_operation",),
@@ -60,7 +61,7 @@ GROUPS: Mapping[str, str] = {
     "trust": "Say that what somebody else may have written counts as your own words.",
 }
 """Commands of two words, by the first one, with the help of the group."""
-COMMANDS = ("console", "did", "import", "send", "usage", *GROUPS)
+COMMANDS = ("allow", "console", "did", "import", "send", "usage", *GROUPS)
 """The first words of commands that are operations."""
 
 IN_CHATS: Mapping[str, str] = {

@@ -109,7 +109,7 @@ async def _address_in_list(context: OperationContext, said: str) -> str:
 
 
 @operation(
-    "inbox allow",
+    "allow",
     writes=True,
     render=_allowed_text,
     done="Done. What was kept of somebody who may write now is being answered.",

@@ -42,14 +42,14 @@ async def test_somebody_is_let_in_and_removed_by_clicks(tmp_path: Path) -> None:
             while BOB not in await browser.page("waiting"):
                 await anyio.sleep(0.02)
         assert BOB not in await browser.page("people")
-        status, _ = await browser.do("inbox_allow", address=BOB, back="people")
+        status, _ = await browser.do("allow", address=BOB, back="people")
         assert status == 200
         await one.server.answers(1, conversation=BOBS)
         assert (await one.asked("and now?", person=BOB)).text == "echo: and now?"
         page = await browser.page("people")
         assert f"Remove {BOB}" in page
         assert f"Remove {ANN}" not in page
-        await browser.do("inbox_allow", address=BOB, remove="true", back="people")
+        await browser.do("allow", address=BOB, remove="true", back="people")
         assert BOB not in await browser.page("people")
         one.server.say(BOB, "and today?")
         with anyio.fail_after(60):
@@ -74,7 +74,7 @@ async def test_a_linked_address_is_shown_with_its_person_and_parted_by_a_click(t
 
 async def test_an_address_that_is_none_is_refused_as_text(tmp_path: Path) -> None:
     async with deciding(tmp_path, "none") as one, looking(one) as browser:
-        status, text = await browser.do("inbox_allow", address=BAD, back="people")
+        status, text = await browser.do("allow", address=BAD, back="people")
         assert (status, "no address of a channel" in text) == (400, True)
         assert "<script>alert" not in text
 
