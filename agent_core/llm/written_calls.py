@@ -39,7 +39,7 @@ _WRAPPERS = re.compile(
     r"|\[/?TOOL_CALLS\]|functools(?=\[)|```|[;,\s])*"
 )
 _NAMED = re.compile(
-    r"(?:function<｜tool▁sep｜>)?(?:functions\.)?([\w.-]{1,64})(?::\d{1,9})?\s{0,9}"
+    r"(?:function<｜tool▁sep｜>)?(?:functions\.)?([\w.-]{1,64}+)(?::\d{1,9})?\s{0,9}"
     r"(?:\[CALL_ID\]\w{1,64})?(?:\[ARGS\]|<｜tool▁sep｜>|<\|tool_call_argument_begin\|>|\s)(?:```json)?\s{0,9}(?=\{)"
 )
 _FUNCTION = re.compile(r"<(?:function=|invoke name=\"?)([\w.-]{1,64})\"?>\s*")
