@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 _NEEDS = ("home", "settings")
 _MAX_SCANNED_BYTES = 256 * 1024
 """Of a file; a pattern lets nothing else run while it reads."""
+_MAX_COMPARED_LINES = 500
 _PROGRAMS = (b"\x7fELF", b"MZ", b"PK\x03\x04", b"\x1f\x8b", b"\xca\xfe\xba\xbe", b"\xcf\xfa\xed\xfe")
 _Result = TypeVar("_Result")
 
@@ -250,16 +251,18 @@ def _seen(
 
 
 def _changes(before: SkillFiles, after: SkillFiles) -> list[str]:
-    from difflib import unified_diff
+    """Compare two versions; only sizes of a file that takes long, and of all beyond what somebody reads."""
+    from agent_core.tools.files.file_reading import diff_text
 
-    from agent_core.text import decode_text
-
-    names = sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
-    lines = []
-    for name in names:
-        old, new = (decode_text(files.get(name, b"")).splitlines() for files in (before, after))
-        lines += list(unified_diff(old, new, f"{name} (as it is)", f"{name} (new)", lineterm=""))[:200]
-    return lines[:500]
+    lines: list[str] = []
+    for name in sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name)):
+        old, new = before.get(name), after.get(name)
+        sizes = [len(content or b"") for content in (old, new)]
+        if len(lines) >= _MAX_COMPARED_LINES or max(sizes) > _MAX_SCANNED_BYTES:
+            lines.append(f"{name}: {sizes[0]:,} bytes become {sizes[1]:,}, not compared")
+        else:
+            lines += diff_text(old, new, name).split("\n")[:200]
+    return lines
 
 
 def _checked(folder: Path) -> dict[str, Any]:

@@ -26,6 +26,7 @@ MAX_TOOLS = 300
 _DESCRIPTION_CHARS = 2000
 _SCHEMA_CHARS = 20_000
 _MAX_NAMED = 20
+_MAX_COMPARED_LINES = 1000
 _OPEN: Mapping[str, Any] = {"type": "object", "properties": {}}
 _NOT_AT_THE_TOP = ("anyOf", "oneOf", "allOf", "not", "enum", "const", "if", "then", "else", "$schema", "$id")
 """What some providers refuse at the top of a schema; the server checks it anyway."""
@@ -117,10 +118,12 @@ class Pins:
             before = self.approved.get(name)
             if (wanted and name not in wanted) or (before is not None and before.digest == seen.digest):
                 continue
-            old = before.as_text() if before else ""
-            lines = difflib.unified_diff(
-                old.splitlines(), seen.as_text().splitlines(), "approved", "now", lineterm=""
-            )
+            old, new = (each.as_text().splitlines() if each else [] for each in (before, seen))
+            lines = difflib.unified_diff(old, new, "approved", "now", lineterm="")
+            if max(len(old), len(new)) > _MAX_COMPARED_LINES:  # a server's choice; it would take long
+                lines = iter(
+                    ["--- approved", "+++ now", *(f"-{each}" for each in old), *(f"+{each}" for each in new)]
+                )
             found.append(DefinitionChange(name, "changed" if before else "new", "\n".join(lines)))
         return found
 

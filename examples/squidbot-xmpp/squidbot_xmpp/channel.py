@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import uuid
+from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import timedelta
@@ -39,7 +39,7 @@ from squidbot_api.channel import (
 from squidbot_xmpp import XmppAddresses, XmppConfig, room_of
 from squidbot_xmpp import stanzas as xml
 from squidbot_xmpp.files import FileRefused, Files
-from squidbot_xmpp.link import PAGE, Link, Refused
+from squidbot_xmpp.link import PAGE, RESOURCE, Link, Refused
 from squidbot_xmpp.reader import Reader, XmppRoute
 
 CHECK_EVERY_S = 120.0
@@ -73,13 +73,14 @@ class XmppChannel:
         self._files = Files(config, services)
         self._reader = Reader(config, services, self._search)
         self._link: Link | None = None
+        self._unarchived: deque[tuple[str, Element]] = deque()
 
     # ── receiving ──
 
     async def run(self, inbox: Inbox) -> None:
         """Receive until cancelled. Everything that goes wrong leaves as a `ChannelError`."""
         inbox.report(LinkState.CONNECTING)
-        link = Link(self._config)
+        link = Link(self._config, self._unarchived)
         try:
             await link.open()
             inbox.report(LinkState.CATCHING_UP)
@@ -89,6 +90,10 @@ class XmppChannel:
             inbox.report(LinkState.FAILED, str(error))
             raise
         except (ChannelUnavailable, Refused) as error:
+            if link.is_replaced:
+                told = f"another program has logged in to {self.account} as {RESOURCE}; only one may answer"
+                inbox.report(LinkState.FAILED, told)
+                raise ChannelMisconfigured(told) from error
             inbox.report(LinkState.DOWN, str(error))
             raise ChannelUnavailable(str(error)) from error
         finally:
@@ -142,7 +147,8 @@ class XmppChannel:
     async def _read_rest(self, link: Link, inbox: Inbox) -> None:
         """What is in no archive: messages that shall not be kept, and requests to see the bot's presence."""
         while link.unarchived:
-            await self._read_unarchived(link, inbox, link.unarchived.popleft())
+            await self._read_unarchived(inbox, *link.unarchived[0])
+            link.unarchived.popleft()
         while link.subscriptions:
             person = XmppAddresses().parse(link.subscriptions.popleft())
             if person is not None and self._services.may_talk(person):
@@ -190,9 +196,9 @@ class XmppChannel:
         page = await link.page(place, before="", most=1)
         return page.entries[-1].id if page.entries else _EMPTY
 
-    async def _read_unarchived(self, link: Link, inbox: Inbox, stanza: Element) -> None:
+    async def _read_unarchived(self, inbox: Inbox, key: str, stanza: Element) -> None:
         """What its sender wants to be kept nowhere is known only now."""
-        entry = xml.Entry(uuid.uuid4().hex, self._services.clock.now(), stanza)
+        entry = xml.Entry(key, self._services.clock.now(), stanza)
         batch = await self._reader.read(self.account, [entry], inbox, shows_addresses=False)
         await inbox.accept(batch.messages, None, batch.amendments)
 

@@ -3,7 +3,7 @@ A connection to an XMPP server: slixmpp's stream, and on it what the channel nee
 
 What arrives of people is not taken from here. It only says in which archive there is something new, so that
 everything is read in one place and in one order, whether the bot was connected when it was said or not. What
-is in no archive (its sender wanted it so) is kept in `unarchived`.
+is in no archive (its sender wanted it so) is kept in `unarchived`; what does not fit there goes back.
 """
 
 from __future__ import annotations
@@ -84,11 +84,13 @@ class Slot:
 class Link:
     """One connection; ``lost`` is done, with the reason, when it has ended."""
 
-    def __init__(self, config: XmppConfig) -> None:
+    def __init__(self, config: XmppConfig, unarchived: deque[tuple[str, Element]]) -> None:
         loop = asyncio.get_running_loop()
         self._config = config
         self.lost: asyncio.Future[str] = loop.create_future()
-        self.unarchived: deque[Element] = deque(maxlen=_UNARCHIVED)
+        self.is_replaced = False
+        """Another program has logged in to the account under the same name."""
+        self.unarchived = unarchived
         self.joined: dict[str, bool] = {}
         """The rooms in which the bot is, and whether they show everybody's address."""
         self.changed: set[str] = set()
@@ -142,7 +144,7 @@ class Link:
             "ssl_invalid_chain",
             lambda error: end(ChannelUnavailable(_no_proof(config.domain, error))),
         )
-        on("stream_error", lambda error: self.end(f"the server ends the connection: {error['condition']}"))
+        on("stream_error", lambda error: self._take_end(str(error["condition"])))
         on("disconnected", lambda reason: self.end(str(reason or "the connection is lost")))
         failures = list[Any]()
         on("connection_failed", failures.append)
@@ -171,6 +173,10 @@ class Link:
         SubElement(prefs, f"{xml.MAM}never")
         with suppress(Refused):  # then its rules are the server's
             await self._ask("set", self._config.jid, prefs)
+
+    def _take_end(self, condition: str) -> None:
+        self.is_replaced = condition == "conflict"
+        self.end(f"the server ends the connection: {condition}")
 
     def end(self, reason: str) -> None:
         """The connection is not used any more, for this reason."""
@@ -414,10 +420,18 @@ class Link:
         elif xml.stanza_id(stanza, me):
             self._wake(me)
         elif stanza.get("type") != "error" and xml.read_stanza(stanza) is not None:
-            if len(self.unarchived) == _UNARCHIVED:
-                logging.getLogger(__name__).warning("messages that are in no archive come too fast")
-            self.unarchived.append(stanza)
+            if len(self.unarchived) >= _UNARCHIVED:
+                self._return(message)
+                return
+            self.unarchived.append((uuid.uuid4().hex, stanza))
             self._wake(me)
+
+    def _return(self, message: Any) -> None:
+        """Send back a message that is kept nowhere: its sender's program shows that it did not arrive."""
+        answer = message.reply(clear=False)
+        answer["type"], answer["id"] = "error", message["id"]
+        answer["error"]["type"], answer["error"]["condition"] = "wait", "resource-constraint"
+        answer.send()
 
     def _take_result(self, result: Element, sender: str) -> None:
         """Only what was asked for counts, and only of the archive that was asked."""
