@@ -181,10 +181,6 @@ class Inbox(Protocol):
         """The value last committed under ``name`` for this channel and account; None at the first start."""
         ...
 
-    async def release_quarantine(self, reason: str, may: Callable[[InboundMessage], bool]) -> int:
-        """Release this channel's quarantine for a passing ``reason`` where ``may`` allows; count them."""
-        ...
-
     def report(self, state: LinkState, detail: str = "", **facts: Any) -> None:
         """Report the state of the link. ``detail`` is a sentence for the operator, without secrets."""
         ...

@@ -57,7 +57,6 @@ from channels.email.smtp.posting import Posting
 from channels.email.smtp.submission import Submission
 from channels.email.trust.dkim_alignment import SenderVerifier
 from channels.email.trust.dns import DnsLookup, TextRecords
-from channels.email.trust.sender_policy import MailRefused
 from channels.plugin import ChannelServices
 
 _log = structlog.get_logger(__name__)
@@ -127,7 +126,6 @@ class EmailChannel(EmailDirectMessages):
             name,
             config,
             limiter,
-            self._safety.breaker_is_open,
             welcome,
             is_owner=services.is_owner,
             crowded=self._safety.is_over_limit,
@@ -139,8 +137,6 @@ class EmailChannel(EmailDirectMessages):
         """When the mail server has last answered or called."""
         self._tell_up: Callable[[str], None] | None = None
         self._told = ""
-        self._let_in_at: frozenset[str] | None = None
-        """Where the circuit breaker was open when things were let in for the last time."""
         self._went_out = SentTracker(clock.monotonic)
         self._server_ids = ServerIds(config.address)
         self._receiving = MailAccountParts(
@@ -218,7 +214,6 @@ class EmailChannel(EmailDirectMessages):
                 self._told = self._safety.describe()
                 self._tell_up(self._told)
             self._report_breaker()
-            await self._let_in(inbox)
             await mailbox.wait(receiver.next_try_s)
 
     def _report_breaker(self) -> None:
@@ -227,20 +222,6 @@ class EmailChannel(EmailDirectMessages):
         if self._tell_up is not None and told != self._told:
             self._told = told
             self._tell_up(told)
-
-    async def _let_in(self, inbox: Inbox) -> None:
-        """Whenever the circuit breaker closes somewhere, let in what it has kept back there."""
-        tripped = self._safety.open_threads()
-        if self._safety.releasable and tripped != self._let_in_at:
-            await inbox.release_quarantine(
-                str(MailRefused.BREAKER_OPEN),
-                lambda message: (
-                    not self._safety.breaker_is_open(str(message.session), person=message.sender.address)
-                ),
-            )
-            self._let_in_at = tripped
-            self._safety.note_release()
-            await self._safety.save()
 
     async def reset_breaker(self) -> list[str]:
         """Reset the circuit breaker on the operator's request; returns why it was open."""

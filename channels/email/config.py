@@ -86,17 +86,18 @@ class CircuitBreakerConfig(SettingsSection):
     """
     Stop answering for a while when so much mail goes out that it must be a loop; 0 disables a limit.
 
-    While the breaker is open, outgoing mail waits and incoming mail is quarantined; both continue afterwards.
-    Other people's mail never keeps the owner from being answered.
+    While the breaker is open, answers wait; they go out afterwards. Other people's mail never keeps the owner
+    from being answered.
     """
 
     answers_per_hour: int = Field(default=60, ge=0)
     """Answers in all threads together. Above it, nobody is answered."""
     thread_answers_per_hour: int = Field(default=12, ge=0)
     """Answers in one thread. Above it, that thread is not answered."""
-    open_minutes: float = Field(default=60.0, gt=0, le=10_080)
+    open_minutes: float = Field(default=60.0, gt=0, le=1_440)
     """
     How long the breaker stays open, even over restarts; ``squidbot email reset-breaker`` closes it sooner.
+    A day at most, because an answer is given up after two.
     """
 
 

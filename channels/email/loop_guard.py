@@ -102,11 +102,6 @@ class LoopGuard:
         self._saving = anyio.Lock()
         self.patience = LoginBackoff(clock.monotonic)
 
-    def breaker_is_open(self, thread: str, *, person: str = "") -> bool:
-        """Return True if mails of ``person`` in a thread are not answered."""
-        owner = self._is_owner(person)
-        return self._breaker.open_reason(thread, self._clock.monotonic(), owner=owner) is not None
-
     def before_sending(self, message: OutboundMessage) -> None:
         """Call this before sending. Raises ChannelUnavailable (breaker open) or ChannelAuthFailed (login)."""
         self.patience.check()
@@ -142,20 +137,6 @@ class LoopGuard:
             self._breaker.count_answer(str(message.session), self._clock.monotonic(), owner=owner)
         self.mails.note_sent_mail(message_id, whom, alone=not message.context.cc)
 
-    @property
-    def releasable(self) -> bool:
-        """Return True if the quarantine may hold mails of a circuit breaker that has closed."""
-        return self._breaker.keeps_back
-
-    def open_threads(self) -> frozenset[str]:
-        """The threads where the circuit breaker is open now."""
-        return frozenset(one.thread for one in self._breaker.all_open(self._clock.monotonic()))
-
-    def note_release(self) -> None:
-        """Those mails have been accepted."""
-        self._breaker.note_release()
-        self._breaker_urgent = True
-
     @for_owner
     def _note_tripped(self, tripped: BreakerOpen, whom: str, now: float) -> None:
         if not self._breaker.is_new(tripped):
@@ -170,8 +151,8 @@ class LoopGuard:
         self._alert(
             "brake",
             _(
-                "{stopped}: {why}. It looks like a loop. Mails that arrive meanwhile wait and are handled "
-                "afterwards. To end this sooner: squidbot email reset-breaker.",
+                "{stopped}: {why}. It looks like a loop. Answers to mails that arrive meanwhile wait until "
+                "then. To end this sooner: squidbot email reset-breaker.",
                 stopped=stopped,
                 why=tripped.why,
             ),

@@ -35,7 +35,7 @@ async def reset_breaker(
     """
     Reset the circuit breaker, which opens when two programs seem to answer each other.
 
-    squidbot then sends waiting replies within minutes, and releases the mail that the breaker quarantined.
+    squidbot then sends waiting replies within minutes.
     """
     found = context.channels_of("email", channel)
     return {"reset": {name: await cast("EmailChannel", one).reset_breaker() for name, one in found.items()}}

@@ -1,8 +1,7 @@
 """
 Limits how many answers go out: per sender (`AnswerLimiter`), and per thread and in all by a circuit breaker,
 which stops mail loops. Pure. Mails count from their arrival, so that mails after a downtime are no burst.
-While the breaker is open, outgoing mails wait and incoming ones are quarantined; it survives restarts, which
-the loop may cause.
+While the breaker is open, answers wait; it survives restarts, which the loop may cause.
 """
 
 from __future__ import annotations
@@ -57,8 +56,6 @@ class CircuitBreaker:
         self._untold: set[str] = set()
         self.changed = False
         """Whether there is something that the last `dump` did not hold."""
-        self.keeps_back = False
-        """Whether something may be in quarantine because of it; see `note_release`."""
 
     def all_open(self, now: float) -> list[BreakerOpen]:
         """All places where nothing is answered now."""
@@ -71,13 +68,8 @@ class CircuitBreaker:
         self.changed = True
         return found
 
-    def note_release(self) -> None:
-        """Note that the mails that it held back have been accepted, except where it is open again."""
-        self.keeps_back = bool(self._tripped)
-        self.changed = True
-
     def open_reason(self, thread: str, now: float, *, owner: bool = False) -> BreakerOpen | None:
-        """Return True if nothing may be answered in this thread, to the owner or to anybody else."""
+        """Return why nothing may be answered in this thread, to the owner or to anybody else."""
         for place in (thread,) if owner else (ALL_SENDERS, thread):
             found = self._tripped.get(place)
             if found is not None and now < found.until:
@@ -125,7 +117,7 @@ class CircuitBreaker:
             self._tripped = {place: one for place, one in self._tripped.items() if now < one.until}
         tripped = self._tripped[thread] = BreakerOpen(thread, answers, now + self._settings.open_minutes * 60)
         self._untold = {place for place in (*self._untold, thread) if place in self._tripped}
-        self.changed = self.keeps_back = True
+        self.changed = True
         # Otherwise the first answer afterwards would open it again.
         self._sent = deque(
             (one for one in self._sent if thread not in (ALL_SENDERS, one.thread)), maxlen=MAX_KEPT
@@ -141,7 +133,6 @@ class CircuitBreaker:
             {
                 "pulled": [[one.thread, one.answers, one.until + since] for one in self.all_open(now)],
                 "sent": [[one.at + since, one.thread, one.owner] for one in self._sent],
-                "keeps_back": self.keeps_back,
             }
         )
 
@@ -159,12 +150,10 @@ class CircuitBreaker:
                 _Sent(min(float(at) - since, now), str(thread), owner[-1] is True)
                 for at, thread, *owner in kept["sent"]
             ]
-            keeps_back = bool(kept.get("keeps_back", True))
         except (ValueError, TypeError, LookupError):
             return False
         self._tripped = {one.thread: one for one in tripped if now < one.until}
         self._sent = deque(sorted(sent, key=lambda one: one.at), maxlen=MAX_KEPT)
-        self.keeps_back = keeps_back
         self._forget(now)
         return True
 

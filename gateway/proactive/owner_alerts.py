@@ -377,10 +377,10 @@ def _digest(rows: list[InboxRow]) -> str:
     if others:
         parts.append(
             ngettext(
-                "One message is quarantined, because its sender is not verified (or the circuit breaker was "
-                "open). I answered nobody and showed nothing of it to a model.\n\n",
-                "{n} messages are quarantined, because the senders are not verified (or the circuit breaker "
-                "was open). I answered nobody and showed nothing of it to a model.\n\n",
+                "One message is quarantined, because its sender is not verified. I answered nobody and "
+                "showed nothing of it to a model.\n\n",
+                "{n} messages are quarantined, because the senders are not verified. I answered nobody and "
+                "showed nothing of it to a model.\n\n",
                 len(others),
             )
             + "\n".join(_lines(others))

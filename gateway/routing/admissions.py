@@ -26,7 +26,7 @@ MAX_KEPT_CHARS = 20_000
 _TOPIC = "let-in:"
 _REFUSED = frozenset(
     {
-        *("no_single_sender", "from_own_address", "not_addressed_to_us", "over_limit", "brake_pulled"),
+        *("no_single_sender", "from_own_address", "not_addressed_to_us", "over_limit"),
         *("name_too_long", "quarantine_expired", "invitation_not_allowed"),
     }
 )

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
 from datetime import datetime
 from typing import Any, Protocol
 
@@ -26,7 +25,7 @@ from gateway.routing.conversations import Conversations
 from gateway.store.model import is_too_long
 from gateway.store.sql.amendments import AS_EDITED
 from gateway.store.sql.quarantine_after_restore import RESTORED
-from gateway.store.states import UNINVITED, IllegalMove, InboxState
+from gateway.store.states import UNINVITED, InboxState
 from gateway.store.stores import AcceptedBatch, Pending, Queue, StoppedTurn, StoreUnavailable
 
 _STORE_RETRY = BackoffPolicy(first_s=1.0, cap_s=10.0)
@@ -259,29 +258,6 @@ class ChannelInbox:
             except StoreUnavailable:
                 attempt += 1
                 await anyio.sleep(_STORE_RETRY.delay(attempt, random=random.random()))
-
-    async def release_quarantine(self, reason: str, may: Callable[[InboundMessage], bool]) -> int:
-        """Release what was quarantined for a reason that has gone; see `Inbox.release_quarantine`."""
-        count, attempt = 0, 0
-        while True:
-            try:
-                rows = await self._store.inbox.rows(states=[InboxState.QUARANTINED], limit=2_000)
-                for row in reversed(rows):
-                    message = row.message
-                    ours = (message.channel, message.account) == (self._channel, self._account)
-                    again = self._intake.perhaps_answered(message.received_at)
-                    if ours and row.error == reason and not again and may(message):
-                        with suppress(IllegalMove):  # a person was quicker
-                            await self._store.inbox.admit(row.id)
-                            count += 1
-            except StoreUnavailable:
-                attempt += 1
-                await anyio.sleep(_STORE_RETRY.delay(attempt, random=random.random()))
-            else:
-                break
-        if count:
-            _log.info("quarantine.let_in", channel=self._channel, reason=reason, messages=count)
-        return count
 
     def report(self, state: LinkState, detail: str = "", **facts: Any) -> None:
         """Report the state of the link."""

@@ -35,7 +35,6 @@ class MemoryInbox:
         self.states: list[LinkState] = []
         self.details: list[str] = []
         self.facts: list[dict[str, Any]] = []
-        self.let_in_again: list[InboundMessage] = []
         self.delivered: dict[str, str] = {}
         self.outbound: dict[str, OutboundMessage] = {}
         """In which conversation what was sent stands."""
@@ -101,12 +100,6 @@ class MemoryInbox:
     async def unconfirmed_sends(self):
         await anyio.lowlevel.checkpoint()
         return list(self.in_doubt)
-
-    async def release_quarantine(self, reason: str, may: Callable[[InboundMessage], bool]) -> int:
-        await anyio.lowlevel.checkpoint()
-        found = [each for each in self.accepted if each.context.quarantine == reason and may(each)]
-        self.let_in_again += found
-        return len(found)
 
     # ── what a test calls ──
     def hold(self) -> None:

@@ -143,8 +143,7 @@ async def test_a_robot_that_does_not_say_so(mail_server: MailServer, tmp_path: P
     else:
         assert 1 <= count <= 6 + (guard == "limits")
     assert bool(waiting) == (guard == "limits")
-    if guard == "brake":
-        assert {row.error for row in kept} <= {"brake_pulled"}
+    assert not kept
 
 
 async def test_a_brake_is_told_to_the_owner(mail_server: MailServer, tmp_path: Path) -> None:
@@ -164,7 +163,8 @@ async def test_a_brake_is_told_to_the_owner(mail_server: MailServer, tmp_path: P
         await robot_mails(robot, at_most=9)
         alert = await run_sync(lambda: person.wait_for(lambda mail: "looks like a loop" in mail.as_string()))
     assert alert["Auto-Submitted"] == "auto-generated"
-    assert "squidbot email reset-breaker" in alert.as_string()
+    told = alert.get_body(("plain",))
+    assert told is not None and "squidbot email reset-breaker" in " ".join(told.get_content().split())
 
     async def running() -> dict[str, object]:
         return {}

@@ -150,7 +150,6 @@ class MailIntake:
     Turns arrivals into messages for one account.
 
     Args:
-        breaker_is_open: Returns True for a thread and person.
         welcome: Returns True if a proven address would be allowed.
         is_owner: Returns True for the owner, who never waits.
         crowded: Called if a sender's mail waits over an hour.
@@ -161,7 +160,6 @@ class MailIntake:
         channel: str,
         config: EmailConfig,
         limiter: AnswerLimiter,
-        breaker_is_open: Callable[..., bool] = lambda _thread, *, person: False,  # noqa: ARG005
         welcome: Callable[[str], bool] = lambda _: True,
         *,
         is_owner: Callable[[str], bool] = lambda _: False,
@@ -188,7 +186,6 @@ class MailIntake:
         self._subaddress_sessions = config.subaddress_sessions
         self._secrets = tuple(self._own.subaddress_secrets.values())
         self._ingest_only_from = config.ingest_only_from
-        self._breaker_is_open = breaker_is_open
         self._welcome = welcome
         self._quarantined = AnswerLimiter(_ROOM_IN_QUARANTINE)
         self._allow_from = tuple(entry.strip().lower() for entry in config.allow_from)
@@ -255,7 +252,7 @@ class MailIntake:
             explained = not (arrival.mail.wants_no_answer or arrival.mail.has_note)
         native_id, session = self._names(arrival, verdict, person, ours, explained=explained)
         refused, quarantine, place = self._judged(
-            arrival, verdict, native_id, str(session), person, taken_at=now or arrival.received_at
+            arrival, verdict, native_id, person, taken_at=now or arrival.received_at
         )
         context, route = self._known(arrival, verdict, person, ours)
         route = replace(route, uidvalidity=uidvalidity)
@@ -506,7 +503,6 @@ class MailIntake:
         arrival: Arrival,
         verdict: SenderVerdict,
         native_id: str,
-        thread: str,
         person: str,
         *,
         taken_at: datetime,
@@ -522,7 +518,7 @@ class MailIntake:
         if why is None:
             place = self._place(native_id, verdict.address, at, taken_at)
             if place is not None:
-                return "", self._breaker(thread, verdict.address), place
+                return "", "", place
             why = MailRefused.TOO_MANY
         if why in _FOR_A_PERSON and "@" in person:
             # Everybody can send these in the name of anybody, so there is only so much room for them. Of
@@ -532,9 +528,6 @@ class MailIntake:
             room = not self._welcome(person) or self._quarantined.admit(native_id, sender=share, at=at)
             return ("", str(why), now) if room else (str(why), "", now)
         return str(why), "", now
-
-    def _breaker(self, thread: str, person: str) -> str:
-        return str(MailRefused.BREAKER_OPEN) if self._breaker_is_open(thread, person=person) else ""
 
     def _place(self, native_id: str, sender: str, at: datetime, now: datetime) -> AnswerSlot | None:
         """Return when a mail is answered; None if too many of its sender wait already."""

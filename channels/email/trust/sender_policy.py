@@ -50,8 +50,6 @@ class MailRefused(StrEnum):
     BOUNCE = "bounce"
     NOT_ADDRESSED = "not_addressed_to_us"
     TOO_MANY = "over_limit"
-    BREAKER_OPEN = "brake_pulled"
-    """More answers went out than is plausible; see ``reply_limits``."""
     UNREADABLE = "unreadable"
 
 

@@ -113,9 +113,6 @@ class _ClosedInbox:
     async def unconfirmed_sends(self) -> Sequence[str]:
         return []
 
-    async def release_quarantine(self, reason: str, may: Callable[[InboundMessage], bool]) -> int:
-        return 0
-
 
 def is_up(status: Mapping[str, Any], name: str) -> bool:
     """Return True if a running daemon has this channel connected."""
