@@ -1,28 +1,27 @@
 """
 Acknowledgements: shows on a message how far it is, where a channel supports that. Nobody waits: each channel
-has a few queues, one per session, that drop new hints when full and cancel slow ones
+has a `SessionRunner` that keeps their order, drops new hints when it is full and cancels slow ones
 (`channels.base.SupportsAcknowledgements`). `StaleAcknowledgements` clears those of withdrawn questions, also
 after a crash, by checking the inbox regularly, once per question and process.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from zlib import crc32
+from functools import partial
 
 import anyio
 import structlog
 
+from agent_core.agent.session_runner import RunnerFull, RunnerStopped, SessionRunner
 from agent_core.messages import InboundMessage, MessageContext
 from channels.base import AckState, Channel, SupportsAcknowledgements
 from gateway.observability import metrics
 from gateway.store.stores import Queue, StoreUnavailable
 
 _EVERY_S = 30.0
-_LINES = 4
-_WAITING = 64
+_AT_ONCE = 4
+_WAITING = 256
 _LIMIT_S = 10.0
 _log = structlog.get_logger(__name__)
 
@@ -66,64 +65,41 @@ class StaleAcknowledgements:
         self._told = {row.id for row in found}
 
 
-@dataclass(frozen=True, slots=True)
-class _QueuedAck:
-    channel: SupportsAcknowledgements
-    message: InboundMessage
-    stage: AckState
-
-
-@dataclass(slots=True)
-class _Line:
-    waiting: deque[_QueuedAck] = field(default_factory=deque)
-    news: anyio.Event = field(default_factory=anyio.Event)
-
-
 class Acknowledgements:
     """Reports progress to channels with acknowledgements, for at most `_LIMIT_S` per hint."""
 
     def __init__(self, channels: Mapping[str, Channel]) -> None:
-        self._channels: dict[str, SupportsAcknowledgements] = {
-            name: channel
+        self._channels: dict[str, tuple[SupportsAcknowledgements, SessionRunner]] = {
+            name: (channel, SessionRunner(concurrency=_AT_ONCE, max_waiting=_WAITING))
             for name, channel in channels.items()
             if channel.capabilities.acknowledgements and isinstance(channel, SupportsAcknowledgements)
         }
-        self._lines = {(name, number): _Line() for name in self._channels for number in range(_LINES)}
 
     def report(self, messages: Iterable[InboundMessage], stage: AckState) -> None:
         """Report how far these messages are. Returns at once and never raises; ticks are ignored."""
         for message in messages:
-            channel = self._channels.get(message.channel)
-            if channel is None or message.kind != "message":
+            channel, runner = self._channels.get(message.channel, (None, None))
+            if channel is None or runner is None or message.kind != "message":
                 continue
-            line = self._lines[message.channel, crc32(str(message.session).encode()) % _LINES]
-            if len(line.waiting) >= _WAITING:
+            try:
+                runner.submit(message.session, partial(_show, channel, message, stage))
+            except (RunnerFull, RunnerStopped):
                 metrics.ACKS.labels(message.channel, "dropped").inc()
-                continue
-            line.waiting.append(_QueuedAck(channel, message, stage))
-            line.news.set()
 
     async def run(self) -> None:
         """Pass on reports until cancelled. Raises nothing but cancellation."""
-        async with anyio.create_task_group() as lines:
-            for line in self._lines.values():
-                lines.start_soon(self._serve, line)
+        async with anyio.create_task_group() as tasks:
+            for _channel, runner in self._channels.values():
+                tasks.start_soon(runner.run)
 
-    async def _serve(self, line: _Line) -> None:
-        while True:
-            line.news = anyio.Event()
-            while line.waiting:
-                await self._show(line.waiting.popleft())
-            await line.news.wait()
 
-    async def _show(self, hint: _QueuedAck) -> None:
-        message = hint.message
-        outcome = "late"
-        try:
-            with anyio.move_on_after(_LIMIT_S):
-                await hint.channel.acknowledge(message.session, message.context, hint.stage)
-                outcome = "shown"
-        except Exception as error:  # noqa: BLE001 - a hint never costs anything
-            outcome = "failed"
-            _log.info("ack.failed", channel=message.channel, stage=hint.stage, error=type(error).__name__)
-        metrics.ACKS.labels(message.channel, outcome).inc()
+async def _show(channel: SupportsAcknowledgements, message: InboundMessage, stage: AckState) -> None:
+    outcome = "late"
+    try:
+        with anyio.move_on_after(_LIMIT_S):
+            await channel.acknowledge(message.session, message.context, stage)
+            outcome = "shown"
+    except Exception as error:  # noqa: BLE001 - a hint never costs anything
+        outcome = "failed"
+        _log.info("ack.failed", channel=message.channel, stage=stage, error=type(error).__name__)
+    metrics.ACKS.labels(message.channel, outcome).inc()

@@ -115,15 +115,15 @@ async def test_one_that_raises_is_counted():
 
 
 async def test_what_finds_no_room_is_dropped_and_nobody_waits():
-    """Telling never blocks: beyond the bound of a line it is counted and forgotten."""
+    """Telling never blocks: beyond the bound it is counted and forgotten."""
     channel = StagingChannel()
     channel.takes_s = 1.0
     stages = Acknowledgements({"matrix": channel})
     before = counted("dropped")
-    stages.report([message(number) for number in range(79)], AckState.RECEIVED)
+    stages.report([message(number) for number in range(271)], AckState.RECEIVED)
     assert counted("dropped") == before + 15
-    await served(stages, 70)
-    assert len(channel.shown) == 64
+    await served(stages, 270)
+    assert len(channel.shown) == 256
 
 
 async def test_another_conversation_does_not_wait_for_a_slow_one():
