@@ -69,7 +69,7 @@ class CircuitBreaker:
         return found
 
     def open_reason(self, thread: str, now: float, *, owner: bool = False) -> BreakerOpen | None:
-        """Return True if nothing may be answered in this thread, to the owner or to anybody else."""
+        """Return why nothing may be answered in this thread, to the owner or to anybody else."""
         for place in (thread,) if owner else (ALL_SENDERS, thread):
             found = self._tripped.get(place)
             if found is not None and now < found.until:

@@ -177,12 +177,18 @@ async def read_page(
     }
 
 
-@operation("sessions reset", writes=True)
+@operation(
+    "sessions reset",
+    writes=True,
+    render=lambda answer: f"{answer['session']} was reset",
+    confirm="Reset {session}, and drop the messages that wait in it?",
+)
 async def reset_session(context: OperationContext, session: str) -> dict[str, Any]:
     """
-    Reset a conversation: its history leaves the prompt, and pending messages are dropped.
+    Reset a conversation: its history leaves the prompt. The history file and saved memories stay.
 
-    The file of its history stays as it is: histories are never rewritten.
+    Args:
+        session: Its name, as shown by the list.
     """
     key = parse_session(session)
     await _known(context, key)

@@ -8,9 +8,8 @@ records what was in flight at each death (`MaintenanceStore.suspects`); nothing 
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 
 import anyio
 import structlog
@@ -38,9 +37,10 @@ class CrashIsolation:
         self._turns: dict[str, Suspect] = {}
         self._sends: dict[int, Suspect] = {}
         self._sessions: dict[SessionKey, int] = {}
-        self._line: deque[tuple[bool, anyio.Event]] = deque()
+        self._gate = anyio.Lock(fast_acquire=True)
+        """Taken in the order of arrival; what runs alone keeps it."""
         self._inside = 0
-        self._one_alone = False
+        self._left = anyio.Event()
         self._stopped = False
 
     async def load_suspects(self) -> None:
@@ -87,15 +87,21 @@ class CrashIsolation:
     @asynccontextmanager
     async def count_in_flight(self, *, alone: bool) -> AsyncGenerator[None]:
         """Count the work inside as in flight, with others or ``alone``."""
-        await self._enter(alone=alone)
-        try:
-            yield
-            if alone:
-                await self._reload_suspects()
-        finally:
-            self._inside -= 1
-            self._one_alone = False
-            self._admit()
+        async with AsyncExitStack() as passing:
+            await passing.enter_async_context(self._gate)
+            while alone and self._inside:
+                self._left = anyio.Event()
+                await self._left.wait()
+            self._inside += 1
+            try:
+                if not alone:
+                    await passing.aclose()
+                yield
+                if alone:
+                    await self._reload_suspects()
+            finally:
+                self._inside -= 1
+                self._left.set()
 
     def stop(self) -> None:
         """Start no more sessions."""
@@ -106,31 +112,6 @@ class CrashIsolation:
             await self.load_suspects()
         except StoreUnavailable as error:
             _log.warning("suspects.unreadable", error=str(error))
-
-    async def _enter(self, *, alone: bool) -> None:
-        ticket = (alone, anyio.Event())
-        self._line.append(ticket)
-        self._admit()
-        try:
-            await ticket[1].wait()
-        except BaseException:
-            if ticket[1].is_set():
-                self._inside -= 1
-                self._one_alone = False
-            else:
-                self._line.remove(ticket)
-            self._admit()
-            raise
-
-    def _admit(self) -> None:
-        while self._line and not self._one_alone:
-            alone, passed = self._line[0]
-            if alone and self._inside:
-                return
-            self._line.popleft()
-            self._inside += 1
-            self._one_alone = alone
-            passed.set()
 
 
 def fatal(suspect: Suspect | None, limit: int = MAX_DEATHS) -> str | None:

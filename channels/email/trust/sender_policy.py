@@ -50,7 +50,6 @@ class MailRefused(StrEnum):
     BOUNCE = "bounce"
     NOT_ADDRESSED = "not_addressed_to_us"
     TOO_MANY = "over_limit"
-    """More answers went out than is plausible; see ``reply_limits``."""
     UNREADABLE = "unreadable"
 
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
 
 from channels.matrix.client.json_access import JsonObject, events_of, object_of, text_of
 from channels.matrix.rooms.upgrades import Successors
@@ -25,37 +24,37 @@ _OPEN_DOORS = frozenset({"public", "restricted", "knock_restricted"})
 """Rules by which people can join without being invited by somebody in the room."""
 
 
-@dataclass(slots=True)
 class Room:
     """One room that the bot has joined."""
 
-    room_id: str
-    encrypted: bool = False
-    member_count: int | None = None
-    """Joined and invited members; None: unknown."""
-    joined: set[str] = field(default_factory=set)
-    """Members of which it is known that they are there; with lazy loading not all of them."""
-    invited: set[str] = field(default_factory=set)
-    """People who are invited and have not come yet."""
-    names: dict[str, str] = field(default_factory=dict)
-    revision: int = 0
-    """Another one whenever there may be other members than before."""
-    join_rule: str = "invite"
-    visibility: str = "shared"
-    was_closed: bool = False
-    """Who came in was at some time shown nothing of what was said before."""
-    create: JsonObject = field(default_factory=dict)
-    """The event that made the room."""
-    power_levels: JsonObject = field(default_factory=dict)
-    """The content of ``m.room.power_levels``."""
-    tombstone: JsonObject = field(default_factory=dict)
-    """The event that says that another room has taken this one's place."""
-    name: str = ""
-    """How people call it, as somebody who may has said."""
-    named_by: str = ""
-    """Who has said that."""
-    checked: bool = False
-    """The homeserver was asked once who is in the room and who can come in."""
+    def __init__(self, room_id: str, *, encrypted: bool = False) -> None:
+        self.room_id = room_id
+        self.encrypted = encrypted
+        self.member_count: int | None = None
+        """Joined and invited members; None: unknown."""
+        self.joined: set[str] = set()
+        """Members of which it is known that they are there; with lazy loading not all of them."""
+        self.invited: set[str] = set()
+        """People who are invited and have not come yet."""
+        self.names: dict[str, str] = {}
+        self.revision = 0
+        """Another one whenever there may be other members than before."""
+        self.join_rule = "invite"
+        self.visibility = "shared"
+        self.was_closed = False
+        """Who came in was at some time shown nothing of what was said before."""
+        self.create: JsonObject = {}
+        """The event that made the room."""
+        self.power_levels: JsonObject = {}
+        """The content of ``m.room.power_levels``."""
+        self.tombstone: JsonObject = {}
+        """The event that says that another room has taken this one's place."""
+        self.name = ""
+        """How people call it, as somebody who may has said."""
+        self.named_by = ""
+        """Who has said that."""
+        self.checked = False
+        """The homeserver was asked once who is in the room and who can come in."""
 
     @property
     def is_open(self) -> bool:
