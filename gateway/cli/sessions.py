@@ -1,4 +1,4 @@
-"""``squidbot sessions export``, which is written page by page, for the memory's sake."""
+"""``squidbot sessions export`` and ``reset``; an export is written page by page, for the memory's sake."""
 
 # ruff: noqa: T201 - printing is what a command is for
 
@@ -11,8 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TextIO
 
-from gateway.cli.command_context import HERE, Where, asker
+from gateway.cli.command_context import HERE, Json, Where, ask, asker, confirm
 from gateway.cli.generated_commands import make_group
+from gateway.cli.output import print_result
 from gateway.errors import GatewayError
 
 sessions = make_group(__name__)
@@ -30,6 +31,25 @@ def sessions_export(session: str, /, *, output: Path | None = None, where: Where
     count = export_session(asker(where).call, session, output)
     if output is not None:
         print(f"{count} messages written to {output}")
+    return 0
+
+
+@sessions.command(name="reset")
+def sessions_reset(session: str, /, *, yes: bool = False, where: Where = HERE, as_json: Json = False) -> int:
+    """
+    Reset a conversation: its history leaves the prompt. The history file and saved memories stay.
+
+    Args:
+        session: Its name, as shown by the list.
+        yes: Do not ask.
+    """
+    if not yes:
+        ask(where, "sessions_show", session=session, limit=1)  # there must be one to ask about
+        if not confirm(f"Reset {session}, and drop the messages that wait in it?"):
+            print("nothing was changed", file=sys.stderr)
+            return 1
+    answer = ask(where, "sessions_reset", session=session)
+    print_result(as_json, answer, f"{session} was reset")
     return 0
 
 

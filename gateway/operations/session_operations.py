@@ -177,18 +177,12 @@ async def read_page(
     }
 
 
-@operation(
-    "sessions reset",
-    writes=True,
-    render=lambda answer: f"{answer['session']} was reset",
-    confirm="Reset {session}, and drop the messages that wait in it?",
-)
+@operation("sessions reset", writes=True)
 async def reset_session(context: OperationContext, session: str) -> dict[str, Any]:
     """
-    Reset a conversation: its history leaves the prompt. The history file and saved memories stay.
+    Reset a conversation: its history leaves the prompt, and pending messages are dropped.
 
-    Args:
-        session: Its name, as shown by the list.
+    The file of its history stays as it is: histories are never rewritten.
     """
     key = parse_session(session)
     await _known(context, key)

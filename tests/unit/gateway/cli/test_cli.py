@@ -284,9 +284,10 @@ class TestWithoutDaemon:
         """Without a person to ask, nothing happens."""
         assert squidbot(filled, "sessions", "reset", "terminal/main").returncode == 1
         assert answer(filled, "sessions", "list")["sessions"][0]["unconsolidated"] == 450
-        nobody = squidbot(filled, "sessions", "reset", "terminal/nobody", "--yes")
-        assert (nobody.returncode, nobody.stdout) == (1, "")
+        nobody = squidbot(filled, "sessions", "reset", "terminal/nobody")
+        assert (nobody.returncode, nobody.stdout) == (1, ""), "nothing to ask about"
         assert "there is no session terminal/nobody" in nobody.stderr
+        assert "[y/N]" not in nobody.stderr
         assert squidbot(filled, "sessions", "reset", "terminal/main", "--yes").returncode == 0
         [after] = answer(filled, "sessions", "list")["sessions"]
         assert (after["unconsolidated"], after["last_at"]) == (0, EPOCH.isoformat())
