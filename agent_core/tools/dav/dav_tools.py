@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from agent_core.errors import ToolFailed, ToolRetry
+from agent_core.errors import ToolError, ToolFailed, ToolRetry
 from agent_core.models import Session, ToolResult, tool_parameters
 from agent_core.ports import Clock
 from agent_core.prompt import fence
@@ -26,6 +27,7 @@ from agent_core.tools.execution import step_of_call
 from agent_core.tools.web.urls import host_of
 
 _MAX_SHOWN = 60
+_WHEN_MADE = re.compile(r"^(?:UID|DTSTAMP|LAST-MODIFIED|COMPLETED)[:;].*$", re.MULTILINE)
 CHANGED_SINCE = "It has changed since it was approved, so nothing was done. Look at it again."
 
 
@@ -63,17 +65,20 @@ class _DavTool:
         return self._settings.ask and arguments.get("action") in self.writes
 
     async def review(self, **arguments: Any) -> Review | None:
-        """Show what is made or changed; the version on the server is its state."""
+        """Show what is made or changed; its state is the version on the server, and what is stored."""
         action = arguments.get("action")
         if action not in self.writes:
             return None
         if not arguments.get("id"):
-            made = await self._made(arguments)
-            return Review(f"{_place(made[1], self._settings)}\n{made[2]}")
+            _, place, made = await self._made(arguments)
+            text = f"{_place(place, self._settings)}\n{made['after']}{await self._beside(made, arguments)}"
+            return Review(text, state_of(place[0], None, made["data"]))
         url, found = await self._found(arguments)
         change = await self._change(found, arguments)
-        text = f"{change['before']}\n→\n{change['after'] or '(gone)'}"
-        return Review(text, state_of(url, found), changes_nothing=bool(change["same"]))
+        beside = await self._beside(change, arguments)
+        text = f"{change['before']}\n→\n{change['after'] or '(gone)'}{beside}"
+        state = state_of(url, found, change["data"])
+        return Review(text, state, changes_nothing=bool(change["same"]))
 
     async def _write(self, arguments: Mapping[str, Any]) -> ToolResult:
         try:
@@ -84,20 +89,40 @@ class _DavTool:
             return ToolResult(content=str(error), is_error=True, is_unknown=True)
 
     async def _store_new(self, arguments: Mapping[str, Any]) -> ToolResult:
-        uid, place, _, data = await self._made(arguments)
+        uid, place, made = await self._made(arguments)
+        if approved_state() not in ("", state_of(place[0], None, made["data"])):
+            raise ToolFailed(CHANGED_SINCE)
         url = f"{place[0]}{uid}.ics"
-        new = await self._client.create(url, data, uid)
+        new = await self._client.create(url, made["data"], uid)
         told = "Done" if new else "That was done before"
         identity = f"{place[0].rstrip('/').rpartition('/')[2]}/{uid}.ics"
         return ToolResult(content=f"{told}; its id is {identity}.", undo=f"delete it in {place[1]}")
 
-    async def _made(self, arguments: Mapping[str, Any]) -> tuple[str, tuple[str, str], str, str]:
-        """Uid, address and title of the collection, words and data of what would be made."""
+    async def _made(self, arguments: Mapping[str, Any]) -> tuple[str, tuple[str, str], dict[str, Any]]:
+        """Uid, address and title of the collection, and what would be made (`events.show_object`)."""
         place = await self._client.writable(self.kind, str(arguments.get("calendar") or ""))
         key = json.dumps([self._session.id, self._session.turn, step_of_call(), arguments], sort_keys=True)
         uid = f"squidbot-{hashlib.sha256(key.encode()).hexdigest()[:32]}"
         made = await self._client.read("make", task=self.kind == "VTODO", fields=dict(arguments), uid=uid)
-        return uid, (place.url, place.title), made["after"], made["data"]
+        return uid, (place.url, place.title), dict(made)
+
+    async def _beside(self, made: Mapping[str, Any], arguments: Mapping[str, Any]) -> str:
+        """A line that names what else is at that time; it is no part of what is approved."""
+        if not made.get("span") or not any(arguments.get(name) for name in ("start", "end", "minutes")):
+            return ""
+        first, last = (datetime.fromisoformat(each).astimezone(self._zone) for each in made["span"])
+        try:
+            events = await self._events(first, last)
+        except ToolError:  # what is asked can be approved without it
+            return ""
+        others = [each for each in events["events"] if each["id"] != arguments.get("id") and takes_time(each)]
+        more = f" and {len(others) - 1} more" if len(others) > 1 else ""
+        return f"\nAt the same time: {others[0]['summary']}, {others[0]['when']}{more}" if others else ""
+
+    async def _events(self, first: datetime, last: datetime, words: str = "") -> dict[str, Any]:
+        answers = await self._client.query("VEVENT", first=first, last=last)
+        span = {"first": first.isoformat(), "last": last.isoformat()}
+        return dict(await self._client.read("list", answers=answers, words=words, **span))
 
     async def _store_change(self, arguments: Mapping[str, Any]) -> ToolResult:
         url = await self._client.url_of(str(arguments["id"]), self.kind)
@@ -110,7 +135,7 @@ class _DavTool:
             change = await self._change(found, arguments)
         if found is None or change["same"]:
             return ToolResult(content="It is so already.")
-        if (approved := approved_state()) and approved != state_of(url, found):
+        if approved_state() not in ("", state_of(url, found, change["data"])):
             raise ToolFailed(CHANGED_SINCE)
         if not found.etag:
             raise ToolFailed("The server does not say which version this is, so it cannot be changed safely.")
@@ -207,10 +232,7 @@ class CalendarTool(_DavTool):
         now = self._clock.now().astimezone(self._zone)
         before, after = (30, 365) if action == "search" else (0, 7)
         first, last = await self._span(arguments, now, before=before, after=after)
-        answers = await self._client.query("VEVENT", first=first, last=last)
-        found = await self._client.read(
-            "list", answers=answers, first=first.isoformat(), last=last.isoformat(), words=words
-        )
+        found = await self._events(first, last, words)
         if action == "free":
             gaps = free_times(found["events"], first, last, minutes=float(arguments.get("minutes") or 30))
             shown = [_gap(start, end) for start, end in gaps] or ["There is no free time."]
@@ -306,7 +328,7 @@ def free_times(
     """The gaps of at least ``minutes`` between what takes time."""
     gaps, at = [], first
     for each in events:
-        if each["free"] or each["status"] == "CANCELLED":
+        if not takes_time(each):
             continue
         start, end = (
             datetime.fromisoformat(each[name]).astimezone(first.tzinfo) for name in ("start", "end")
@@ -317,6 +339,11 @@ def free_times(
     if last - at >= timedelta(minutes=minutes):
         gaps.append((at, last))
     return gaps
+
+
+def takes_time(each: Mapping[str, Any]) -> bool:
+    """Return True unless an appointment is marked as free, or cancelled."""
+    return not each["free"] and each["status"] != "CANCELLED"
 
 
 def _gap(start: datetime, end: datetime) -> str:
@@ -339,6 +366,8 @@ def _place(place: tuple[str, str], settings: DavSettings) -> str:
     return f"New in {place[1]!r} ({host_of(settings.url)}):"
 
 
-def state_of(url: str, found: StoredObject) -> str:
-    """A version of an object, as `Review.state`."""
-    return hashlib.sha256(f"{url} {found.etag}".encode() + found.content).hexdigest()
+def state_of(url: str, found: StoredObject | None, *made: str) -> str:
+    """A version of an object and what is made of it, whenever that happens, as `Review.state`."""
+    there = b"" if found is None else found.etag.encode() + found.content
+    told = _WHEN_MADE.sub("", "\n".join(made))
+    return hashlib.sha256(f"{url}\n{told}\n".encode() + there).hexdigest()

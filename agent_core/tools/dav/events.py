@@ -288,7 +288,14 @@ def change_event(
     same = target.to_ical() == before[0]
     if not same:
         _stamp(target, now)
-    return {"data": serialise(calendar), "before": before[1], "after": _in_words(target, zone), "same": same}
+    told = {"data": serialise(calendar), "before": before[1], "after": _in_words(target, zone)}
+    return told | {"same": same, "span": _times_of(target, zone)}
+
+
+def _times_of(event: Component, zone: ZoneInfo) -> list[str]:
+    """Start and end; none of days, beside which there may be more."""
+    at_once = isinstance(event.start, datetime)
+    return [as_time(each, zone).isoformat() for each in (event.start, event.end)] if at_once else []
 
 
 def apply_fields(target: Component, fields: Mapping[str, Any], zone: ZoneInfo, *, moves_series: bool) -> None:
@@ -469,13 +476,14 @@ def finish_task(data: str, *, now: datetime) -> dict[str, Any]:
     return {"data": serialise(calendar), "before": before, "after": before, "same": same}
 
 
-def show_object(data: str, zone: ZoneInfo) -> dict[str, str]:
-    """A new object in words, as ``after``."""
+def show_object(data: str, zone: ZoneInfo) -> dict[str, Any]:
+    """A new object in words, as ``after``, and start and end of an appointment, as ``span``."""
     calendar = Calendar.from_ical(data)
     task = next(iter(calendar.walk("VTODO")), None)
     if task is None:
         event = calendar.walk("VEVENT")[0]
         rule = event["RRULE"].to_ical().decode() if "RRULE" in event else ""
-        return {"after": "\n".join(filter(None, (_in_words(event, zone), rule)))}
+        told = "\n".join(filter(None, (_in_words(event, zone), rule)))
+        return {"after": told, "span": _times_of(event, zone)}
     due = f"due {_written(task['DUE'].dt, zone)[:16]}" if "DUE" in task else ""
     return {"after": "\n".join(filter(None, (text_of(task, "SUMMARY", _TITLE_CHARS), due)))}
