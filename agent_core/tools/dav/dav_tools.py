@@ -71,12 +71,14 @@ class _DavTool:
             return None
         if not arguments.get("id"):
             _, place, made = await self._made(arguments)
-            text = f"{_place(place, self._settings)}\n{made['after']}{await self._beside(made, arguments)}"
+            text = (
+                f"{_place(place, self._settings)}\n{made['after']}{await self._overlap_line(made, arguments)}"
+            )
             return Review(text, state_of(place[0], None, made["data"]))
         url, found = await self._found(arguments)
         change = await self._change(found, arguments)
-        beside = await self._beside(change, arguments)
-        text = f"{change['before']}\n→\n{change['after'] or '(gone)'}{beside}"
+        overlap = await self._overlap_line(change, arguments)
+        text = f"{change['before']}\n→\n{change['after'] or '(gone)'}{overlap}"
         state = state_of(url, found, change["data"])
         return Review(text, state, changes_nothing=bool(change["same"]))
 
@@ -106,7 +108,7 @@ class _DavTool:
         made = await self._client.read("make", task=self.kind == "VTODO", fields=dict(arguments), uid=uid)
         return uid, (place.url, place.title), dict(made)
 
-    async def _beside(self, made: Mapping[str, Any], arguments: Mapping[str, Any]) -> str:
+    async def _overlap_line(self, made: Mapping[str, Any], arguments: Mapping[str, Any]) -> str:
         """A line that names what else is at that time; it is no part of what is approved."""
         if not made.get("span") or not any(arguments.get(name) for name in ("start", "end", "minutes")):
             return ""
