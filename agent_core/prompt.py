@@ -94,6 +94,11 @@ def turn_facts(at: datetime, *, channel: str = "", shared: bool = False, email_s
     return f"[{', '.join(said)}]"
 
 
+def without_time(question: str) -> str:
+    """A question without the time in its `turn_facts`, which is another one in another zone."""
+    return re.sub(r"\A\[\w+ \d{4}-\d\d-\d\d \d\d:\d\d[^,\]]*", "[", question)
+
+
 def day_of_facts(question: str) -> date | None:
     """The day in the `turn_facts` at the top of a question; None if it has none."""
     found = re.match(r"\[\w+ (\d{4}-\d\d-\d\d) ", question)

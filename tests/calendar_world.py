@@ -81,9 +81,9 @@ class Calendars:
 
 @asynccontextmanager
 async def calendars_at(
-    url: str, password: str = "pw", *, turn: str = "t1", **more: Any
+    url: str, password: str = "pw", *, turn: str = "t1", zone: str = ZONE, **more: Any
 ) -> AsyncIterator[Calendars]:
-    family = DavTools(settings_for(url, password, **more), FixedClock(), ZONE)
+    family = DavTools(settings_for(url, password, **more), FixedClock(), zone)
     try:
         yield Calendars(family, turn)
     finally:

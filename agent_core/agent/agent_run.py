@@ -27,6 +27,7 @@ from agent_core.models import (
     Usage,
 )
 from agent_core.ports import StepJournal, ToolPort
+from agent_core.prompt import without_time
 from agent_core.prompt_budget import clip
 from agent_core.provenance import use_origins
 from agent_core.tools.deferred import FIND_TOOLS, DeferredTools, name_of_tool
@@ -97,7 +98,7 @@ class AgentRun:
         self._consent = consent
         self._prompt: list[Message] = []
         self._tail: list[Message] = []
-        self._chain = _digest(words.session.id, words.session.turn, words.question)
+        self._chain = _digest(words.session.id, words.session.turn, without_time(words.question))
         self._number = 0
         self._ahead: Sequence[ToolCall] = ()
         """The calls of the model's answer that come after the one in hand."""

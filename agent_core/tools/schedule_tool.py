@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from agent_core.models import ToolResult, tool_parameters
 from agent_core.provenance import Origins
-from agent_core.tools.effects import Effect, Wording
+from agent_core.tools.effects import Effect, Review, Wording
 
 _MAX_TEXT = 4000
 _REPEATS = re.compile(
@@ -35,6 +35,10 @@ class JobsPort(Protocol):
 
     async def add(self, text: str, *, ask: bool, when: Mapping[str, Any], whom: str = "") -> tuple[str, str]:
         """Store a job at the model's ``when`` for ``whom`` in a group; return text and id."""
+        ...
+
+    def fixed_time(self, when: Mapping[str, Any]) -> str:
+        """The time that ``when`` means, with its zone; empty if it counts from now (``in 2 hours``)."""
         ...
 
     async def list_text(self) -> str:
@@ -100,6 +104,11 @@ class ScheduleTool:
         people = [name.strip() for name in _BETWEEN.split(whom) if name.strip()]
         return Wording([str(arguments.get("text"))], [*times, *people]) if times else None
 
+    async def review(self, **arguments: Any) -> Review | None:
+        """The arguments as they are, but only for the time that they mean when they are shown."""
+        is_new = arguments.get("action") == "add"
+        return Review("", self._jobs.fixed_time(_when(arguments))) if is_new else None
+
     async def execute(self, **arguments: Any) -> ToolResult:
         """Do what ``action`` says."""
         action = arguments.get("action")
@@ -111,11 +120,9 @@ class ScheduleTool:
                 return ToolResult(content="'text' is missing: what is to be sent or asked?", is_error=True)
             if len(text) > _MAX_TEXT:
                 return ToolResult(content=f"'text' is longer than {_MAX_TEXT} characters.", is_error=True)
-            names = ("at", "in_minutes", "every_minutes", "cron", "timezone")
-            when = {name: arguments[name] for name in names if arguments.get(name) not in (None, "")}
             ask = arguments.get("kind") == "ask"
             whom = str(arguments.get("whom") or "")
-            said, job_id = await self._jobs.add(text, ask=ask, when=when, whom=whom)
+            said, job_id = await self._jobs.add(text, ask=ask, when=_when(arguments), whom=whom)
             return ToolResult(content=said, undo=f"squidbot cron remove {job_id}")
         job_id = str(arguments.get("id") or "").strip()
         if not job_id:
@@ -123,3 +130,8 @@ class ScheduleTool:
         said = await self._jobs.change(job_id, str(action))
         back = {"pause": "resume", "resume": "pause"}.get(str(action))
         return ToolResult(content=said, undo=f"squidbot cron {back} {job_id.lower()}" if back else "")
+
+
+def _when(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    names = ("at", "in_minutes", "every_minutes", "cron", "timezone")
+    return {name: arguments[name] for name in names if arguments.get(name) not in (None, "")}

@@ -14,10 +14,11 @@ if TYPE_CHECKING:
     from channels.matrix.channel import MatrixChannel
 
 Account = Annotated[str, Option(help="The account, if there are several: its key under channels.")]
+_NO_DEVICES = "No device that can encrypt is known. Is the address right, such as @alice:example.org?"
 
 
 def _devices_text(answer: Mapping[str, Any]) -> str:
-    return "\n".join(one_line(_device_text(one), 500) for one in answer["found"]) or "no devices"
+    return "\n".join(one_line(_device_text(one), 500) for one in answer["found"]) or _NO_DEVICES
 
 
 def _device_text(one: Mapping[str, Any]) -> str:

@@ -122,8 +122,11 @@ async def list_messages(
             limit=capped_limit(limit),
         )
     )
-    # Of the words only the owner's are shown.
-    return {"rows": [inbox_row(row, preview=80, words=context.may_show(row)) for row in rows]}
+    # Of the words only the owner's are shown; the owner, in a conversation, also sees the subjects of mails.
+    told = [inbox_row(row, preview=80, words=context.may_show(row)) for row in rows]
+    for one, row in zip(told, rows, strict=True) if context.caller is not None else ():
+        one["subject"] = row.message.context.subject
+    return {"rows": told}
 
 
 def _shown_text(answer: Mapping[str, Any]) -> str:

@@ -10,22 +10,12 @@ import pytest
 import trustme
 
 from agent_core.provenance import Trust, trust_of
-from agent_core.tools.dav.plugin import DavTools
+from agent_core.tools.effects import review_of
 from devservers.calendars import CalendarServer
 from gateway.cli.check.all_checks import _check_calendars
 from gateway.cli.check.check_report import CheckReport, FindingLevel
 from gateway.settings import Settings
-from tests.calendar_world import (
-    Calendars,
-    FixedClock,
-    calendars_at,
-    card,
-    event,
-    ids_in,
-    settings_for,
-    started,
-    task,
-)
+from tests.calendar_world import Calendars, calendars_at, card, event, ids_in, settings_for, started, task
 from tests.servers import skipped_without_tools
 
 pytestmark = pytest.mark.integration
@@ -159,53 +149,84 @@ async def test_a_change_of_what_somebody_else_changed_is_a_conflict(
     assert (await calendars.use("calendar", state="of before", **wanted)).content == "It is so already."
 
 
-@pytest.mark.parametrize("action", ["create", "change"])
-async def test_a_yes_is_for_the_moment_that_was_shown(
-    server: CalendarServer, calendars: Calendars, action: str
-) -> None:
-    """After the time zone was set anew the same words are another moment, which is asked about anew."""
-    path = f"{server.home}main/z.ics"
-    server.put(path, event("z", "DTSTART:20261202T120000Z", "DTEND:20261202T130000Z"))
-    wanted = {"action": action, "summary": "Dentist", "start": "2026-12-03 09:30"}
-    wanted |= {"id": "main/z.ics"} if action == "change" else {}
-    shown = await calendars.tools["calendar"].review(**wanted)  # type: ignore[attr-defined]
-    family = DavTools(settings_for(server.url, server.password), FixedClock(), "America/New_York")
-    try:
-        elsewhere = Calendars(family)
-        refused = await elsewhere.use("calendar", state=shown.state, **wanted)
-        assert refused.is_error
-        assert "has changed since" in refused.content
-        assert server.names() == ["z.ics"]
-        assert "Dentist" not in server.request("GET", path)[1]
-        fine = await elsewhere.approve("calendar", **wanted)  # the control
-        assert not fine.is_error
-        again = await elsewhere.use("calendar", step=elsewhere.step, state=shown.state, **wanted)
-        assert not again.is_error  # it was made before a kill
-    finally:
-        await family.process.aclose()
-
-
-async def test_a_question_names_what_stands_there_already(
+async def test_a_yes_is_to_a_moment_whatever_zone_is_set_meanwhile(
     server: CalendarServer, calendars: Calendars
 ) -> None:
-    lunch, nothing = "DTSTART:20261202T110000Z", "TRANSP:TRANSPARENT"
-    server.put(f"{server.home}main/l.ics", event("l", lunch, "DTEND:20261202T120000Z", summary="Lunch"))
+    """09:30 is another moment after the zone was changed; days, titles and what ended are the same."""
     server.put(
-        f"{server.home}main/n.ics", event("n", lunch, "DTEND:20261202T120000Z", nothing, summary="Free")
+        f"{server.home}main/z.ics",
+        event("z", "DTSTART:20261202T120000Z", "DTEND:20261202T130000Z", summary="Lunch"),
     )
-    calendar = calendars.tools["calendar"]
-    for wanted, others in (
-        ({"action": "create", "summary": "Call", "start": "2026-12-02 12:30"}, ["Lunch"]),
-        ({"action": "create", "summary": "Call", "start": "2026-12-02 13:00"}, []),
-        ({"action": "create", "summary": "Trip", "start": "2026-12-02"}, ["Lunch"]),
-        ({"action": "change", "id": "main/l.ics", "start": "2026-12-02 12:30"}, []),
-        ({"action": "change", "id": "main/n.ics", "start": "2026-12-02 12:30"}, ["Lunch"]),
-        ({"action": "change", "id": "main/n.ics", "summary": "Walk"}, []),  # it stays where it was
-        ({"action": "cancel", "id": "main/n.ics"}, []),
+    server.put(f"{server.home}todo/z.ics", task("z", "Milk"))
+    bound = [
+        ("calendar", {"action": "create", "summary": "Dentist", "start": "2026-12-03 09:30"}),
+        ("calendar", {"action": "change", "id": "main/z.ics", "start": "2026-12-02 09:30"}),
+        ("tasks", {"action": "add", "summary": "Taxes", "due": "2026-12-03 09:30"}),
+    ]
+    free = [
+        ("calendar", {"action": "create", "summary": "Trip", "start": "2026-12-05"}),
+        ("calendar", {"action": "create", "summary": "Call", "start": "2026-12-03 09:30+01:00"}),
+        ("calendar", {"action": "change", "id": "main/z.ics", "summary": "Brunch"}),
+        ("tasks", {"action": "done", "id": "todo/z.ics"}),
+        ("calendar", {"action": "cancel", "id": "main/z.ics"}),
+    ]
+    async with calendars_at(server.url, server.password, turn="z", zone="America/New_York") as moved:
+        for name, wanted in bound:
+            shown = await review_of(calendars.tools[name], wanted)
+            assert shown is not None
+            late = await moved.use(name, state=shown.state, **wanted)
+            assert late.content.startswith("It has changed since it was approved"), wanted
+            assert not (await calendars.use(name, state=shown.state, **wanted)).is_error  # the control
+        for name, wanted in free:
+            shown = await review_of(calendars.tools[name], wanted)
+            assert shown is not None
+            assert not (await moved.use(name, state=shown.state, **wanted)).is_error, wanted
+
+
+async def test_what_was_made_before_a_kill_is_found_in_another_zone(server: CalendarServer) -> None:
+    """It is not said that nothing was done, and nothing is made a second time."""
+    wanted = {"action": "create", "summary": "Dentist", "start": "2026-12-03 09:30"}
+    async with calendars_at(server.url, server.password, turn="k") as before:
+        shown = await review_of(before.tools["calendar"], wanted)
+        assert shown is not None
+        assert not (await before.use("calendar", state=shown.state, **wanted)).is_error
+    names = server.names()
+    async with calendars_at(server.url, server.password, turn="k", zone="America/New_York") as after:
+        again = await after.use("calendar", step=before.step, state=shown.state, **wanted)
+    assert again.content.startswith("That was done before")
+    assert server.names() == names
+
+
+async def test_the_question_names_what_else_is_at_that_time(
+    server: CalendarServer, calendars: Calendars
+) -> None:
+    """Not the appointment itself, nor what ends when it begins, is free or is a day; the yes is not about it."""
+    for name, start, end, *more in (
+        ("standup", "090000", "093000"),
+        ("lunch", "100000", "110000"),
+        ("hold", "090000", "110000", "TRANSP:TRANSPARENT"),
     ):
-        shown = (await calendar.review(**wanted)).text  # type: ignore[attr-defined]
-        told = [line for line in shown.split("\n") if line.startswith("At the same time: ")]
-        assert [line.rpartition(" ")[2] for line in told] == others, (wanted, shown)
+        times = f"DTSTART:20261203T{start}Z", f"DTEND:20261203T{end}Z"
+        server.put(f"{server.home}main/{name}.ics", event(name, *times, *more, summary=name))
+    tool = calendars.tools["calendar"]
+    wanted = {"action": "create", "summary": "Dentist", "start": "2026-12-03 10:30", "minutes": 45}
+    shown = await review_of(tool, wanted)
+    assert shown is not None and shown.text.endswith("\nAt the same time: lunch, Thu 2026-12-03 11:00-12:00")
+    alone = await review_of(tool, {**wanted, "minutes": 30})
+    assert alone is not None and "At the same time" not in alone.text
+    moved = await review_of(tool, {"action": "change", "id": "main/lunch.ics", "start": "2026-12-03 10:15"})
+    assert moved is not None and moved.text.endswith("At the same time: standup, Thu 2026-12-03 10:00-10:30")
+    for other in (
+        {"action": "create", "summary": "Trip", "start": "2026-12-03"},
+        {"action": "cancel", "id": "main/lunch.ics"},
+    ):
+        asked = await review_of(tool, other)
+        assert asked is not None and "At the same time" not in asked.text
+    server.put(
+        f"{server.home}main/new.ics",
+        event("new", "DTSTART:20261203T093000Z", "DTEND:20261203T100000Z", summary="new"),
+    )
+    assert not (await calendars.use("calendar", state=shown.state, **wanted)).is_error
 
 
 async def test_free_time(server: CalendarServer, calendars: Calendars) -> None:
@@ -242,6 +263,11 @@ async def test_contacts_are_found_by_name(server: CalendarServer, calendars: Cal
     assert "Bob Müller: bob@example.org" in said.content
     assert "eve" not in said.content
     assert trust_of(said.origins) is Trust.UNTRUSTED
+    server.put(
+        f"{server.books}people/joerg.vcf", card("Jo\u0308rg\\; Sohn", "j@example.org")
+    )  # as macOS writes it
+    assert "J\u00f6rg; Sohn: j@example.org" in (await calendars.use("contacts", name="j\u00f6rg")).content
+    assert "Bob Müller: bob" in (await calendars.use("contacts", name="mu\u0308ller")).content
 
 
 async def test_check_says_what_it_has_found(server: CalendarServer) -> None:

@@ -19,11 +19,12 @@ server = server_of_people()
 async def test_a_stranger_is_let_in_and_answered(server: MailServer, tmp_path: Path) -> None:
     """Nothing goes to the stranger before the owner says so; then the mail that waited is answered, once."""
     async with mail_world(server, tmp_path, allow=()) as one:
-        sent = await run_sync(lambda: one.bob.send(one.bot, "Hi", "may I ask something?"))
+        sent = await run_sync(lambda: one.bob.send(one.bot, "Old `sofa`", "may I ask something?"))
         row = await one.row(lambda row: row.error == UNINVITED, InboxState.QUARANTINED)
         assert row.message.text == "may I ask something?"
         listed = text_of(await one.asked("!allow"))
         assert one.bob.address in listed
+        assert "Old sofa" in listed
         assert "may I ask" not in listed
         assert await run_sync(one.bob.list) == []
         told = text_of(await one.asked(f"!allow {one.bob.address}"))

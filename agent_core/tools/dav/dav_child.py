@@ -8,11 +8,13 @@ answer is JSON, ``{"problem": …}`` for one that cannot be done.
 from __future__ import annotations
 
 import json
+import re
 import threading
 from base64 import b64decode
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
+from unicodedata import normalize
 from xml.etree import ElementTree as ET
 from xml.parsers import expat
 from zoneinfo import ZoneInfo
@@ -22,6 +24,7 @@ from agent_core.children.service_confinement import library_paths
 from agent_core.text import one_line
 
 _MEMORY_BYTES = 600_000_000
+_ESCAPED = re.compile(r"\\([,;\\])")
 
 
 def read_xml(body: bytes) -> ET.Element:
@@ -91,7 +94,7 @@ def contacts_in(objects: Iterator[Mapping[str, str]], words: str) -> dict[str, A
     """Return the contacts that have all the words in name or addresses."""
     from icalendar.parser import Contentlines  # noqa: PLC0415 - after the process was confined
 
-    wanted, found, unread = words.casefold().split(), [], 0
+    wanted, found, unread = normalize("NFC", words).casefold().split(), [], 0
     for each in objects:
         card: dict[str, Any] = {"name": "", "mail": [], "phone": []}
         try:
@@ -101,7 +104,7 @@ def contacts_in(objects: Iterator[Mapping[str, str]], words: str) -> dict[str, A
                 name, _, value = line.parts()
                 key = name.upper().rpartition(".")[2]
                 if key == "FN":
-                    card["name"] = one_line(value.replace("\\,", ","), 100)
+                    card["name"] = one_line(normalize("NFC", _ESCAPED.sub(r"\1", value)), 100)
                 elif key in ("EMAIL", "TEL"):
                     card["mail" if key == "EMAIL" else "phone"].append(one_line(value, 100))
         except Exception:  # noqa: BLE001 - one broken card hides no other

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from html import escape
 from typing import TYPE_CHECKING, Any
+from unicodedata import normalize
 from urllib.parse import urljoin, urlsplit
 
 from agent_core.children.service import CallFailed, ChildProcess
@@ -123,8 +124,13 @@ class DavClient:
     async def query_cards(self, words: str) -> list[Any]:
         """Ask each address book for cards with the first of the words."""
         word = escape(words.split(maxsplit=1)[0])
-        match = f'<a:text-match collation="i;unicode-casemap" match-type="contains">{word}</a:text-match>'
-        filters = "".join(f'<a:prop-filter name="{name}">{match}</a:prop-filter>' for name in ("FN", "EMAIL"))
+        forms = dict.fromkeys((normalize("NFC", word), normalize("NFD", word)))  # "ü" is one letter, or two
+        matching = '<a:text-match collation="i;unicode-casemap" match-type="contains">'
+        filters = "".join(
+            f'<a:prop-filter name="{name}">{matching}{form}</a:text-match></a:prop-filter>'
+            for name in ("FN", "EMAIL")
+            for form in forms
+        )
         report = (
             f'<a:addressbook-query xmlns="DAV:" xmlns:a="{_CARDS}"><prop><a:address-data/></prop>'
             f'<a:filter test="anyof">{filters}</a:filter></a:addressbook-query>'

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from agent_core.errors import ToolFailed, ToolRetry
+from agent_core.errors import ToolError, ToolFailed, ToolRetry
 from agent_core.models import Session, ToolResult, tool_parameters
 from agent_core.ports import Clock
 from agent_core.prompt import fence
@@ -26,7 +27,7 @@ from agent_core.tools.execution import step_of_call
 from agent_core.tools.web.urls import host_of
 
 _MAX_SHOWN = 60
-_MAX_OTHERS = 3
+_WHEN_MADE = re.compile(r"^(?:UID|DTSTAMP|LAST-MODIFIED|COMPLETED)[:;].*$", re.MULTILINE)
 CHANGED_SINCE = "It has changed since it was approved, so nothing was done. Look at it again."
 
 
@@ -64,19 +65,22 @@ class _DavTool:
         return self._settings.ask and arguments.get("action") in self.writes
 
     async def review(self, **arguments: Any) -> Review | None:
-        """Show what is made or changed. Its state is where and what it is now, and the time zone."""
+        """Show what is made or changed; its state is the version on the server, and what is stored."""
         action = arguments.get("action")
         if action not in self.writes:
             return None
         if not arguments.get("id"):
             _, place, made = await self._made(arguments)
-            text = f"{_place(place, self._settings)}\n{made['after']}{await self._others_then(made)}"
-            return Review(text, self._state(place[0]))
+            text = (
+                f"{_place(place, self._settings)}\n{made['after']}{await self._overlap_line(made, arguments)}"
+            )
+            return Review(text, state_of(place[0], None, made["data"]))
         url, found = await self._found(arguments)
         change = await self._change(found, arguments)
-        others = await self._others_then(change, str(arguments["id"]))
-        text = f"{change['before']}\n→\n{change['after'] or '(gone)'}{others}"
-        return Review(text, self._state(state_of(url, found)), changes_nothing=bool(change["same"]))
+        overlap = await self._overlap_line(change, arguments)
+        text = f"{change['before']}\n→\n{change['after'] or '(gone)'}{overlap}"
+        state = state_of(url, found, change["data"])
+        return Review(text, state, changes_nothing=bool(change["same"]))
 
     async def _write(self, arguments: Mapping[str, Any]) -> ToolResult:
         try:
@@ -88,8 +92,8 @@ class _DavTool:
 
     async def _store_new(self, arguments: Mapping[str, Any]) -> ToolResult:
         uid, place, made = await self._made(arguments)
-        url, approved = f"{place[0]}{uid}.ics", approved_state()
-        if approved and approved != self._state(place[0]) and await self._client.get(url) is None:
+        url, state = f"{place[0]}{uid}.ics", state_of(place[0], None, made["data"])
+        if approved_state() not in ("", state) and await self._client.get(url) is None:
             raise ToolFailed(CHANGED_SINCE)
         new = await self._client.create(url, made["data"], uid)
         told = "Done" if new else "That was done before"
@@ -97,26 +101,30 @@ class _DavTool:
         return ToolResult(content=f"{told}; its id is {identity}.", undo=f"delete it in {place[1]}")
 
     async def _made(self, arguments: Mapping[str, Any]) -> tuple[str, tuple[str, str], dict[str, Any]]:
-        """Uid, address and title of the collection, and what would be made, as the child has it."""
+        """Uid, address and title of the collection, and what would be made (`events.show_object`)."""
         place = await self._client.writable(self.kind, str(arguments.get("calendar") or ""))
         key = json.dumps([self._session.id, self._session.turn, step_of_call(), arguments], sort_keys=True)
         uid = f"squidbot-{hashlib.sha256(key.encode()).hexdigest()[:32]}"
         made = await self._client.read("make", task=self.kind == "VTODO", fields=dict(arguments), uid=uid)
-        return uid, (place.url, place.title), made
+        return uid, (place.url, place.title), dict(made)
 
-    async def _others_then(self, made: Mapping[str, Any], own: str = "") -> str:
-        """A line about the appointments at the time of what is made or moved; empty without any."""
-        first, last = made.get("start", ""), made.get("end", "")
-        if first == last:
+    async def _overlap_line(self, made: Mapping[str, Any], arguments: Mapping[str, Any]) -> str:
+        """A line that names what else is at that time; it is no part of what is approved."""
+        if not made.get("span") or not any(arguments.get(name) for name in ("start", "end", "minutes")):
             return ""
-        span = {"first": datetime.fromisoformat(first), "last": datetime.fromisoformat(last)}
-        answers = await self._client.query("VEVENT", **span)
-        found = await self._client.read("list", answers=answers, first=first, last=last, words="")
-        others = [
-            f"{each['when']} {each['summary']}" for each in _taking_time(found["events"]) if each["id"] != own
-        ]
-        more = f" (and {len(others) - _MAX_OTHERS} more)" if len(others) > _MAX_OTHERS else ""
-        return f"\nAt the same time: {'; '.join(others[:_MAX_OTHERS])}{more}" if others else ""
+        first, last = (datetime.fromisoformat(each).astimezone(self._zone) for each in made["span"])
+        try:
+            events = await self._events(first, last)
+        except ToolError:  # what is asked can be approved without it
+            return ""
+        others = [each for each in events["events"] if each["id"] != arguments.get("id") and takes_time(each)]
+        more = f" and {len(others) - 1} more" if len(others) > 1 else ""
+        return f"\nAt the same time: {others[0]['summary']}, {others[0]['when']}{more}" if others else ""
+
+    async def _events(self, first: datetime, last: datetime, words: str = "") -> dict[str, Any]:
+        answers = await self._client.query("VEVENT", first=first, last=last)
+        span = {"first": first.isoformat(), "last": last.isoformat()}
+        return dict(await self._client.read("list", answers=answers, words=words, **span))
 
     async def _store_change(self, arguments: Mapping[str, Any]) -> ToolResult:
         url = await self._client.url_of(str(arguments["id"]), self.kind)
@@ -129,7 +137,7 @@ class _DavTool:
             change = await self._change(found, arguments)
         if found is None or change["same"]:
             return ToolResult(content="It is so already.")
-        if (approved := approved_state()) and approved != self._state(state_of(url, found)):
+        if approved_state() not in ("", state_of(url, found, change["data"])):
             raise ToolFailed(CHANGED_SINCE)
         if not found.etag:
             raise ToolFailed("The server does not say which version this is, so it cannot be changed safely.")
@@ -141,10 +149,6 @@ class _DavTool:
 
         await self._client.replace(url, change["data"], found.etag, is_done)
         return ToolResult(content="Done.", undo="change it back in the calendar")
-
-    def _state(self, what: str) -> str:
-        """The words of a call name another moment in another zone."""
-        return f"{self._zone.key} {what}"
 
     async def _found(self, arguments: Mapping[str, Any]) -> tuple[str, StoredObject]:
         url = await self._client.url_of(str(arguments["id"]), self.kind)
@@ -230,10 +234,7 @@ class CalendarTool(_DavTool):
         now = self._clock.now().astimezone(self._zone)
         before, after = (30, 365) if action == "search" else (0, 7)
         first, last = await self._span(arguments, now, before=before, after=after)
-        answers = await self._client.query("VEVENT", first=first, last=last)
-        found = await self._client.read(
-            "list", answers=answers, first=first.isoformat(), last=last.isoformat(), words=words
-        )
+        found = await self._events(first, last, words)
         if action == "free":
             gaps = free_times(found["events"], first, last, minutes=float(arguments.get("minutes") or 30))
             shown = [_gap(start, end) for start, end in gaps] or ["There is no free time."]
@@ -328,7 +329,9 @@ def free_times(
 ) -> list[tuple[datetime, datetime]]:
     """The gaps of at least ``minutes`` between what takes time."""
     gaps, at = [], first
-    for each in _taking_time(events):
+    for each in events:
+        if not takes_time(each):
+            continue
         start, end = (
             datetime.fromisoformat(each[name]).astimezone(first.tzinfo) for name in ("start", "end")
         )
@@ -340,8 +343,9 @@ def free_times(
     return gaps
 
 
-def _taking_time(events: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    return [each for each in events if not each["free"] and each["status"] != "CANCELLED"]
+def takes_time(each: Mapping[str, Any]) -> bool:
+    """Return True unless an appointment is marked as free, or cancelled."""
+    return not each["free"] and each["status"] != "CANCELLED"
 
 
 def _gap(start: datetime, end: datetime) -> str:
@@ -364,6 +368,8 @@ def _place(place: tuple[str, str], settings: DavSettings) -> str:
     return f"New in {place[1]!r} ({host_of(settings.url)}):"
 
 
-def state_of(url: str, found: StoredObject) -> str:
-    """A version of an object, as `Review.state`."""
-    return hashlib.sha256(f"{url} {found.etag}".encode() + found.content).hexdigest()
+def state_of(url: str, found: StoredObject | None, *made: str) -> str:
+    """A version of an object and what is made of it, whenever that happens, as `Review.state`."""
+    there = b"" if found is None else found.etag.encode() + found.content
+    told = _WHEN_MADE.sub("", "\n".join(made))
+    return hashlib.sha256(f"{url}\n{told}\n".encode() + there).hexdigest()

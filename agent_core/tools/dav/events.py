@@ -259,7 +259,7 @@ def change_event(
     Apply a change, or ``cancel``, to an appointment or the occurrence that starts at ``occurrence``.
 
     Returns ``data`` ("": delete the whole object), ``before`` and ``after`` in words, and ``same``: the
-    object is so already; with ``start`` and ``end`` if it is moved. Raises Unusable.
+    object is so already. Raises Unusable.
     """
     calendar = Calendar.from_ical(data)
     masters = [event for event in calendar.walk("VEVENT") if "RECURRENCE-ID" not in event]
@@ -283,13 +283,19 @@ def change_event(
             return _without(calendar, master, found, zone)
         else:
             target = _own_component(calendar, found)
-    before, times = (target.to_ical(), _in_words(target, zone)), _times_of(target, zone)
+    before = target.to_ical(), _in_words(target, zone)
     apply_fields(target, fields, zone, moves_series=target is master and repeats)
     same = target.to_ical() == before[0]
     if not same:
         _stamp(target, now)
-    told = {"data": serialise(calendar), "before": before[1], "after": _in_words(target, zone), "same": same}
-    return told if _times_of(target, zone) == times else told | _times_of(target, zone)
+    told = {"data": serialise(calendar), "before": before[1], "after": _in_words(target, zone)}
+    return told | {"same": same, "span": _times_of(target, zone)}
+
+
+def _times_of(event: Component, zone: ZoneInfo) -> list[str]:
+    """Start and end; none of days, beside which there may be more."""
+    at_once = isinstance(event.start, datetime)
+    return [as_time(each, zone).isoformat() for each in (event.start, event.end)] if at_once else []
 
 
 def apply_fields(target: Component, fields: Mapping[str, Any], zone: ZoneInfo, *, moves_series: bool) -> None:
@@ -332,10 +338,6 @@ def _written(moment: Moment, zone: ZoneInfo) -> str:
     if not isinstance(moment, datetime):
         return moment.isoformat()
     return as_time(moment, zone).isoformat()
-
-
-def _times_of(event: Component, zone: ZoneInfo) -> dict[str, str]:
-    return {name: as_time(getattr(event, name), zone).isoformat() for name in ("start", "end")}
 
 
 def find_occurrence(calendar: Calendar, start: Moment, zone: ZoneInfo) -> Component | None:
@@ -474,13 +476,14 @@ def finish_task(data: str, *, now: datetime) -> dict[str, Any]:
     return {"data": serialise(calendar), "before": before, "after": before, "same": same}
 
 
-def show_object(data: str, zone: ZoneInfo) -> dict[str, str]:
-    """A new object in words, as ``after``, and ``start`` and ``end`` of an appointment."""
+def show_object(data: str, zone: ZoneInfo) -> dict[str, Any]:
+    """A new object in words, as ``after``, and start and end of an appointment, as ``span``."""
     calendar = Calendar.from_ical(data)
     task = next(iter(calendar.walk("VTODO")), None)
     if task is None:
         event = calendar.walk("VEVENT")[0]
         rule = event["RRULE"].to_ical().decode() if "RRULE" in event else ""
-        return {"after": "\n".join(filter(None, (_in_words(event, zone), rule)))} | _times_of(event, zone)
+        told = "\n".join(filter(None, (_in_words(event, zone), rule)))
+        return {"after": told, "span": _times_of(event, zone)}
     due = f"due {_written(task['DUE'].dt, zone)[:16]}" if "DUE" in task else ""
     return {"after": "\n".join(filter(None, (text_of(task, "SUMMARY", _TITLE_CHARS), due)))}

@@ -76,8 +76,7 @@ class _Seen:
 
     @property
     def state(self) -> str:
-        stored = self.stored or StoredObject(b"", "")
-        return state_of(self.url, stored)
+        return state_of(self.url, self.stored, str(self.change["data"]), str(self.change["reply"]))
 
 
 class InvitationTool:

@@ -278,6 +278,7 @@ def refusals_text(answer: Row, _who: Who) -> str:
             channel=row["channel"],
             why=_((row["error"] or "").replace("_", " ")),
         )
+        + (f": `{_plain(row['subject'])}`" if row.get("subject") else "")
         for row in rows[:_REFUSED_SHOWN]
     ]
     if len(rows) > _REFUSED_SHOWN:

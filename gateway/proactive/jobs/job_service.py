@@ -140,10 +140,10 @@ class JobService:
         """Return True if jobs run at all."""
         return self.config.enabled
 
-    def parse(self, request: TriggerRequest) -> Timing:
+    def parse(self, request: TriggerRequest, now: datetime | None = None) -> Timing:
         """Return the trigger of a request by the settings. Raises TriggerInvalid."""
         shortest = timedelta(minutes=self.config.min_interval_minutes)
-        return parse_request(request, self.clock.now(), zone=self.zone, min_interval=shortest)
+        return parse_request(request, now or self.clock.now(), zone=self.zone, min_interval=shortest)
 
     async def add(
         self,
@@ -401,6 +401,17 @@ class SessionJobs:
         except StoreUnavailable as error:
             raise ToolFailed("Nothing was scheduled: the disk accepts no writes now.") from error
         return f"Scheduled as {job.id}, {self._service.timing_text(job, is_new=True)}.", job.id
+
+    def fixed_time(self, when: Mapping[str, Any]) -> str:
+        """The trigger, unless it is another one a second later."""
+        now = self._service.clock.now()
+        try:
+            timing, later = (
+                str(self._service.parse(request_of(when), at)) for at in (now, now + timedelta(seconds=1))
+            )
+        except TriggerInvalid as error:
+            raise ToolRetry(f"Nothing was scheduled: {error}.") from error
+        return timing if timing == later else ""
 
     async def list_text(self) -> str:
         """The jobs, one per line."""
