@@ -301,7 +301,7 @@ class SearchHit:
     """
 
     session_id: str
-    messages: tuple[Message, ...]
+    messages: Sequence[Message]
     at: int
     position: int = 0
     part: Callable[[int], str] = lambda _: ""

@@ -167,7 +167,7 @@ async def test_the_newest_lines_are_looked_through_first(
 ) -> None:
     """Finds the same as looking through all of them, for words that are common, rare, or in old lines alone."""
     made = history("en", 0, sittings=12)
-    queries = [asked.query for asked in made.asked] + ["squid", "squid tea", '"the tea" squid', "teaa"]
+    queries = [asked.query for asked in made.asked] + ["squid", "squid tea", '"the tea" squid', "teaa", "the"]
     url = postgres.url(postgres.new_database(template=tables))
     async with await PostgresQueue.open(url, clock=ManualClock()) as queue:
         memory = PostgresMemory(queue.database, HOME)
@@ -177,14 +177,14 @@ async def test_the_newest_lines_are_looked_through_first(
             for n, text in enumerate(told)
         ]
         await memory.append_message(A, *lines)
-        monkeypatch.setattr(search_module, "MAX_POSTINGS", 20)
-        asked = 0
+        monkeypatch.setattr(search_module, "MAX_POSTINGS", 10)
+        looked = 0
 
         def candidates(db: ConnectionPort) -> list[Any]:
             class Counting:
                 def execute(self, text: str, parameters: Parameters = ()) -> Cursor:
-                    nonlocal asked
-                    asked += 1
+                    nonlocal looked
+                    looked += " ORDER BY at DESC, session" in text
                     return db.execute(text, parameters)
 
             return [
@@ -194,10 +194,13 @@ async def test_the_newest_lines_are_looked_through_first(
             ]
 
         everywhere = await queue.database.reader.call("search", candidates)
-        at_once, asked = asked, 0
-        monkeypatch.setattr(search_module, "_LOOKED_AT_FIRST", 30)
+        assert not looked
+        await queue.database.writer.call("analyze", lambda db: db.execute("ANALYZE all_history"), locks=())
+        monkeypatch.setattr(search_module, "_COUNTED", 30)
+        monkeypatch.setattr(search_module, "_FEW", 1)
+        monkeypatch.setattr(search_module, "_NEWEST", 30)
         assert await queue.database.reader.call("search", candidates) == everywhere
-        assert asked > at_once
+        assert looked
 
 
 async def test_more_lines_of_one_moment_than_are_looked_through_first(
@@ -215,8 +218,11 @@ async def test_more_lines_of_one_moment_than_are_looked_through_first(
             for n, each in enumerate(at)
         ]
         await memory.append_message(A, *lines)
+        await queue.database.writer.call("analyze", lambda db: db.execute("ANALYZE all_history"), locks=())
         monkeypatch.setattr(search_module, "MAX_POSTINGS", 20)
-        monkeypatch.setattr(search_module, "_LOOKED_AT_FIRST", 30)
+        monkeypatch.setattr(search_module, "_COUNTED", 30)
+        monkeypatch.setattr(search_module, "_FEW", 0)
+        monkeypatch.setattr(search_module, "_NEWEST", 30)
         asked = 0
 
         def candidates(db: ConnectionPort) -> int:

@@ -20,7 +20,14 @@ from typing import Any, NamedTuple
 from agent_core.models import Message
 from agent_core.provenance import from_json
 from agent_core.storage.search_index.ranking import MAX_POSTINGS, Statistics, choose_candidates
-from agent_core.storage.search_index.word_splitting import TAIL, Filters, Query, Term, fold, index_words
+from agent_core.storage.search_index.word_splitting import (
+    TAIL,
+    Filters,
+    Query,
+    Term,
+    fold,
+    index_words,
+)
 
 _VERSION = 8
 _IN_A_SECOND = 16  # rows; further ones take the numbers of the next seconds
@@ -45,7 +52,6 @@ CREATE UNIQUE INDEX lines_place ON lines (session, position);
 CREATE VIRTUAL TABLE words USING fts5(text, content='', columnsize=0,
     tokenize="unicode61 remove_diacritics 0 tokenchars '@~'");
 """
-
 
 # Lines, each with the one before it and the one after it in its session and scope; and, to rate them, each
 # with the answer to it or its question, where that may be beside it.
@@ -368,8 +374,11 @@ class Rows:
         return {row: each for row, each in lines.items() if each[1][each[2]].ms >= since_ms}, statistics
 
     def _session_labels(self, filters: Filters) -> str | None:
-        """Return the expression for the rows of the accepted sessions; None if there are none."""
-        marks = [mark for name, mark in self.marks().items() if filters.accepts(name)]
+        """Return the expression for the rows of the accepted sessions, "" for all; None if there are none."""
+        known = self.marks()
+        marks = [mark for name, mark in known.items() if filters.accepts(name)]
+        if len(marks) == len(known) and known:
+            return ""
         return f"({' OR '.join(_session_label(mark.session) for mark in marks)})" if marks else None
 
     def _matching(self, expression: str, rows: tuple[int, int], limit: int) -> list[int]:

@@ -17,10 +17,10 @@ from os import O_CLOEXEC, O_NOFOLLOW, O_NONBLOCK, O_RDONLY, close, fstat, pread
 from os import open as open_file
 from pathlib import Path
 from shutil import copyfile
-from typing import Any
+from typing import Any, overload
 
 from agent_core.memory_ports import SearchRequest
-from agent_core.models import SearchHit
+from agent_core.models import Message, SearchHit
 from agent_core.provenance import to_json
 from agent_core.storage import history_lines
 from agent_core.storage.history_paging import lines_backwards, lines_forwards
@@ -178,6 +178,24 @@ def candidate_of(found: Found, undone: Collection[str] = ()) -> Candidate:
     return Candidate(turn[at].ms, turn[at].text, beside)
 
 
+class _Messages(Sequence[Message]):
+    """Lines as messages, each made when it is first looked at: of most hits none is."""
+
+    def __init__(self, lines: Sequence[SearchLine]) -> None:
+        self._lines = lines
+        self._message = cache(lambda at: lines[at].message())
+
+    def __len__(self) -> int:
+        return len(self._lines)
+
+    @overload
+    def __getitem__(self, at: int) -> Message: ...
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[Message]: ...
+    def __getitem__(self, at: int | slice) -> Message | Sequence[Message]:
+        return _Messages(self._lines[at]) if isinstance(at, slice) else self._message(at)
+
+
 def chosen(
     found: Iterable[Found | None], asked: SearchRequest, sentences: BestSentences
 ) -> tuple[tuple[SearchHit, ...], int]:
@@ -195,10 +213,9 @@ def chosen(
             if (session, lines[at].position) in shown:
                 continue
             shown.update((session, line.position) for line in lines)
-            shown_lines = tuple(line.message() for line in lines)
             part = _sentences_of(sentences, session, lines)
             part(at)  # in the thread of the search; few ask for those of the neighbours
-            yield SearchHit(session, shown_lines, at, lines[at].position, part)
+            yield SearchHit(session, _Messages(lines), at, lines[at].position, part)
 
     hits = tuple(islice(asked.pick(read()), asked.max_results))
     return hits, used

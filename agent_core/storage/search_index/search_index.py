@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from heapq import nlargest
 from itertools import islice
 from os import O_CLOEXEC, O_NOFOLLOW, O_NONBLOCK, O_RDONLY, close, fstat, pread
@@ -78,6 +78,7 @@ class SearchIndex:
         self._damaged = False
         self._removed = False
         self._closed = False
+        self._history = lru_cache(maxsize=500)(lambda name: layout.history(SessionKey.parse(name)))
         self.vectors = Vectors(IndexVectors(self._write_rows, self._read_rows)) if vectors else None
 
     # ── searching ──
@@ -200,13 +201,14 @@ class SearchIndex:
         mark = None if self._reader is None else self._reader.mark(session)
         if mark is None:
             return None
-        path = self._layout.history(SessionKey.parse(session))
+        path = self._history(session)
         try:
             state = path.lstat()
             if (state.st_ino, state.st_size) == (mark.inode, mark.byte):
                 return set()
             handle = open_file(path, _READ_ONLY)
         except FileNotFoundError:
+            self._history.cache_clear()
             return None
         except OSError:
             return set()

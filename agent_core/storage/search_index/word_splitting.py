@@ -111,9 +111,14 @@ class Term:
 
     @property
     def alike(self) -> tuple[str, str] | None:
-        """The beginning and the end that words have of which this one may be a mistyped form."""
+        """
+        The beginning and the end that words have of which this one may be a mistyped form.
+
+        One mistake leaves half of a word as it was.
+        """
+        half = max(_ALIKE_PART, (len(self.words) - 1) // 2)
         long = self.beginning is not None and len(self.words) >= _ALIKE
-        return (self.words[:_ALIKE_PART], self.words[-_ALIKE_PART:]) if long else None
+        return (self.words[:half], self.words[-half:]) if long else None
 
     def occurs_in(self, text: str, words: Collection[str]) -> bool:
         """Return True if a text, blanks around it, or its words have the term or a word like it."""

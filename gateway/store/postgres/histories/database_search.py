@@ -3,19 +3,20 @@ Searches history lines: each line has its words as a set, and each term of a que
 `agent_core.storage.search_index.word_splitting` splits both, as in the embedded index. The set of a line has
 one more lexeme, which stands for the home and the scope, so that the index finds the words of one scope only.
 A phrase, or a word longer than a lexeme may be, is checked again in the text of the rows found. It is ranked
-as in the embedded index. The index of words has no order, so that the newest lines with a common word are
-looked for among the newest lines first: else all lines with it would be read.
+as in the embedded index. The index of words has no order, so that the newest lines with a common word, as
+the server's statistics say, are looked for among the newest lines: else all lines with it would be read.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import chain
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from agent_core.storage.history_lines import as_object, storable
 from agent_core.storage.search_index.index_rows import Found, SearchLine
@@ -42,12 +43,14 @@ MAX_TEXT = 20_000
 _MAX_WORD = 2000
 """The maximum length in bytes; the server's limit is 2,046."""
 _AT_ONCE = 500
-_LOOKED_AT_FIRST = 1_000
-"""The number of newest lines in which the newest ones with a word are looked for first."""
+_NEWEST = 1_000
+"""The number of newest lines whose time says how many there are in a time."""
 _COUNTED = 4_000
 """The number of lines of a scope that are counted; of more the server's statistics say how many there are."""
-_TIMES = 26
-"""The most such periods that are searched: of a word in fewer of the lines all are read, which are few."""
+_FEW = 3
+"""Of a word in fewer than so many times `MAX_POSTINGS` lines all are read: it is quicker."""
+_MORE = 1.3
+"""How many times as many lines as seem to be enough are looked through."""
 _SENDER = "@@"
 _BEGIN = (
     # The words decide which plan is best. More processes would cost more than they save.
@@ -122,7 +125,7 @@ def _as_said(term: Term) -> str:
 
 def _alike(begin: str, end: str) -> str:
     """Return the words that begin or end so."""
-    return f"({_lexeme(begin)}:* | {_lexeme(TAIL + end[::-1])}:*)"
+    return f"({_lexeme(_cut(begin))}:* | {_lexeme(_cut(TAIL + end[::-1]))}:*)"
 
 
 def _in_order(term: Term) -> list[str]:
@@ -140,6 +143,14 @@ class _Wanted:
     oldest_ms: int
 
 
+class _Size(NamedTuple):
+    """The lines of a scope, and the times of its newest one and of the last of `_NEWEST`."""
+
+    lines: int = 0
+    newest_ms: int = 0
+    first_ms: int = 0
+
+
 @dataclass(slots=True)
 class ScopeSearch:
     """A search in a scope of a home."""
@@ -148,8 +159,7 @@ class ScopeSearch:
     home: int
     scope: str
     filters: Filters
-    _newest_ms: int = 0
-    _first_ms: int = 0
+    _size: _Size = field(default_factory=_Size)
     _raw: dict[RowId, list[tuple[str | None, int]]] = field(default_factory=dict)
     _line: Callable[[str | None, int], SearchLine | None] = field(default_factory=lambda: cache(_searched))
     """Few of the neighbours are rated or shown, and many are hits themselves."""
@@ -157,19 +167,18 @@ class ScopeSearch:
     def candidates(self, query: Query, *, least: float = 0.0) -> tuple[dict[RowId, Candidate], Statistics]:
         """Return the lines that may be hits, by their row, and what rates them."""
         must = [term for term in query.terms if term.quoted]
-        limits = (self.scope, _COUNTED, self.scope, self.scope, _LOOKED_AT_FIRST)
+        limits = (self.scope, _COUNTED, self.scope, self.scope, _NEWEST)
         *_, total, newest, first = self.db.execute(_BEGIN, limits).fetchone()
-        self._newest_ms, self._first_ms = newest or 0, first or 0
-        asked = [self._wanted([*must, term], exact=_as_said(term)) for term in query.terms]
+        self._size = _Size(total, newest or 0, first or 0)
+        lines = self._estimate(query.terms) if total == _COUNTED else dict.fromkeys(query.terms, 0)
+        asked = [self._wanted([*must, term], exact=_as_said(term), lines=lines[term]) for term in query.terms]
         rows = dict(zip(query.terms, self._matching(asked), strict=True))
         found = {term: [row for row, _ in each] for term, each in rows.items()}
         as_said = {term: [row for row, is_exact in each if is_exact] for term, each in rows.items()}
-        if total == _COUNTED:
-            total = max(total, self._estimated_total())
-        statistics = Statistics.from_matches(found, total)
+        statistics = Statistics.from_matches(found, self._size.lines)
         are_common = all(len(ids) == MAX_POSTINGS for ids in found.values())
         more = {
-            term: self._wanted(must, _words(term))  # older ones may be exact, too
+            term: self._wanted(must, _words(term), lines=lines[term])  # older ones may be exact, too
             for term, ids in found.items()
             if len(as_said[term]) < len(ids) == MAX_POSTINGS
         }
@@ -178,8 +187,9 @@ class ScopeSearch:
             for term, ids in found.items()
             if not ids and term.alike
         }
+        share = math.prod(count / max(1, self._size.lines) for count in lines.values())
         every = [
-            self._wanted(query.terms, forms=_words)
+            self._wanted(query.terms, forms=_words, lines=int(share * self._size.lines))
         ] * are_common  # else those of the rarest have them all
         *others, last = [*self._matching([*more.values(), *every]), []][: len(more) + 1]
         as_said |= {term: [row for row, _ in each] for term, each in zip(more, others, strict=True)}
@@ -191,12 +201,18 @@ class ScopeSearch:
         self._read(chosen)
         return {row: self._candidate(row) for row in chosen if row in self._raw}, statistics
 
-    def _estimated_total(self) -> int:
-        """Return the number of lines of the scope as the planner estimates it, without reading them."""
+    def _estimate(self, terms: Sequence[Term]) -> dict[Term, int]:
+        """Return how many lines have each term as the planner estimates it, without reading them."""
+        mine = _lexeme(label(self.home, self.scope))
+        asked = " UNION ALL SELECT 1 FROM history WHERE words @@ CAST(? AS tsquery)" * len(terms)
         ((plan,),) = self.db.execute(
-            "EXPLAIN (FORMAT JSON) SELECT 1 FROM history WHERE scope = ?", (self.scope,)
+            f"EXPLAIN (FORMAT JSON) SELECT 1 FROM history WHERE scope = ?{asked}",  # noqa: S608 - of our own constants
+            (self.scope, *(f"{mine} & {_words(term)}" for term in terms)),
         ).fetchall()
-        return int((json.loads(plan) if isinstance(plan, str) else plan)[0]["Plan"]["Plan Rows"])
+        (append,) = json.loads(plan) if isinstance(plan, str) else plan
+        total, *lines = (int(each["Plan Rows"]) for each in append["Plan"]["Plans"])
+        self._size = self._size._replace(lines=max(self._size.lines, total))
+        return dict(zip(terms, lines, strict=True))
 
     def around(self, row: RowId, *, neighbours: bool = True) -> Found | None:
         """Return the session of a line, the line with its neighbours or its turn, and which of them it is."""
@@ -243,18 +259,28 @@ class ScopeSearch:
         *more: str,
         exact: str = "",
         forms: Callable[[Term], str] = _expression,
+        lines: int = 0,
     ) -> _Wanted:
-        """Return the rows with all of the terms, and with ``more``, expressions."""
+        """Return the rows with all of the terms, and with ``more``, expressions; about so many ``lines``."""
         said_by = (f"{_lexeme(_cut(_SENDER + word))}:*" for word in self.filters.person)
         words = [_lexeme(label(self.home, self.scope)), *said_by, *map(forms, terms), *more]
         phrases = [phrase for term in terms for phrase in _in_order(term)]
-        return _Wanted(" & ".join(words), phrases, exact, self._first_ms)
+        looked_at = (
+            _MORE * MAX_POSTINGS * self._size.lines / lines if lines >= _FEW * MAX_POSTINGS else math.inf
+        )
+        return _Wanted(" & ".join(words), phrases, exact, self._since(looked_at))
+
+    def _since(self, lines: float) -> int:
+        """Return the time since when about so many lines were said; 0 for most of them."""
+        if lines > self._size.lines / 2:
+            return 0
+        return self._size.newest_ms - int(lines / _NEWEST * (self._size.newest_ms - self._size.first_ms))
 
     def _matching(self, wanted: Sequence[_Wanted]) -> list[list[tuple[RowId, bool]]]:
         """
         Return for each the newest rows, and whether they are exact.
 
-        They are looked for in the newest lines first, and in as many more as seem to have enough of them.
+        Of too few in the time that seemed to be enough more is looked through.
         """
         found: list[list[tuple[RowId, bool]]] = [[] for _ in wanted]
         pending = list(range(len(wanted)))
@@ -274,10 +300,11 @@ class ScopeSearch:
                 if len(found[number]) < MAX_POSTINGS and wanted[number].oldest_ms > since_ms
             ]
             for number in pending:
-                times = 1.3 * MAX_POSTINGS / max(1, len(found[number]))
-                age_ms = int(times * (self._newest_ms - wanted[number].oldest_ms))
-                few = age_ms < _TIMES * (self._newest_ms - self._first_ms)
-                wanted[number].oldest_ms = self._newest_ms - age_ms if few else 0
+                age_ms = self._size.newest_ms - wanted[number].oldest_ms
+                looked_at = age_ms / max(1, self._size.newest_ms - self._size.first_ms) * _NEWEST
+                times = max(2.0, _MORE * MAX_POSTINGS / max(1, len(found[number])))
+                since_then = self._since(times * looked_at)
+                wanted[number].oldest_ms = since_then if since_then < wanted[number].oldest_ms else 0
         return found
 
     def _newest(self, number: int, wanted: _Wanted) -> tuple[str, list[Any]]:
