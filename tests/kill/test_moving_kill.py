@@ -136,6 +136,7 @@ def test_killed_at_any_moment(nursery, postgres: PostgresServer, tmp_path: Path)
         number += 1
         assert number <= 12
         world, url = Scenario(tmp_path / str(number), nursery, pause_s=0.02), url_of(postgres)
+        world.live_until_quiet()  # on a slow machine the lives below may end before there is a queue
         for _ in range(3):
             world.burst(chance, 8)
             world.live(kill_after_s=chance.uniform(0.1, 0.6), seed=chance.random())
