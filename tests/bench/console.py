@@ -59,7 +59,11 @@ async def _fill(one: Scenario, messages: int) -> None:
     usage = Usage(prompt_tokens=1000, completion_tokens=100, calls=1, cost_usd=0.01, model="m")
     for number in range(_SESSIONS):
         await one.built.store.usage.add(_key(number), usage, Purpose.CHAT)
-    await one.built.post_turn.search.update_all()
+    search = one.built.post_turn.search
+    await search.update_all()
+    while search.state() != {"complete": True, "behind": 0}:  # the gateway itself may have begun to
+        await anyio.sleep(0.5)
+        await search.update_all()
 
 
 def _pending(native: int, *, number: int) -> Pending:
