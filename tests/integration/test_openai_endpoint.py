@@ -22,6 +22,7 @@ from anyio.to_thread import run_sync
 from gateway.routing.household import GUEST_TOOLS
 from tests.command_line import squidbot
 from tests.daemon import Daemon
+from tests.home_damage import fill
 from tests.openai_endpoint import OWNER, CountingModel, endpoint_settings, history_of, make_token
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(1200, func_only=True)]
@@ -486,3 +487,29 @@ def test_nothing_is_there_until_it_is_switched_on(tmp_path):
         assert post(daemon, "/v1/models", {}, "x")[0] == 404
         done = squidbot(daemon.home, "tokens", "add", "phone")
         assert (done.returncode != 0, "channels" in done.stderr) == (True, True)
+
+
+async def test_a_full_disk(small_disk):
+    """A question that cannot be kept is refused and reaches no model; with room the same key has one answer."""
+    body = {"model": "squidbot", "messages": [{"role": "user", "content": "while full"}]}
+
+    def ask(daemon, token, text, key):
+        asked = {**body, "messages": [{"role": "user", "content": text}]}
+        status, _, answer = post(daemon, "/v1/chat/completions", asked, token, **{"Idempotency-Key": key})
+        return status, json.loads(answer)
+
+    def check(daemon, model):
+        token = make_token(daemon)
+        assert ask(daemon, token, "before", "k1")[0] == 200  # the control
+        asked = len(model.requests)
+        ballast = fill(small_disk)
+        status, told = ask(daemon, token, "while full", "k2")
+        assert (status, told["error"]["code"]) == (503, "unavailable")
+        assert len(model.requests) == asked
+        ballast.unlink()
+        first, again = (ask(daemon, token, "while full", "k2") for _ in range(2))
+        assert first[0] == again[0] == 200
+        assert first[1]["choices"] == again[1]["choices"]
+        assert len(model.requests) == asked + 1
+
+    await in_daemon(small_disk, check)
