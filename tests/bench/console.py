@@ -3,6 +3,7 @@ How fast the pages of the console are, over a home of 200,000 messages.
 
 ``python -m tests.bench.console [MESSAGES]`` prints of each page the median, the 95th percentile and the median
 of the processor's time in milliseconds, by real HTTP on a real gateway: half of the messages in one conversation, the rest in 400.
+Then what a page costs that stays open while nothing happens.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from tests.integration.test_console import WITH_LOG, Browser, looking
 _ROUNDS = 40
 _SESSIONS = 400
 _BATCH = 500
+_OPEN_S = 60
 
 
 def _key(number: int) -> SessionKey:
@@ -91,6 +93,17 @@ async def _measure(browser: Browser, path: str) -> tuple[float, float, float]:
     return statistics.median(times), sorted(times)[int(0.95 * _ROUNDS)], statistics.median(busy)
 
 
+async def _cost_of_open_page(browser: Browser) -> float:
+    """The processor's time that a page takes for its news while there are none, in percent of a core."""
+    found = []
+    for path in ("people", "changes"):  # the first one is read and closed
+        async with browser.client.get(f"{browser.url}/console/{path}"):
+            used = time.process_time()
+            await anyio.sleep(_OPEN_S)
+            found.append(100 * (time.process_time() - used) / _OPEN_S)
+    return found[1] - found[0]
+
+
 async def _run(messages: int) -> None:
     with tempfile.TemporaryDirectory(prefix="squidbot-bench-") as folder:
         root = Path(folder)
@@ -127,6 +140,7 @@ async def _run(messages: int) -> None:
             for path in paths:
                 middle, high, busy = await _measure(browser, path)
                 print(f"{middle:8.1f} {high:8.1f} {busy:8.1f}  {path.replace(session, 'S')}")
+            print(f"{await _cost_of_open_page(browser):.3f} % of a core for a page that stays open")
 
 
 if __name__ == "__main__":

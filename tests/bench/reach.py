@@ -3,7 +3,8 @@ What other programs cost: a webhook's acceptance, a request of OpenAI's API, a l
 
 A real daemon with a Matrix account and the echo model, which takes no time. Acceptances take turns with the floor,
 which does what none can do without: append to a file, fdatasync, commit to SQLite. The endpoint's overhead is the
-time of a request without that of its turn, as the daemon's log says it.
+time of a request without that of its turn, as the daemon's log says it. Strangers at the ports of webhooks and
+endpoint send what is refused as fast as they can, in turns of the owner's with and without them.
 """
 
 from __future__ import annotations
@@ -15,14 +16,16 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import yaml
 
 from tests.bench.overhead import Floor
 from tests.bench.rig import ROOT, Daemon, Rig, child_environment
-from tests.bench.table import Figure, Goal
+from tests.bench.table import Figure, Goal, share
 from tests.command_line import squidbot
 
 _SECRET = "0123456789abcdef-secret"
@@ -30,6 +33,24 @@ _WATCHES = 5
 _SENDERS = 4
 _IDLE_CPU_S = 0.03
 _LOADED = "import sys, gateway.app; print(sum(one.startswith('opentelemetry') for one in sys.modules))"
+
+_STRANGER = """
+import http.client, itertools, sys
+paths = itertools.cycle(("/hooks/grafana", "/v1/chat/completions"))
+headers = {"Authorization": "Bearer wrong", "Content-Type": "application/json"}
+refused = 0
+while True:
+    link = http.client.HTTPConnection(sys.argv[1], timeout=10)
+    try:
+        for _ in range(100):
+            link.request("POST", next(paths), b"{}" * 500, headers)
+            link.getresponse().read()
+            refused += 1
+            if refused % 20 == 0:
+                print(refused, flush=True)
+    except (OSError, http.client.HTTPException):
+        pass
+"""
 
 
 def measure(rig: Rig) -> list[Figure]:
@@ -45,6 +66,7 @@ def measure(rig: Rig) -> list[Figure]:
     figures = [
         *_of_hooks(rig, daemon, count),
         *_of_requests(rig, daemon, count),
+        _of_strangers(rig, daemon, room),
         _of_looks(rig, daemon, 10 if rig.quick else 40),
     ]
     daemon.stop()
@@ -156,6 +178,50 @@ def _of_requests(rig: Rig, daemon: Daemon, count: int) -> list[Figure]:
             floor_is="the turn",
         )
     ]
+
+
+def _of_strangers(rig: Rig, daemon: Daemon, room: str) -> Figure:
+    """The owner's answers in a room, in turns without and with strangers at both doors."""
+    rounds, refused = 2 if rig.quick else 6, 0
+    rig.say(f"{2 * rounds} rounds with and without strangers")
+    took_ms: dict[bool, list[float]] = {False: [], True: []}
+    _wait_until_idle(daemon)
+    for number in range(2 * rounds):
+        flooded = number % 2 == 1
+        with _strangers(daemon) if flooded else nullcontext([]) as counts:
+            for each in range(10):
+                begun, said = time.perf_counter(), f"hello {number} {each}."
+                rig.alice.send(room, said)
+                rig.alice.wait_for_message(lambda one, said=said: said in one.body)  # type: ignore[misc]
+                took_ms[flooded].append((time.perf_counter() - begun) * 1000)
+        refused += sum(counts)
+    before, after = (share(took_ms[flooded], 0.95) for flooded in (False, True))
+    note = f"p95 {before:.0f} and {after:.0f} ms; {refused} requests of {_SENDERS} strangers were refused"
+    return Figure(
+        "the owner's answer beside strangers at both doors, relative to one without",
+        after / before if refused else None,
+        "x",
+        Goal("<", 2),
+        note=note,
+    )
+
+
+@contextmanager
+def _strangers(daemon: Daemon) -> Iterator[list[int]]:
+    """Programs without a secret, as if on other machines; afterwards how many requests each had refused."""
+    listen, counts = (
+        yaml.safe_load((daemon.home / "squidbot.yaml").read_text())["gateway"]["http"]["listen"],
+        [],
+    )
+    begin = ["nice", "-n", "19", sys.executable, "-c", _STRANGER, listen]
+    running = [subprocess.Popen(begin, stdout=subprocess.PIPE, text=True) for _ in range(_SENDERS)]
+    try:
+        time.sleep(1)
+        yield counts
+    finally:
+        for each in running:
+            each.kill()
+            counts += [int(line) for line in each.communicate()[0].split()[-1:]]
 
 
 def _of_looks(rig: Rig, daemon: Daemon, seconds: int) -> Figure:
