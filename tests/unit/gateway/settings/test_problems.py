@@ -118,6 +118,19 @@ llm:
         assert "allow_remote: true" in complaint(tmp_path, 'gateway: {http: {listen: "0.0.0.0:80"}}')
         assert loaded(tmp_path, 'gateway: {http: {listen: "0.0.0.0:80", allow_remote: true}}').gateway.http
 
+    def test_the_console_is_reached_by_https_alone(self, tmp_path):
+        """`allow_remote` is not enough for it: the owner's session would cross the network as it is."""
+        far = 'listen: "0.0.0.0:80", allow_remote: true, console: true'
+        assert "console_url, the https address" in complaint(tmp_path, f"gateway: {{http: {{{far}}}}}")
+        for url, is_fine in (("https://squid.example.org", True), ("http://squid.example.org", False)):
+            text = f'gateway: {{http: {{{far}, console_url: "{url}"}}}}'
+            if is_fine:
+                assert loaded(tmp_path, text).gateway.http.console
+            else:
+                assert "console_url" in complaint(tmp_path, text)
+        here = 'gateway: {http: {listen: "127.0.0.1:80", console: true}}'
+        assert loaded(tmp_path, here).gateway.http.console
+
 
 def test_what_could_steer_a_terminal_or_fake_a_line_is_written_as_an_escape(tmp_path: Path) -> None:
     """Keys and values of the file stand in the report of its problems."""
