@@ -29,7 +29,7 @@ from agent_core.models import (
 from agent_core.ports import StepJournal, ToolPort
 from agent_core.prompt import without_time
 from agent_core.prompt_budget import clip
-from agent_core.provenance import use_origins
+from agent_core.provenance import Origins, use_origins
 from agent_core.tools.deferred import FIND_TOOLS, DeferredTools, name_of_tool
 from agent_core.tools.effects import (
     Effect,
@@ -187,7 +187,7 @@ class AgentRun:
         """One answer, recorded or new, and why it is the last one, if it is."""
         self.words.note_origins(*(each.origins for each in self._definitions))
         number, digest = self._next("model", last)
-        found = None if self._journal is None else await self._journal.model_answer(number, digest)
+        digest, found = await self._recorded_answer(number, digest, last)
         if found is None:
             # Only a call that is made needs an allowance: what is recorded was paid before.
             guess = self._memory.estimate.request([*self._prompt, *self._tail], self._definitions)
@@ -209,6 +209,21 @@ class AgentRun:
             digest, answer.text, *(call.model_dump_json(exclude={"unreadable"}) for call in answer.calls)
         )
         return answer, last
+
+    async def _recorded_answer(
+        self, number: int, digest: str, last: str
+    ) -> tuple[str, tuple[ModelAnswer, Origins] | None]:
+        """The answer that was recorded for a step, if one was, and the digest of that."""
+        if self._journal is None:
+            return digest, None
+        found = await self._journal.model_answer(number, digest)
+        if found is None and number == 0:
+            # The digests of turns that began before December 2026 hold the time of the question.
+            begin = _digest(self.words.session.id, self.words.session.turn, self.words.question)
+            old = _digest(begin, str(number), "model", last)
+            found = await self._journal.model_answer(number, old)
+            digest = digest if found is None else old
+        return digest, found
 
     async def _ask(self, last: str, guess: int | None) -> ModelAnswer:
         """Ask the model, shortening a prompt that is too long; ``guess`` is its estimated size."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from agent_core.agent import agent_run
 from agent_core.errors import ModelUnavailable
 from agent_core.models import Message, ToolResult, Usage
 from tests.doubles.agent import FakeJournal, FakeTool, Journey, call, session
@@ -132,6 +133,23 @@ async def test_another_question_uses_nothing_of_it():
         journey = Journey(*[thinking] * 9, tools=new_tools())
         await journey.run(journal=journal, **more)
         assert len(journey.model.requests) == 3
+
+
+async def test_a_turn_that_began_when_its_digests_held_the_time(monkeypatch):
+    """It goes on where it was; so does one of today whose time is another one, because the zone was changed."""
+    asked = "[Tue 2026-12-01 {} CET, direct conversation]\nlook and write"
+    for begun, later, is_old, requests in (
+        ("09:30", "09:30", True, 0),
+        ("09:30", "03:30", False, 0),
+        ("09:30", "03:30", True, 3),  # the control
+    ):
+        tools, journal = new_tools(), FakeJournal()
+        with monkeypatch.context() as then:
+            if is_old:
+                then.setattr(agent_run, "without_time", lambda question: question)
+            await turn(journal, tools, text=asked.format(begun))
+        _, journey = await turn(journal, tools, text=asked.format(later))
+        assert len(journey.model.requests) == requests
 
 
 async def test_a_model_that_is_away_in_the_middle():
