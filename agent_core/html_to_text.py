@@ -20,12 +20,11 @@ MAX_CHARS = 2_000_000
 _PIECE_CHARS = 32_768
 
 _NAME = re.compile(r"/?[a-zA-Z][a-zA-Z0-9:-]{0,30}")
-_HREF, _ALT = (
-    re.compile(
-        rf"""\b{name}\s{{0,10}}=\s{{0,10}}(?:"([^"]{{0,2000}})"|'([^']{{0,2000}})'|([^\s"'>]{{1,2000}}))""",
-        re.IGNORECASE,
-    )
-    for name in ("href", "alt")
+_HREF = re.compile(
+    r"""\bhref\s{0,10}=\s{0,10}(?:"([^"]{0,2000})"|'([^']{0,2000})'|([^\s"'>]{1,2000}))""", re.IGNORECASE
+)
+_ALT = re.compile(
+    r"""\balt\s{0,10}=\s{0,10}(?:"([^"]{0,2000})"|'([^']{0,2000})'|([^\s"'>]{1,2000}))""", re.IGNORECASE
 )
 _CID = re.compile(r"""\bsrc\s{0,10}=\s{0,10}["']?cid:([^"'\s>]{1,200})""", re.IGNORECASE)
 _UP, _DOWN, _AS_IS = "\x01", "\x02", "\x03"

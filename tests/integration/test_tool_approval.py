@@ -181,13 +181,16 @@ async def test_a_reaction_of_who_asked_counts_and_of_nobody_else(tmp_path):
         elsewhere = await one.asked(f"!approve {name}", person=EVE)
         not_there = await one.asked(f"!approve {name}", person=BOB)  # he asked in the room
         assert tool.written == []
+        await one.hand_over(reaction(notice, "🤔", EVE, place="room"))
         await one.hand_over(reaction(notice, "🤔", BOB, place="room"))
+        unclear = (await answers(one, "room", 2))[-1]
         await one.hand_over(reaction(notice, "✅", BOB, place="room"))
-        found = await answers(one, "room", 3)
+        found = await answers(one, "room", 4)
         await one.hand_over(reaction(notice, "❌", BOB, place="room"))
     nothing = f"Nothing waits for you under the name `{name}` now."
     assert found[0] == elsewhere.text == not_there.text == nothing
-    assert sorted(found[1:]) == [f"`{name}` is approved: I use `write_down`.", "so: wrote it"]
+    assert unclear == "🤔 is no yes or no, so it still waits: 👍 is yes, 👎 is no."
+    assert sorted(found[2:]) == [f"`{name}` is approved: I use `write_down`.", "so: wrote it"]
     assert tool.written == ["it"]
 
 
